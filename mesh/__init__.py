@@ -1,0 +1,1 @@
+"""Handoff Mesh: event-sourced, guarded handoffs between LLM agents on NATS JetStream."""

@@ -1,0 +1,42 @@
+"""The fleet: who exists, what each may do, and whom each may hand to.
+
+The admin's `mesh.toml` becomes this document, which guards watch in CONF. It is the authority that
+verdicts rest on; what a running agent says of itself (its card) is for display only.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from protocol.ids import AgentName
+
+
+class AgentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing."""
+
+    name: AgentName
+    clearance: tuple[str, ...] = ()
+    """Labels that it may see. A fact or artifact with any other label is withheld from it."""
+    intents: tuple[str, ...] | None = None
+    """Intents that it takes. A handoff without an intent is taken by everybody."""
+    actions: tuple[str, ...] | None = None
+    """Tools that its turns may have called."""
+    to: tuple[AgentName, ...] | None = None
+    """Agents that it may give work to."""
+    description: str = ""
+    """One line for models and people."""
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everybody with credentials, by role. `revision` is the stream sequence it was read at."""
+
+    name: str
+    entry: AgentName
+    """The agent that a submit goes to when it names none."""
+    agents: Mapping[str, AgentEntry] = {}
+    clients: tuple[AgentName, ...] = ()
+    operators: tuple[AgentName, ...] = ()
+    viewers: tuple[AgentName, ...] = ()
+    human: bool = False
+    """Whether people read the `human` queue. Without one, nothing can be escalated."""
+    revision: int = 0

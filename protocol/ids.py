@@ -1,0 +1,108 @@
+"""Ids: what they look like, how they are derived, and which strings may be one.
+
+Everything but a request's id is *derived* from what it names, so that two guards that do the same
+work, or one guard that does it twice, write the same id. Nothing here reads a clock or makes a
+random number: callers pass the time and the entropy in.
+"""
+
+import base64
+import hashlib
+import re
+from typing import NewType
+
+AgentName = NewType("AgentName", str)
+"""A name that owns credentials: an agent, client, operator or viewer. `[a-z0-9-]{1,24}`."""
+
+RequestId = NewType("RequestId", str)
+"""`<submitter>_<ULID>`: whose request it is and when it was made, readable from the id alone."""
+
+EventId = NewType("EventId", str)
+TurnId = NewType("TurnId", str)
+"""The id of the event that opened the turn."""
+
+ProposalId = NewType("ProposalId", str)
+Cause = NewType("Cause", str)
+"""What an event follows from: a proposal's id, a control message's, or a due time's."""
+
+HUMAN = AgentName("human")
+NOBODY = AgentName("_")
+"""The addressee of an event that nobody has to act on. No name may be this."""
+
+MAX_ID_CHARS = 64
+_NAME = re.compile(r"[a-z0-9-]{1,24}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the ULID alphabet: base32 without I, L, O, U
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")  # 128 bits in 26 × 5 bits: the first is at most 7
+
+
+def derive(*parts: str | int) -> str:
+    """Return 26 lower-case base32 characters (130 bits) of SHA-256 over `parts` joined by 0x1f."""
+    joined = "\x1f".join(str(part) for part in parts)
+    return base64.b32encode(hashlib.sha256(joined.encode()).digest()).decode()[:26].lower()
+
+
+def proposal_id(request: str, turn: str, round_: int) -> ProposalId:
+    """Return the id of what `turn` asks for in `round_`; a submit has turn "" and round 0."""
+    return ProposalId(derive("p", request, turn, round_))
+
+
+def event_id(cause: str, type_: str, index: int) -> EventId:
+    """Return an event's id; `index` counts the events of this cause and type before it."""
+    return EventId(derive("e", cause, type_, index))
+
+
+def control_cause(request: str, sender: str, control_id: str) -> Cause:
+    """Return the cause named by an event that a control message brought about."""
+    return Cause(derive("c", request, sender, control_id))
+
+
+def due_cause(request: str, type_: str, turn: str, n: int) -> Cause:
+    """Return the cause of a consequence; `n` is the number of the event that it follows from."""
+    return Cause(derive("due", request, type_, turn, n))
+
+
+def ulid(at_ms: int, entropy: bytes) -> str:
+    """Return a ULID for `at_ms` (Unix milliseconds, 48 bits) and ten bytes of entropy."""
+    if not 0 <= at_ms < 1 << 48 or len(entropy) != 10:
+        raise ValueError("a ULID takes 48 bits of milliseconds and 10 bytes of entropy")
+    value = at_ms << 80 | int.from_bytes(entropy)
+    return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def ulid_ms(text: str) -> int:
+    """Return the Unix milliseconds in a ULID that `is_request_id` accepted."""
+    value = 0
+    for char in text[:10]:
+        value = value << 5 | _CROCKFORD.index(char)
+    return value
+
+
+def request_id(submitter: str, at_ms: int, entropy: bytes) -> RequestId:
+    """Return a fresh request id of `submitter`."""
+    return RequestId(f"{submitter}_{ulid(at_ms, entropy)}")
+
+
+def is_name(text: str) -> bool:
+    """Say whether `text` may name an agent, client, operator or viewer (`human` may not)."""
+    return _NAME.fullmatch(text) is not None and text != HUMAN
+
+
+def is_token(text: str) -> bool:
+    """Say whether `text` is safe as one token of a subject and as an id."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def is_request_id(text: str) -> bool:
+    """Say whether `text` is a canonical request id: a name, `_`, an upper-case ULID."""
+    submitter, _, tail = text.rpartition("_")
+    return _NAME.fullmatch(submitter) is not None and _ULID.fullmatch(tail) is not None
+
+
+def submitter_of(request: str) -> AgentName:
+    """Return whose request it is."""
+    return AgentName(request.rpartition("_")[0])
+
+
+def submitted_ms(request: str) -> int:
+    """Return the Unix milliseconds that a request id claims."""
+    return ulid_ms(request.rpartition("_")[2])

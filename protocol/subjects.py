@@ -1,0 +1,141 @@
+"""Subjects: the only place where one is built or taken apart.
+
+Every subject begins with `mesh.`. Tokens are checked on the way in, so that a name with a dot, a
+space or a wildcard in it can never widen what a message addresses.
+"""
+
+from typing import NamedTuple
+
+from protocol.ids import NOBODY, is_token
+
+PARTITIONS = 16
+"""How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:
+another number would move requests between partitions while they are being decided."""
+
+
+class Addressed(NamedTuple):
+    """Who sent a message and about which request, as the subject (hence the broker) has it."""
+
+    sender: str
+    request: str
+
+
+def _token(text: str) -> str:
+    if not is_token(text):
+        raise ValueError(f"not a subject token: {text!r}")
+    return text
+
+
+def evt(to: str, request: str) -> str:
+    """An event, in the inbox of `to` (`_`: in nobody's)."""
+    return f"mesh.evt.{_token(to)}.{_token(request)}"
+
+
+def evt_of(request: str) -> str:
+    """Every event of one request: the filter of each compare-and-set append, always this string."""
+    return f"mesh.evt.*.{_token(request)}"
+
+
+def inbox(name: str) -> str:
+    """Every event that `name` must act on."""
+    return f"mesh.evt.{_token(name)}.*"
+
+
+def prop(sender: str, request: str) -> str:
+    """A submit, a move or a turn's failure, from `sender`."""
+    return f"mesh.prop.{_token(sender)}.{_token(request)}"
+
+
+def ctl(sender: str, request: str) -> str:
+    """A control message from `sender`; `_` as the request means the whole mesh."""
+    return f"mesh.ctl.{_token(sender)}.{_token(request)}"
+
+
+def step(agent: str, request: str, turn: str, name: str) -> str:
+    """One step of a turn's journal; `name` is `<round>-<n>`, or `end` when a guard ended the turn."""
+    return f"mesh.step.{_token(agent)}.{_token(request)}.{_token(turn)}.{_token(name)}"
+
+
+def timer_at(request: str) -> str:
+    """Where the one schedule of a request stands."""
+    return f"mesh.timer.at.{_token(request)}"
+
+
+def timer_fire(request: str) -> str:
+    """Where that schedule is delivered when it is due, in the request's own partition."""
+    return f"mesh.timer.fire.{partition(request)}.{_token(request)}"
+
+
+def card(agent: str) -> str:
+    return f"mesh.card.{_token(agent)}"
+
+
+def dead(name: str) -> str:
+    return f"mesh.dead.{_token(name)}"
+
+
+def note(to: str, request: str) -> str:
+    """A wake-up (no body) or a notice (a typed error) for `to`; `_` when the id is unusable."""
+    return f"mesh.note.{_token(to)}.{_token(request)}"
+
+
+def live(client: str, request: str, agent: str, turn: str) -> str:
+    """What a running turn shows while it works: a hint for display, never a truth."""
+    return f"mesh.live.{_token(client)}.{_token(request)}.{_token(agent)}.{_token(turn)}"
+
+
+def policy(name: str) -> str:
+    return f"mesh.conf.policy.{_token(name)}"
+
+
+def breaker(agent: str) -> str:
+    return f"mesh.conf.breaker.{_token(agent)}"
+
+
+FLEET = "mesh.conf.fleet"
+PRICES = "mesh.conf.prices"
+FREEZE = "mesh.conf.freeze"
+
+
+def parse_evt(subject: str) -> Addressed:
+    """Return whose inbox an event lies in and its request. Raises ValueError for another subject."""
+    match subject.split("."):
+        case ["mesh", "evt", to, request]:
+            return Addressed(to, request)
+    raise ValueError(f"not an event's subject: {subject!r}")
+
+
+def parse_queued(subject: str) -> Addressed:
+    """Return sender and request of a stored proposal or control, `mesh.prop.<p>.<from>.<request>`.
+
+    The sender is what the broker let through under the publisher's own permissions, so it is the
+    one statement about a message's origin that can be believed.
+    """
+    match subject.split("."):
+        case ["mesh", "prop" | "ctl", _, sender, request]:
+            return Addressed(sender, request)
+    raise ValueError(f"not a queued proposal's or control's subject: {subject!r}")
+
+
+def parse_fire(subject: str) -> str:
+    """Return the request that a timer fired for."""
+    match subject.split("."):
+        case ["mesh", "timer", "fire", _, request]:
+            return request
+    raise ValueError(f"not a fired timer's subject: {subject!r}")
+
+
+def partition(request: str) -> int:
+    """Return the partition of a request: FNV-1a (32 bits) over its id, modulo `PARTITIONS`.
+
+    The function of nats-server's `{{partition(n,token)}}` transform, so that a timer armed here
+    fires in the partition in which the server queues the request's proposals.
+    """
+    value = 2166136261
+    for byte in request.encode():
+        value = (value ^ byte) * 16777619 & 0xFFFFFFFF
+    return value % PARTITIONS
+
+
+MESH_WIDE = str(NOBODY)
+"""The request token of a control message that means the whole mesh."""
