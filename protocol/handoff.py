@@ -1,0 +1,75 @@
+"""The handoff object: the only thing that travels between agents.
+
+Frozen, small and self-describing. It carries facts and references, never a transcript. Large things
+stay where they are and travel as `Artifact` references.
+"""
+
+from typing import Any
+
+import msgspec
+
+from protocol.ids import AgentName, TurnId
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that is known. A handoff holds a key once; another value is a new fact."""
+
+    key: str
+    value: Any
+    """Any JSON value."""
+    labels: tuple[str, ...] = ()
+    """What an agent must be cleared for to see it. Labels of a key never fall away in a request."""
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A reference to something large in the user's own store."""
+
+    name: str
+    uri: str
+    media_type: str = ""
+    digest: str = ""
+    size: int | None = None
+    labels: tuple[str, ...] = ()
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What may be spent. None puts no limit on that dimension; a rest may be negative."""
+
+    nano_dollars: int | None = None
+    tokens: int | None = None
+    model_calls: int | None = None
+
+
+class Constraints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What whoever holds the work must keep to. They only ever narrow on the way down."""
+
+    deadline: int | None = None
+    """UTC µs."""
+    max_resolution_time_s: float | None = None
+    """Asked for in a proposal; the guard turns it into `deadline` when it admits."""
+    allowed_actions: tuple[str, ...] | None = None
+    """Tools that may be called. None: whatever the fleet file allows the agent."""
+    budget: Budget | None = None
+    must_carry: tuple[str, ...] = ()
+    """Keys of facts that every later handoff must carry unchanged."""
+
+
+class Handoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole of what an agent is given, as the guard admitted it."""
+
+    move: str
+    """How the work came here: `submit`, `transfer`, `hand_back`, `escalate` or `resolve`."""
+    from_agent: AgentName
+    to_agent: AgentName
+    parent: TurnId | None = None
+    """The turn that gave it; none for a submit."""
+    summary: str
+    """One line: what is wanted and why."""
+    intent: str | None = None
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    constraints: Constraints = Constraints()
+    return_to: AgentName | None = None
+    """Where a hand-back goes, if that agent is on the path; otherwise to the frame beneath."""
+    no_return: bool = False
+    """Nobody in or under this turn gives the work back to its giver or anyone beneath."""

@@ -1,0 +1,274 @@
+"""What agents, clients and operators *ask for*: submits, proposals and control messages.
+
+Everything here is a claim. The guard believes none of it that the log or the broker can answer:
+the sender is what the subject says, the turn is what the ledger says.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from protocol.handoff import Artifact, Constraints, Fact
+from protocol.ids import AgentName, Cause, ProposalId, TurnId, proposal_id
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of what is read from the wire: unknown fields are ignored, so that peers may be newer."""
+
+
+class Submit(Wire):
+    """A client's request, the plain JSON that anything that speaks NATS can publish."""
+
+    text: str
+    to: AgentName | None = None
+    """The agent to begin with; the fleet's entry agent if none is named."""
+    intent: str | None = None
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    constraints: Constraints = Constraints()
+    policy: str = "default"
+    conversation: str | None = None
+    v: int = 1
+
+
+# --- moves ----------------------------------------------------------------------------------------
+
+
+class Transfer(Wire, tag_field="move", tag="transfer"):
+    """Give the work to another agent. Brings only what is new; the guard carries the rest on."""
+
+    to_agent: AgentName
+    summary: str
+    intent: str | None = None
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    drop: tuple[str, ...] = ()
+    constraints: Constraints = Constraints()
+    return_to: AgentName | None = None
+    no_return: bool = False
+
+
+class HandBack(Wire, tag_field="move", tag="hand_back"):
+    """Give the work back along the path, with what was found out."""
+
+    summary: str
+    to_agent: AgentName | None = None
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+class Ask(Wire, tag_field="move", tag="ask"):
+    """Put a question to the client or to `human` and suspend the turn until the reply."""
+
+    to_agent: AgentName
+    question: str
+    schema: Mapping[str, Any] | None = None
+    """JSON Schema of the reply, checked by the replier's client and by the asking runtime."""
+    expires_s: float | None = None
+    """Seconds from admission; the request's deadline if none."""
+    digest: str | None = None
+    """For an approval: the digest of the arguments that the reply approves."""
+
+
+class Escalate(Wire, tag_field="move", tag="escalate"):
+    """Give the work to a person."""
+
+    summary: str
+    facts: tuple[Fact, ...] = ()
+
+
+class Complete(Wire, tag_field="move", tag="complete"):
+    """Answer the request."""
+
+    answer: Any
+    """Any JSON value; mostly a string."""
+
+
+class Fail(Wire, tag_field="move", tag="fail"):
+    """Give the request up."""
+
+    reason: str
+
+
+class UnknownMove(Wire, tag_field="move", tag="?"):
+    """A move that this build does not have; `known_move` refuses it by its name."""
+
+    name: str
+
+
+Move = Transfer | HandBack | Ask | Escalate | Complete | Fail | UnknownMove
+HANDOFF_MOVES = ("transfer", "hand_back", "ask", "escalate", "complete", "fail")
+"""The moves of topology `handoff`. All but `ask` spend the turn."""
+
+
+def move_name(move: Move) -> str:
+    return move.name if isinstance(move, UnknownMove) else str(move.__struct_config__.tag)
+
+
+def move_summary(move: Move) -> str:
+    """Return the one line that says what a move wants."""
+    match move:
+        case Transfer() | HandBack() | Escalate():
+            return move.summary
+        case Ask():
+            return move.question
+        case Complete():
+            return move.answer if isinstance(move.answer, str) else msgspec.json.encode(move.answer).decode()
+        case Fail():
+            return move.reason
+        case UnknownMove():
+            return ""
+
+
+# --- proposals ------------------------------------------------------------------------------------
+
+
+class Usage(Wire):
+    """What a turn spent, cumulative over its rounds."""
+
+    nano_dollars: int = 0
+    tokens: int = 0
+    model_calls: int = 0
+
+
+class Report(Wire):
+    """What a turn says it did. The guard accounts for it; the journal lets others check it."""
+
+    usage: Usage = Usage()
+    actions: tuple[str, ...] = ()
+    """Names of the tools that were called, each once, sorted."""
+    steps: int = 0
+    digest: str = ""
+    """SHA-256 over the turn's journal; empty for a turn without steps."""
+
+
+class Failure(Wire):
+    """Why a turn broke. `message` is a safe sentence: no prompt, no model text, no repr."""
+
+    code: str
+    message: str = ""
+    permanent: bool = False
+    retry_after_s: float | None = None
+
+
+class Doubt(Wire):
+    """An effect between its intent and its result when the process died."""
+
+    step: str
+    action: str
+    key: str = ""
+
+
+class _Proposal(Wire, tag_field="kind"):
+    turn: TurnId
+    round: int
+    report: Report = Report()
+    v: int = 1
+
+
+class MoveProposed(_Proposal, tag="move"):
+    """A turn asks for a move."""
+
+    move: Move
+
+
+class TurnFailed(_Proposal, tag="turn_failed"):
+    """A turn broke. Not the move `fail`, which gives the request up on purpose."""
+
+    error: Failure
+
+
+class EffectDoubted(_Proposal, tag="effect_doubted"):
+    """A turn found an effect of its own in doubt, and stops until somebody settles it."""
+
+    effect: Doubt
+
+
+Proposal = MoveProposed | TurnFailed | EffectDoubted
+
+
+def id_of(request: str, proposal: Proposal) -> ProposalId:
+    return proposal_id(request, proposal.turn, proposal.round)
+
+
+def submit_id(request: str) -> ProposalId:
+    return proposal_id(request, "", 0)
+
+
+# --- control --------------------------------------------------------------------------------------
+
+
+class _Control(Wire, tag_field="kind"):
+    id: str
+    """The sender's own id of this message: the same id again is the same message."""
+    by: str = ""
+    """The person's name, recorded; who may send it is a matter of credentials."""
+    v: int = 1
+
+
+class Cancel(_Control, tag="cancel"):
+    reason: str = ""
+
+
+class Freeze(_Control, tag="freeze"):
+    reason: str = ""
+
+
+class Thaw(_Control, tag="thaw"):
+    reason: str = ""
+
+
+class Assign(_Control, tag="assign"):
+    """Say which person looks at an escalation."""
+
+    turn: TurnId
+    to: str
+
+
+class Resolve(_Control, tag="resolve"):
+    """End an escalation: give the work to an agent, take the turn up again, or answer."""
+
+    turn: TurnId
+    to: AgentName | None = None
+    """Whom the work goes to; by default, the agent whose turn the escalation ended."""
+    again: bool = False
+    """Go on under the ended turn's id, so that its journal and effect keys hold."""
+    complete: bool = False
+    answer: Any = None
+    """With `complete`: the answer."""
+    summary: str = ""
+    facts: tuple[Fact, ...] = ()
+
+
+class Reply(_Control, tag="reply"):
+    """Answer an ask."""
+
+    turn: TurnId
+    round: int
+    value: Any = None
+
+
+class Settle(_Control, tag="settle"):
+    """Say what became of an effect in doubt."""
+
+    turn: TurnId
+    round: int
+    outcome: Literal["done", "not_done"]
+    result: Any = None
+
+
+Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle
+
+
+class Hearing(msgspec.Struct, frozen=True):
+    """One message as the guard takes it up: who sent it (by the broker's word) and what it asks."""
+
+    sender: AgentName
+    what: Submit | Proposal | Control
+    cause: Cause
+    digest: str = ""
+    """SHA-256 of the bytes; tells a submit that is repeated from another one under its id."""
+
+
