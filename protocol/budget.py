@@ -1,0 +1,85 @@
+"""Budgets as ceilings: what a frame may bring the request's total spending up to.
+
+A grant of 100 tokens at a moment when the request has spent 40 is the ceiling 140. Then what is
+left is always ceiling minus spent, whoever spent it: a hand-back finds its own grant less the money
+spent since without any book-keeping, and a narrower grant can never be more than the one it is from.
+"""
+
+from collections.abc import Callable
+
+from protocol.handoff import Budget
+from protocol.messages import Usage
+
+NOTHING = Usage()
+UNLIMITED = Budget()
+
+
+def _each(combine: Callable[[int | None, int], int | None], budget: Budget, usage: Usage) -> Budget:
+    return Budget(
+        nano_dollars=combine(budget.nano_dollars, usage.nano_dollars),
+        tokens=combine(budget.tokens, usage.tokens),
+        model_calls=combine(budget.model_calls, usage.model_calls),
+    )
+
+
+def left(ceiling: Budget, spent: Usage) -> Budget:
+    """Return what may still be spent; negative where more was."""
+    return _each(lambda most, used: None if most is None else most - used, ceiling, spent)
+
+
+def ceiling(grant: Budget, spent: Usage) -> Budget:
+    """Return the ceiling of a grant that is made when `spent` is spent."""
+    return _each(lambda more, used: None if more is None else more + used, grant, spent)
+
+
+def grant(asked: Budget | None, rest: Budget) -> Budget:
+    """Return what is granted out of `rest`: what is asked for; all of it where nothing is."""
+    if asked is None:
+        return rest
+    return Budget(
+        nano_dollars=rest.nano_dollars if asked.nano_dollars is None else asked.nano_dollars,
+        tokens=rest.tokens if asked.tokens is None else asked.tokens,
+        model_calls=rest.model_calls if asked.model_calls is None else asked.model_calls,
+    )
+
+
+def excess(asked: Budget | None, rest: Budget) -> dict[str, tuple[int, int]]:
+    """Return {dimension: (asked, left)} where more is asked for than is left."""
+    if asked is None:
+        return {}
+    pairs = {
+        "nano_dollars": (asked.nano_dollars, rest.nano_dollars),
+        "tokens": (asked.tokens, rest.tokens),
+        "model_calls": (asked.model_calls, rest.model_calls),
+    }
+    return {name: (want, have) for name, (want, have) in pairs.items() if want is not None and have is not None and want > have}
+
+
+def plus(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        nano_dollars=one.nano_dollars + other.nano_dollars,
+        tokens=one.tokens + other.tokens,
+        model_calls=one.model_calls + other.model_calls,
+    )
+
+
+def minus(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        nano_dollars=one.nano_dollars - other.nano_dollars,
+        tokens=one.tokens - other.tokens,
+        model_calls=one.model_calls - other.model_calls,
+    )
+
+
+def whole(rest: Budget) -> Usage:
+    """Return what a turn is charged that never reported: all it had left, where that is a number."""
+    return Usage(
+        nano_dollars=max(0, rest.nano_dollars or 0),
+        tokens=max(0, rest.tokens or 0),
+        model_calls=max(0, rest.model_calls or 0),
+    )
+
+
+def public(budget: Budget) -> Budget | None:
+    """Return a budget as it stands in constraints: None when it limits nothing."""
+    return None if budget == UNLIMITED else budget

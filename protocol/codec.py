@@ -1,0 +1,224 @@
+"""Bytes in, values out: the one place where a message is read or written.
+
+Reading is total: whatever a peer sends becomes a value or a typed error, never another exception.
+Writers emit the newest version; readers accept every released one, by way of `UPCASTERS`.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from protocol.errors import Malformed, UnknownEvent
+from protocol.events import VERSION, AnyEvent, type_of
+from protocol.handoff import Constraints, Fact
+from protocol.ids import is_token
+from protocol.messages import (
+    HANDOFF_MOVES,
+    Ask,
+    Control,
+    Escalate,
+    HandBack,
+    Move,
+    MoveProposed,
+    Proposal,
+    Report,
+    Submit,
+    Transfer,
+    UnknownMove,
+)
+
+TEXT_FACT = "text"
+"""The key under which a submit's text travels; a submit may not bring another fact of this name."""
+
+LONGEST_S = 10 * 366 * 86_400.0
+"""No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
+
+UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""(type, version) of every released form that is no longer written, and how to bring it forward."""
+
+T = TypeVar("T")
+
+_events = msgspec.json.Decoder(AnyEvent)
+_submits = msgspec.json.Decoder(Submit)
+_proposals = msgspec.json.Decoder(Proposal)
+_controls = msgspec.json.Decoder(Control)
+_reports = msgspec.json.Decoder(Report)
+_types = frozenset(type_of(kind) for kind in AnyEvent.__args__)
+
+
+class _Head(msgspec.Struct):
+    type: str = ""
+    v: Any = None
+
+
+_heads = msgspec.json.Decoder(_Head)
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Return a message's JSON."""
+    return msgspec.json.encode(message)
+
+
+def body_digest(body: bytes) -> str:
+    """Return SHA-256 (hex) of a message's bytes as they came."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def decode_event(body: bytes) -> AnyEvent:
+    """Return the event in `body`, of whatever released version.
+
+    Raises:
+        UnknownEvent: its type or version is newer than this build; the caller must not go on.
+        Malformed: it is no event.
+    """
+    try:
+        event = _events.decode(body)
+    except _UNREADABLE as error:
+        return _decode_other(body, error)
+    return event if event.v == VERSION else _decode_other(body, None)
+
+
+def _decode_other(body: bytes, error: Exception | None) -> AnyEvent:
+    """Read what the newest decoder could not: an older version, or nothing we know."""
+    try:
+        head = _heads.decode(body)
+    except _UNREADABLE as unreadable:
+        raise Malformed("not an event") from unreadable
+    if not isinstance(head.v, int):
+        raise Malformed("an event without a version") from error
+    upcast = UPCASTERS.get((head.type, head.v))
+    if upcast is not None:
+        event: AnyEvent = msgspec.convert(upcast(msgspec.json.decode(body)), AnyEvent)
+        return event
+    if head.type not in _types or head.v != VERSION:
+        raise UnknownEvent(head.type, head.v) from error
+    raise Malformed(f"{head.type}: {error}") from error
+
+
+def parse_submit(body: bytes) -> Submit:
+    """Return a client's request. Raises Malformed."""
+    submit = _read(_submits, body, "submit")
+    if submit.v != 1:
+        raise Malformed(f"submit: version {submit.v} is not known; 1 is")
+    if not submit.text.strip():
+        raise Malformed("submit: `text` is empty")
+    _check_facts(submit.facts, reserved=TEXT_FACT)
+    _check_unique([artifact.name for artifact in submit.artifacts], "artifacts")
+    _check_constraints(submit.constraints)
+    return submit
+
+
+def parse_proposal(body: bytes) -> Proposal:
+    """Return what a turn proposes; a move that this build lacks becomes `UnknownMove`. Raises Malformed."""
+    try:
+        proposal = _proposals.decode(body)
+    except _UNREADABLE as error:
+        proposal = _with_unknown_move(body, error)
+    if proposal.v != 1:
+        raise Malformed(f"proposal: version {proposal.v} is not known; 1 is")
+    if not is_token(proposal.turn) or not 0 <= proposal.round < 1 << 31:
+        raise Malformed("proposal: `turn` or `round` cannot be one")
+    usage = proposal.report.usage
+    if min(usage.nano_dollars, usage.tokens, usage.model_calls, proposal.report.steps) < 0:
+        raise Malformed("proposal: a report cannot be negative")
+    if max(usage.nano_dollars, usage.tokens, usage.model_calls) > 1 << 62:
+        raise Malformed("proposal: a report is beyond 2^62")
+    match proposal:
+        case MoveProposed(move=move):
+            _check_move(move)
+        case _ if hasattr(proposal, "error"):
+            _check_span(proposal.error.retry_after_s, "retry_after_s")
+    return proposal
+
+
+def _with_unknown_move(body: bytes, error: Exception) -> MoveProposed:
+    """Read a proposal whose move is none of ours, so that a rule can refuse it by its name."""
+    problem = Malformed(f"proposal: {_where(error)}")
+    try:
+        raw = msgspec.json.decode(body)
+        name = raw["move"]["move"]
+        known = raw["kind"] != "move" or not isinstance(name, str) or name in HANDOFF_MOVES
+        if known or not 0 < len(name) <= 64:
+            raise problem from error
+        return MoveProposed(
+            turn=msgspec.convert(raw["turn"], str),  # type: ignore[arg-type]
+            round=msgspec.convert(raw["round"], int),
+            report=msgspec.convert(raw.get("report", {}), Report),
+            v=msgspec.convert(raw.get("v", 1), int),
+            move=UnknownMove(name=name),
+        )
+    except (KeyError, TypeError, AttributeError, *_UNREADABLE) as unreadable:
+        raise problem from unreadable
+
+
+def parse_control(body: bytes) -> Control:
+    """Return an operator's or a client's control message. Raises Malformed."""
+    control = _read(_controls, body, "control")
+    if control.v != 1:
+        raise Malformed(f"control: version {control.v} is not known; 1 is")
+    if not is_token(control.id):
+        raise Malformed("control: `id` must be 1 to 64 characters of A-Z a-z 0-9 _ -")
+    if (turn := getattr(control, "turn", None)) is not None and not is_token(turn):
+        raise Malformed("control: `turn` cannot be one")
+    _check_facts(getattr(control, "facts", ()))
+    return control
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
+    try:
+        return decoder.decode(body)
+    except _UNREADABLE as error:
+        raise Malformed(f"{what}: {_where(error)}") from error
+
+
+def _where(error: Exception) -> str:
+    """Say what was wrong; only msgspec's own words, which name types and paths, never values."""
+    return str(error) if isinstance(error, msgspec.MsgspecError) else "cannot be read"
+
+
+def _check_move(move: Move) -> None:
+    match move:
+        case Transfer():
+            _check_facts(move.facts)
+            _check_unique([artifact.name for artifact in move.artifacts], "artifacts")
+            _check_constraints(move.constraints)
+        case HandBack():
+            _check_facts(move.facts)
+            _check_unique([artifact.name for artifact in move.artifacts], "artifacts")
+        case Escalate():
+            _check_facts(move.facts)
+        case Ask():
+            _check_span(move.expires_s, "expires_s")
+        case _:
+            pass
+
+
+def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
+    keys = [fact.key for fact in facts]
+    _check_unique(keys, "facts")
+    if reserved in keys:
+        raise Malformed(f"facts: the key `{reserved}` is taken by the request's own text")
+
+
+def _check_unique(names: list[str], what: str) -> None:
+    if len(set(names)) != len(names) or not all(0 < len(name) <= 128 for name in names):
+        raise Malformed(f"{what}: each needs a name of 1 to 128 characters, and a name only once")
+
+
+def _check_constraints(constraints: Constraints) -> None:
+    _check_span(constraints.max_resolution_time_s, "max_resolution_time_s")
+    if constraints.deadline is not None and not 0 <= constraints.deadline < 1 << 53:
+        raise Malformed("constraints: `deadline` must be UTC microseconds")
+    budget = constraints.budget
+    asked = () if budget is None else (budget.nano_dollars, budget.tokens, budget.model_calls)
+    if any(value is not None and not 0 <= value <= 1 << 62 for value in asked):
+        raise Malformed("constraints: a budget must be from 0 to 2^62")
+
+
+def _check_span(seconds: float | None, what: str) -> None:
+    if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= LONGEST_S):
+        raise Malformed(f"`{what}` must be from 0 to {LONGEST_S:.0f} seconds")

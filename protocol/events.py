@@ -1,0 +1,364 @@
+"""The event catalogue: every fact that a request's log can hold, as one tagged union.
+
+An event is past tense and immutable. Its envelope (`v` to `to`) lies beside its payload, so that an
+exported line stands alone. Whoever is named in `to` finds the event in their inbox and acts on it;
+such an event holds nothing that its reader may not see, and (as `work`) everything they need.
+
+Fields are only ever added, at the end and with a default; anything else is a new version.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from protocol.handoff import Artifact, Constraints, Fact, Handoff
+from protocol.ids import AgentName, Cause, EventId, RequestId, TurnId
+from protocol.messages import Ask, Doubt, Failure, Move, Proposal, Report, Submit
+from protocol.policy import Policy
+from protocol.refusals import Refusal
+from protocol.world import Grounds
+
+VERSION = 1
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of what events are made of."""
+
+
+class Past(Part, kw_only=True):
+    """How an earlier round of a turn ended: what its agent is told when it runs again."""
+
+    round: int
+    how: Literal["refused", "failed", "replied", "expired", "settled"]
+    move: Move | None = None
+    refusal: Refusal | None = None
+    failure: Failure | None = None
+    reply: Any = None
+    settled: Literal["done", "not_done"] | None = None
+    step: str = ""
+    by: str = ""
+
+
+class Withheld(Part, kw_only=True):
+    """What the reader of an event may not see: how much under which labels, and no more."""
+
+    labels: tuple[str, ...]
+    facts: int = 0
+    artifacts: int = 0
+
+
+class Work(Part, kw_only=True):
+    """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
+
+    turn: TurnId
+    """The turn to propose for; the id of the event that opened it."""
+    round: int
+    handoff: Handoff
+    path: tuple[AgentName, ...]
+    """Holders from the entry agent to the reader."""
+    depth: int
+    withheld: Withheld | None = None
+    past: tuple[Past, ...] = ()
+    """The rounds before this one, in order."""
+    continues: TurnId | None = None
+    """The turn whose journal and effect keys this one takes up again."""
+
+
+class Asked(Part, kw_only=True):
+    """What of a proposal the admitted handoff no longer shows: with it, the log gives the proposal back.
+
+    Keys that the reader may not see are not here but in the `facts.withheld` before it.
+    """
+
+    to_agent: AgentName | None = None
+    brought: tuple[str, ...] = ()
+    """Keys of the facts that the proposal brought."""
+    artifacts: tuple[str, ...] = ()
+    """Names of the artifacts that it brought."""
+    drop: tuple[str, ...] = ()
+    constraints: Constraints = Constraints()
+    return_to: AgentName | None = None
+    policy: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """The envelope."""
+
+    v: int
+    id: EventId
+    request: RequestId
+    n: int
+    """The event's number in its request, dense from 0."""
+    at: int
+    """UTC µs."""
+    cause: Cause
+    prev: str
+    """Digest (hex) of the event before it; 64 zeros for the first."""
+    salt: str
+    to: AgentName
+    """Whose inbox it lies in; `_` for nobody's."""
+
+
+class RequestOpened(Event, kw_only=True, tag="request.opened"):
+    """A submit was taken: the entry agent's first turn."""
+
+    client: AgentName
+    work: Work
+    asked: Asked
+    digest: str
+    """SHA-256 of the submit's bytes."""
+    policy: Policy
+    policy_hash: str
+    deadline: int
+    """Of the request, UTC µs."""
+    prices: Mapping[str, Any] = {}
+    conversation: str | None = None
+    grounds: Grounds
+
+
+class RequestRefused(Event, kw_only=True, tag="request.refused"):
+    """A well-formed submit that cannot be taken. No turn is ever opened."""
+
+    client: AgentName
+    submit: Submit
+    refusal: Refusal
+    digest: str
+    policy: Policy | None = None
+    grounds: Grounds
+
+
+class HandoffAdmitted(Event, kw_only=True, tag="handoff.admitted"):
+    """The work moved on: the target's turn, and the end of the giver's."""
+
+    turn: TurnId
+    round: int
+    work: Work
+    asked: Asked
+    report: Report = Report()
+    grounds: Grounds
+
+
+class MoveRefused(Event, kw_only=True, tag="move.refused"):
+    """A move did not happen. Opens the holder's next round; without `work`, none was left."""
+
+    turn: TurnId
+    round: int
+    move: Move
+    refusal: Refusal
+    work: Work | None = None
+    report: Report = Report()
+    grounds: Grounds
+
+
+class MoveDeferred(Event, kw_only=True, tag="move.deferred"):
+    """A proposal waits, whole, because its request is frozen."""
+
+    turn: TurnId
+    round: int
+    proposal: Proposal
+    sender: AgentName
+
+
+class FactsWithheld(Event, kw_only=True, tag="facts.withheld"):
+    """What the next event's reader may not see, kept for the next who may."""
+
+    target: AgentName
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    must_carry: tuple[str, ...] = ()
+    """Keys that must be carried and may not be shown."""
+    brought: tuple[str, ...] = ()
+    brought_artifacts: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    asked_must_carry: tuple[str, ...] = ()
+
+
+class TurnFailed(Event, kw_only=True, tag="turn.failed"):
+    """A turn's round broke, by its own word or because its time ran out."""
+
+    turn: TurnId
+    round: int
+    error: Failure
+    retry_at: int | None = None
+    """UTC µs of the next round; none: the turn escalates."""
+    report: Report = Report()
+    sender: AgentName | None = None
+    """Who said so; none: the guard, by the clock."""
+    grounds: Grounds | None = None
+
+
+class TurnRetried(Event, kw_only=True, tag="turn.retried"):
+    """The holder's next round after a failure."""
+
+    turn: TurnId
+    work: Work
+
+
+class TurnSuspended(Event, kw_only=True, tag="turn.suspended"):
+    """A question to the client or to people; the turn waits without holding a lease."""
+
+    turn: TurnId
+    round: int
+    ask: Ask
+    expires_at: int
+    report: Report = Report()
+    grounds: Grounds
+
+
+class TurnResumed(Event, kw_only=True, tag="turn.resumed"):
+    """The holder's next round, with the reply or the fact that none came in time."""
+
+    turn: TurnId
+    work: Work
+    sender: AgentName | None = None
+    control: str = ""
+    """The reply's own id."""
+
+
+class EscalationRaised(Event, kw_only=True, tag="escalation.raised"):
+    """A person is asked to take over: the human's turn, and the end of the holder's."""
+
+    turn: TurnId
+    round: int
+    reason: str
+    """A code: `asked`, `refusals`, `failed`, `sla`, or a failure's code."""
+    work: Work
+    tier: int = 1
+    report: Report = Report()
+    brought: tuple[str, ...] = ()
+    grounds: Grounds | None = None
+
+
+class EscalationAssigned(Event, kw_only=True, tag="escalation.assigned"):
+    """Who looks at it."""
+
+    turn: TurnId
+    person: str
+    by: str
+    sender: AgentName
+    control: str
+
+
+class EscalationResolved(Event, kw_only=True, tag="escalation.resolved"):
+    """A person gave the work on: whom it names gets a turn, in a fresh segment."""
+
+    turn: TurnId
+    """The human's turn that ends."""
+    work: Work
+    by: str
+    sender: AgentName
+    control: str
+    asked: Asked
+    summary: str = ""
+    again: bool = False
+    grounds: Grounds
+
+
+class EffectDoubted(Event, kw_only=True, tag="effect.doubted"):
+    """An effect may or may not have happened; the turn waits until somebody says which."""
+
+    turn: TurnId
+    round: int
+    effect: Doubt
+    report: Report = Report()
+
+
+class EffectSettled(Event, kw_only=True, tag="effect.settled"):
+    """Somebody said what became of it: the holder's next round."""
+
+    turn: TurnId
+    work: Work
+    outcome: Literal["done", "not_done"]
+    result: Any = None
+    by: str = ""
+    sender: AgentName
+    control: str
+
+
+class RequestFrozen(Event, kw_only=True, tag="request.frozen"):
+    by: str
+    sender: AgentName
+    control: str
+    reason: str = ""
+
+
+class RequestThawed(Event, kw_only=True, tag="request.thawed"):
+    by: str
+    sender: AgentName
+    control: str
+    reason: str = ""
+
+
+class RequestCompleted(Event, kw_only=True, tag="request.completed"):
+    """The answer. Ends every turn; nothing follows."""
+
+    turn: TurnId
+    round: int
+    answer: Any
+    report: Report = Report()
+    by: str = ""
+    """The person, if a person answered."""
+    sender: AgentName
+    control: str = ""
+    grounds: Grounds | None = None
+
+
+class RequestFailed(Event, kw_only=True, tag="request.failed"):
+    """Given up: by the move `fail`, or because nobody was left to ask."""
+
+    turn: TurnId
+    round: int
+    code: str
+    """`failed`, `max_escalations` or `no_human`."""
+    reason: str = ""
+    move: Move | None = None
+    report: Report = Report()
+    sender: AgentName | None = None
+    grounds: Grounds | None = None
+
+
+class RequestExpired(Event, kw_only=True, tag="request.expired"):
+    """Its deadline passed."""
+
+    deadline: int
+
+
+class RequestCancelled(Event, kw_only=True, tag="request.cancelled"):
+    by: str
+    sender: AgentName
+    control: str
+    reason: str = ""
+
+
+AnyEvent = (
+    RequestOpened
+    | RequestRefused
+    | HandoffAdmitted
+    | MoveRefused
+    | MoveDeferred
+    | FactsWithheld
+    | TurnFailed
+    | TurnRetried
+    | TurnSuspended
+    | TurnResumed
+    | EscalationRaised
+    | EscalationAssigned
+    | EscalationResolved
+    | EffectDoubted
+    | EffectSettled
+    | RequestFrozen
+    | RequestThawed
+    | RequestCompleted
+    | RequestFailed
+    | RequestExpired
+    | RequestCancelled
+)
+
+Ended = RequestRefused | RequestCompleted | RequestFailed | RequestExpired | RequestCancelled
+"""The last event of a request is one of these."""
+
+
+def type_of(event: AnyEvent | type[Event]) -> str:
+    """Return an event's wire name."""
+    return str(event.__struct_config__.tag)

@@ -1,0 +1,446 @@
+"""The ledger: what one request's events add up to. State is the fold, and nothing else.
+
+`Ledger.apply` is the only thing that changes one. It believes its events (the guard wrote them) and
+never raises for a sequence that a guard could have written. Deciding never changes a ledger.
+
+A ledger is mutable because folding is the hot path of the guard and of replay; whoever wants the
+state at an earlier event folds up to that event.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+from protocol import budget, chain, codec, events
+from protocol.events import AnyEvent, Past, Work
+from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
+from protocol.messages import Report, Usage
+from protocol.policy import Policy
+from protocol.trail import Frame, Hop, Segment
+
+Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
+State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
+
+
+@dataclass(slots=True)
+class Turn:
+    """One agent's work on one handoff, as far as the log tells."""
+
+    id: TurnId
+    agent: AgentName
+    work: Work
+    """As the newest round was opened."""
+    opened_at: int
+    round: int = 0
+    round_n: int = 0
+    """Number of the event that opened the newest round."""
+    clock: int = 0
+    """UTC µs from which the newest round's time counts: its opening, moved on by what it was frozen."""
+    state: State = "working"
+    since_n: int = 0
+    """Number of the event that brought it into its state."""
+    due_at: int | None = None
+    """When what it waits for comes: a retry or an ask's expiry."""
+    reason: str = ""
+    """Why it has to escalate, once it has to."""
+    refusals: int = 0
+    failures: int = 0
+    asks: int = 0
+    asked: AgentName | None = None
+    """Who has to reply while it is suspended."""
+    past: tuple[Past, ...] = ()
+    report: Report = Report()
+    reported: bool = False
+    tier: int = 0
+    """Of an escalation: how often it was raised."""
+    instead_of: TurnId | None = None
+    """Of a person's turn: the agent's turn that the escalation ended."""
+    person: str = ""
+    """Of a person's turn: whom it was assigned to."""
+
+
+@dataclass(slots=True)
+class Stash:
+    """What is carried but withheld from whoever holds the work now."""
+
+    facts: dict[str, Fact] = field(default_factory=dict)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    must_carry: tuple[str, ...] = ()
+
+
+class Ledger:
+    """One request, folded. Empty until its first event."""
+
+    __slots__ = (
+        "_digest",
+        "_segment",
+        "body",
+        "causes",
+        "client",
+        "conversation",
+        "deadline",
+        "deferred",
+        "ended",
+        "escalations",
+        "frames",
+        "frozen_at",
+        "handoffs",
+        "head",
+        "hops",
+        "open",
+        "pending",
+        "policy",
+        "request",
+        "spent",
+        "stash",
+        "status",
+        "submit_digest",
+        "turns",
+    )
+
+    def __init__(self) -> None:
+        self.request: RequestId | None = None
+        self.client: AgentName | None = None
+        self.policy = Policy()
+        self.deadline: int | None = None
+        self.conversation: str | None = None
+        self.submit_digest = ""
+        self.status: Status = "unknown"
+        self.ended: AnyEvent | None = None
+        self.turns: dict[TurnId, Turn] = {}
+        self.open: dict[TurnId, Turn] = {}
+        """The open turns. At most one under topology `handoff`, but nothing here counts on it."""
+        self._segment: Segment | None = None
+        self.frames: dict[TurnId, Frame] = {}
+        """The frame that each agent's turn holds or held the work under."""
+        self.hops: list[Hop] = []
+        self.handoffs: list[tuple[Fact, ...]] = []
+        """Facts as each admitted handoff and each withholding held them: what `is_new` looks through."""
+        self.stash = Stash()
+        self.pending: events.FactsWithheld | None = None
+        self.spent: Usage = budget.NOTHING
+        self.escalations = 0
+        self.frozen_at: int | None = None
+        self.deferred: list[events.MoveDeferred] = []
+        self.causes: dict[tuple[Cause, str], int] = {}
+        self.head: AnyEvent | None = None
+        self.body: bytes = b""
+        self._digest: str | None = None
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """The number that the next event gets."""
+        return 0 if self.head is None else self.head.n + 1
+
+    @property
+    def prev(self) -> str:
+        """What the next event names as the one before it."""
+        if self.head is None:
+            return chain.GENESIS
+        if self._digest is None:
+            self._digest = chain.digest(self.body or codec.encode(self.head))
+        return self._digest
+
+    @property
+    def segment(self) -> Segment:
+        if self._segment is None:
+            raise LookupError("no turn was opened yet")
+        return self._segment
+
+    @property
+    def is_open(self) -> bool:
+        return self.status == "open"
+
+    @property
+    def holder(self) -> Turn | None:
+        """The open turn, where there is one."""
+        return next(iter(self.open.values()), None)
+
+    def count(self, cause: str, type_: str) -> int:
+        """Return how many events of this cause and type there are."""
+        return self.causes.get((Cause(cause), type_), 0)
+
+    def knows(self, cause: str) -> bool:
+        """Say whether any event follows from this cause."""
+        return any(known == cause for known, _ in self.causes)
+
+    def is_new(self, fact: Fact) -> bool:
+        """Say whether no admitted handoff of this request held this key with this value."""
+        return not any(
+            held.key == fact.key and held.value == fact.value for facts in self.handoffs for held in facts
+        )
+
+    def carried(self) -> dict[str, Fact]:
+        """Return every fact that is carried now, withheld ones included, by key."""
+        holder = self.holder
+        shown = {} if holder is None else {fact.key: fact for fact in holder.work.handoff.facts}
+        return self.stash.facts | shown
+
+    def carried_artifacts(self) -> dict[str, Artifact]:
+        holder = self.holder
+        shown = {} if holder is None else {item.name: item for item in holder.work.handoff.artifacts}
+        return self.stash.artifacts | shown
+
+    def spent_after(self, turn: Turn, report: Report) -> Usage:
+        """Return what the request has spent once `turn` is settled by its newest report."""
+        return budget.plus(self.spent, budget.minus(report.usage, turn.report.usage))
+
+    # --- folding ----------------------------------------------------------------------------------
+
+    def apply(self, event: AnyEvent, body: bytes = b"") -> None:
+        """Take in the next event; `body` is its stored bytes, which the chain is computed over."""
+        _APPLY[type(event)](self, event)
+        key = (event.cause, event.__struct_config__.tag)
+        self.causes[key] = self.causes.get(key, 0) + 1  # type: ignore[index,arg-type]
+        self.head, self.body, self._digest = event, body, None
+
+    def _settle(self, turn: Turn, report: Report) -> None:
+        self.spent = self.spent_after(turn, report)
+        turn.report, turn.reported = report, True
+
+    def _close(self, turn_id: TurnId) -> Turn:
+        turn = self.turns[turn_id]
+        turn.state = "ended"
+        self.open.pop(turn_id, None)
+        return turn
+
+    def _begin(self, event: Any, work: Work, instead_of: TurnId | None = None, tier: int = 0) -> Turn:
+        """Open the turn that an inbox event opens, and take over what it carries."""
+        turn = Turn(
+            id=work.turn,
+            agent=work.handoff.to_agent,
+            work=work,
+            opened_at=event.at,
+            round=work.round,
+            round_n=event.n,
+            clock=event.at,
+            since_n=event.n,
+            past=work.past,
+            instead_of=instead_of,
+            tier=tier,
+        )
+        self.turns[turn.id] = self.open[turn.id] = turn
+        self.handoffs.append(work.handoff.facts)
+        pending = self.pending
+        if pending is not None and pending.cause == event.cause:
+            self.stash = Stash(
+                {fact.key: fact for fact in pending.facts},
+                {item.name: item for item in pending.artifacts},
+                pending.must_carry,
+            )
+        elif self.stash.facts or self.stash.artifacts:
+            shown = {fact.key for fact in work.handoff.facts}
+            named = {item.name for item in work.handoff.artifacts}
+            self.stash = Stash(
+                {key: fact for key, fact in self.stash.facts.items() if key not in shown},
+                {name: item for name, item in self.stash.artifacts.items() if name not in named},
+                tuple(key for key in self.stash.must_carry if key not in shown),
+            )
+        self.pending = None
+        return turn
+
+    def _next_round(self, event: Any, work: Work, past: Past | None = None) -> None:
+        turn = self.turns[work.turn]
+        turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
+        turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
+        turn.past = work.past
+
+    def _frame(self, handoff: Handoff, ceiling: Budget) -> Frame:
+        own = handoff.constraints
+        carried = tuple(sorted({*own.must_carry, *self.stash.must_carry}))
+        return Frame(
+            agent=handoff.to_agent,
+            giver=handoff.from_agent,
+            return_to=handoff.return_to,
+            constraints=Constraints(
+                deadline=own.deadline, allowed_actions=own.allowed_actions, must_carry=carried
+            ),
+            ceiling=ceiling,
+            sealed=handoff.no_return,
+        )
+
+    def _ceiling(self, handoff: Handoff) -> Budget:
+        return budget.ceiling(handoff.constraints.budget or budget.UNLIMITED, self.spent)
+
+    def _on_opened(self, event: events.RequestOpened) -> None:
+        self.request, self.client, self.status = event.request, event.client, "open"
+        self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
+        self.submit_digest = event.digest
+        turn = self._begin(event, event.work)
+        frame = self._frame(event.work.handoff, self._ceiling(event.work.handoff))
+        self._segment = Segment((frame,))
+        self.frames[turn.id] = frame
+
+    def _on_refused_submit(self, event: events.RequestRefused) -> None:
+        self.request, self.client, self.submit_digest = event.request, event.client, event.digest
+        self._end(event, "refused")
+
+    def _on_admitted(self, event: events.HandoffAdmitted) -> None:
+        giver = self._close(event.turn)
+        self._settle(giver, event.report)
+        turn = self._begin(event, event.work)
+        handoff = event.work.handoff
+        if handoff.move == "hand_back":
+            self._segment = self.segment.pop_to(len(event.work.path) - 1)
+        else:
+            self._segment = self.segment.push(self._frame(handoff, self._ceiling(handoff)))
+        self.frames[turn.id] = self._segment.top
+        self.hops.append(Hop(event.n, handoff.move, handoff.from_agent, handoff.to_agent))
+
+    def _on_move_refused(self, event: events.MoveRefused) -> None:
+        turn = self.turns[event.turn]
+        self._settle(turn, event.report)
+        turn.refusals += 1
+        if event.work is not None:
+            self._next_round(event, event.work)
+        else:
+            turn.state, turn.since_n, turn.reason = "refused", event.n, "refusals"
+            turn.past = (
+                *turn.past,
+                Past(round=event.round, how="refused", move=event.move, refusal=event.refusal),
+            )
+
+    def _on_deferred(self, event: events.MoveDeferred) -> None:
+        self.deferred.append(event)
+
+    def _on_withheld(self, event: events.FactsWithheld) -> None:
+        self.request = event.request
+        self.pending = event
+        self.handoffs.append(event.facts)
+
+    def _on_failed_turn(self, event: events.TurnFailed) -> None:
+        turn = self.turns[event.turn]
+        if event.sender is not None:
+            self._settle(turn, event.report)
+        turn.failures += 1
+        turn.state, turn.since_n, turn.due_at = "failed", event.n, event.retry_at
+        turn.reason = event.error.code
+        turn.past = (*turn.past, Past(round=event.round, how="failed", failure=event.error))
+
+    def _on_next_round(self, event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> None:
+        self._next_round(event, event.work)
+
+    def _on_suspended(self, event: events.TurnSuspended) -> None:
+        turn = self.turns[event.turn]
+        self._settle(turn, event.report)
+        turn.asks += 1
+        turn.state, turn.since_n, turn.due_at = "suspended", event.n, event.expires_at
+        turn.asked = event.ask.to_agent
+
+    def _on_escalated(self, event: events.EscalationRaised) -> None:
+        ended = self._close(event.turn)
+        if ended.agent == HUMAN:
+            instead_of = ended.instead_of
+        else:
+            instead_of = ended.id
+            self.escalations += 1
+            if event.report != Report() or event.reason == "asked":
+                self._settle(ended, event.report)
+            elif not ended.reported:
+                rest = budget.left(self.frames[ended.id].ceiling, self.spent)
+                self.spent = budget.plus(self.spent, budget.whole(rest))
+        self._begin(event, event.work, instead_of, event.tier)
+        self.stash = Stash()
+
+    def _on_assigned(self, event: events.EscalationAssigned) -> None:
+        self.turns[event.turn].person = event.person
+
+    def _on_resolved(self, event: events.EscalationResolved) -> None:
+        self._close(event.turn)
+        turn = self._begin(event, event.work)
+        frame = self._frame(event.work.handoff, self._ceiling(event.work.handoff))
+        self._segment = Segment((frame,))
+        self.frames[turn.id] = frame
+
+    def _on_doubted(self, event: events.EffectDoubted) -> None:
+        turn = self.turns[event.turn]
+        self._settle(turn, event.report)
+        turn.state, turn.since_n = "doubted", event.n
+
+    def _on_frozen(self, event: events.RequestFrozen) -> None:
+        self.frozen_at = event.at
+
+    def _on_thawed(self, event: events.RequestThawed) -> None:
+        for turn in self.open.values():
+            if self.frozen_at is not None:
+                turn.clock += event.at - max(self.frozen_at, turn.clock)
+        self.frozen_at = None
+
+    def _on_completed(self, event: events.RequestCompleted) -> None:
+        self._last_report(event)
+        self._end(event, "completed")
+
+    def _on_failed(self, event: events.RequestFailed) -> None:
+        self._last_report(event)
+        self._end(event, "failed")
+
+    def _last_report(self, event: events.RequestCompleted | events.RequestFailed) -> None:
+        turn = self.turns.get(event.turn)
+        if turn is not None and (event.grounds is not None and event.sender is not None):
+            self._settle(turn, event.report)
+
+    def _on_expired(self, event: events.RequestExpired) -> None:
+        self._end(event, "expired")
+
+    def _on_cancelled(self, event: events.RequestCancelled) -> None:
+        self._end(event, "cancelled")
+
+    def _end(self, event: AnyEvent, status: Status) -> None:
+        self.status, self.ended = status, event
+        for turn in self.open.values():
+            turn.state = "ended"
+        self.open.clear()
+        self.deferred.clear()
+
+    def undefer(self, proposal_turn: TurnId, round_: int) -> None:
+        """Forget a deferred proposal: the event that decides it was just applied."""
+        self.deferred = [
+            waiting for waiting in self.deferred if (waiting.turn, waiting.round) != (proposal_turn, round_)
+        ]
+
+
+_APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
+    events.RequestOpened: Ledger._on_opened,
+    events.RequestRefused: Ledger._on_refused_submit,
+    events.HandoffAdmitted: Ledger._on_admitted,
+    events.MoveRefused: Ledger._on_move_refused,
+    events.MoveDeferred: Ledger._on_deferred,
+    events.FactsWithheld: Ledger._on_withheld,
+    events.TurnFailed: Ledger._on_failed_turn,
+    events.TurnRetried: Ledger._on_next_round,
+    events.TurnSuspended: Ledger._on_suspended,
+    events.TurnResumed: Ledger._on_next_round,
+    events.EscalationRaised: Ledger._on_escalated,
+    events.EscalationAssigned: Ledger._on_assigned,
+    events.EscalationResolved: Ledger._on_resolved,
+    events.EffectDoubted: Ledger._on_doubted,
+    events.EffectSettled: Ledger._on_next_round,
+    events.RequestFrozen: Ledger._on_frozen,
+    events.RequestThawed: Ledger._on_thawed,
+    events.RequestCompleted: Ledger._on_completed,
+    events.RequestFailed: Ledger._on_failed,
+    events.RequestExpired: Ledger._on_expired,
+    events.RequestCancelled: Ledger._on_cancelled,
+}
+
+
+def fold(happened: Iterable[AnyEvent]) -> Ledger:
+    """Return the ledger of one request from its first event on."""
+    ledger = Ledger()
+    for event in happened:
+        ledger.apply(event)
+    return ledger
+
+
+def fold_bodies(bodies: Iterable[bytes]) -> Ledger:
+    """Return the ledger of one request from its stored events. Raises UnknownEvent, Malformed."""
+    ledger = Ledger()
+    for body in bodies:
+        ledger.apply(codec.decode_event(body), body)
+    return ledger
+
+

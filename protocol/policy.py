@@ -1,0 +1,47 @@
+"""The policy: the rules of a request as numbers, a named, versioned, hashed document.
+
+A request is judged by the document that its `request.opened` embeds, for as long as it lives: a
+changed policy changes new requests only, and a log can be judged from a file.
+"""
+
+import hashlib
+
+import msgspec
+
+from protocol.handoff import Budget
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not."""
+
+    name: str = "default"
+    version: int = 1
+    topology: str = "handoff"
+    max_depth: int = 5
+    """Agent-to-agent hops of a segment, hand-backs included. 3 to 5 is what the field uses."""
+    max_refusals: int = 2
+    """Rounds that a turn gets after a refusal; the next refusal escalates."""
+    max_retries: int = 2
+    """Rounds that a turn gets after a failure; the next failure escalates."""
+    retry_backoff_s: float = 1.0
+    """Wait before the first retry; it doubles with each, up to `retry_backoff_max_s`."""
+    retry_backoff_max_s: float = 60.0
+    max_asks: int = 3
+    max_escalations: int = 3
+    max_handoff_bytes: int = 65_536
+    deadline_s: float = 86_400.0
+    """How long a request may take if its submit does not say."""
+    turn_timeout_s: float = 900.0
+    """How long one round may take from the event that opened it, time in the queue included."""
+    unattended_after_s: float | None = 3_600.0
+    """How long a round waits for an agent that nobody serves before it fails; None: as long as
+    the request's deadline lets it."""
+    escalation_sla_s: float | None = None
+    """How long people have before an escalation is raised again, one tier up; None: no limit."""
+    budget: Budget | None = None
+    """What a request may spend if its submit does not say."""
+
+
+def policy_hash(policy: Policy) -> str:
+    """Return SHA-256 (hex) over the policy's canonical JSON: sorted keys, defaults left out."""
+    return hashlib.sha256(msgspec.json.encode(policy, order="deterministic")).hexdigest()

@@ -1,0 +1,80 @@
+"""Path, frames and segment: where a request has been, as far as the rules look back.
+
+`transfer` pushes a frame, `hand_back` pops down to one. A segment begins at the entry agent, or
+where a person's resolution puts the request; path, depth, edges and seals are the segment's.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from protocol.handoff import Budget, Constraints
+from protocol.ids import AgentName
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One holder on the path, with what it was given to work under."""
+
+    agent: AgentName
+    giver: AgentName
+    """Who gave it the work: a client, an agent, or `human`."""
+    return_to: AgentName | None
+    constraints: Constraints
+    """Its own, without the budget: absolute deadline, actions, must-carry keys."""
+    ceiling: Budget
+    sealed: bool = False
+    """It was opened with `no_return`: nothing goes back beneath it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One admitted handoff between two agents."""
+
+    n: int
+    move: str
+    from_agent: AgentName
+    to_agent: AgentName
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """From entry, or from the last resolved escalation, to now."""
+
+    path: tuple[Frame, ...]
+    depth: int = 0
+    edges: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+
+    @property
+    def top(self) -> Frame:
+        return self.path[-1]
+
+    @property
+    def names(self) -> tuple[AgentName, ...]:
+        return tuple(frame.agent for frame in self.path)
+
+    @property
+    def seal(self) -> int:
+        """The lowest index of the path that may still be gone back to."""
+        return max((index for index, frame in enumerate(self.path) if frame.sealed), default=0)
+
+    def index(self, agent: str) -> int | None:
+        """Return where on the path `agent` is; None if it is not."""
+        return next((at for at, frame in enumerate(self.path) if frame.agent == agent), None)
+
+    def resumed(self) -> int | None:
+        """Return the index that a hand-back from the top goes to; None at frame 0."""
+        if len(self.path) == 1:
+            return None
+        if self.top.return_to is not None:
+            named = self.index(self.top.return_to)
+            if named is not None and named < len(self.path) - 1:
+                return named
+        return len(self.path) - 2
+
+    def push(self, frame: Frame) -> "Segment":
+        return self._hop(self.top.agent, (*self.path, frame))
+
+    def pop_to(self, index: int) -> "Segment":
+        return self._hop(self.top.agent, self.path[: index + 1])
+
+    def _hop(self, from_agent: str, path: tuple[Frame, ...]) -> "Segment":
+        return replace(self, path=path, depth=self.depth + 1, edges=self.edges | {(from_agent, path[-1].agent)})

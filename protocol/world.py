@@ -1,0 +1,48 @@
+"""The world: everything that a verdict rests on that is not in the request's own log.
+
+Each event records its `Grounds`, so that a log can be judged again from a file alone; a
+counterfactual replaces part of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from protocol.fleet import AgentEntry
+from protocol.policy import Policy
+
+Breaker = Literal["closed", "open", "half_open"]
+
+
+class Grounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was known of the fleet when a verdict was given."""
+
+    fleet: int = 0
+    """Revision of the fleet document."""
+    sender: AgentEntry | None = None
+    """The agent that proposes, as the fleet file has it; None if it is not an agent there."""
+    target: AgentEntry | None = None
+    """The agent that the work would go to; None if it is not in the fleet."""
+    human: bool = False
+    """Whether people read the `human` queue."""
+    breaker: Breaker = "closed"
+    """Of the target."""
+    served: bool | None = None
+    """Whether anybody serves the agent that a wait is for; None if nothing hung on it."""
+    longest_s: float | None = None
+    """The longest deadline that a request may have: half of what the log keeps."""
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """`Grounds`, and what an event shows elsewhere: its time, its salt, the documents it embeds."""
+
+    now: int
+    """UTC µs; whoever builds a world sees to it that it is not before the head's."""
+    salt: str
+    """32 hex digits, fresh for every event."""
+    grounds: Grounds = Grounds()
+    policy: Policy | None = None
+    """For a submit: the policy it names; None if there is none of that name."""
+    prices: Mapping[str, Any] | None = None
+    """For a submit: prices of the fleet's models, embedded for later accounting."""
