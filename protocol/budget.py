@@ -52,7 +52,11 @@ def excess(asked: Budget | None, rest: Budget) -> dict[str, tuple[int, int]]:
         "tokens": (asked.tokens, rest.tokens),
         "model_calls": (asked.model_calls, rest.model_calls),
     }
-    return {name: (want, have) for name, (want, have) in pairs.items() if want is not None and have is not None and want > have}
+    return {
+        name: (want, have)
+        for name, (want, have) in pairs.items()
+        if want is not None and have is not None and want > have
+    }
 
 
 def plus(one: Usage, other: Usage) -> Usage:

@@ -23,7 +23,19 @@ GENESIS = "0" * 64
 """`prev` of a request's first event."""
 
 COMMITTED = frozenset(
-    {"answer", "detail", "message", "question", "reason", "reply", "result", "summary", "text", "uri", "value"}
+    {
+        "answer",
+        "detail",
+        "message",
+        "question",
+        "reason",
+        "reply",
+        "result",
+        "summary",
+        "text",
+        "uri",
+        "value",
+    }
 )
 """Names of fields whose content is committed to, wherever in an event they stand."""
 
@@ -63,7 +75,9 @@ def _committed(node: Any, salt: bytes, path: str) -> Any:
 
 def _commitment(value: Any, salt: bytes, path: str) -> str:
     field_salt = hashlib.sha256(salt + b"\x1f" + path.encode()).digest()
-    return hashlib.sha256(field_salt + b"\x1f" + msgspec.json.encode(value, order="deterministic")).hexdigest()
+    return hashlib.sha256(
+        field_salt + b"\x1f" + msgspec.json.encode(value, order="deterministic")
+    ).hexdigest()
 
 
 def breaks(bodies: Iterable[bytes]) -> list[Break]:

@@ -7,7 +7,7 @@ Writers emit the newest version; readers accept every released one, by way of `U
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from protocol.messages import (
     Report,
     Submit,
     Transfer,
+    TurnFailed,
     UnknownMove,
 )
 
@@ -38,8 +39,6 @@ LONGEST_S = 10 * 366 * 86_400.0
 
 UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """(type, version) of every released form that is no longer written, and how to bring it forward."""
-
-T = TypeVar("T")
 
 _events = msgspec.json.Decoder(AnyEvent)
 _submits = msgspec.json.Decoder(Submit)
@@ -101,7 +100,7 @@ def _decode_other(body: bytes, error: Exception | None) -> AnyEvent:
 
 def parse_submit(body: bytes) -> Submit:
     """Return a client's request. Raises Malformed."""
-    submit = _read(_submits, body, "submit")
+    submit: Submit = _read(_submits, body, "submit")
     if submit.v != 1:
         raise Malformed(f"submit: version {submit.v} is not known; 1 is")
     if not submit.text.strip():
@@ -114,6 +113,7 @@ def parse_submit(body: bytes) -> Submit:
 
 def parse_proposal(body: bytes) -> Proposal:
     """Return what a turn proposes; a move that this build lacks becomes `UnknownMove`. Raises Malformed."""
+    proposal: Proposal
     try:
         proposal = _proposals.decode(body)
     except _UNREADABLE as error:
@@ -130,8 +130,10 @@ def parse_proposal(body: bytes) -> Proposal:
     match proposal:
         case MoveProposed(move=move):
             _check_move(move)
-        case _ if hasattr(proposal, "error"):
-            _check_span(proposal.error.retry_after_s, "retry_after_s")
+        case TurnFailed(error=failure):
+            _check_span(failure.retry_after_s, "retry_after_s")
+        case _:
+            pass
     return proposal
 
 
@@ -157,7 +159,7 @@ def _with_unknown_move(body: bytes, error: Exception) -> MoveProposed:
 
 def parse_control(body: bytes) -> Control:
     """Return an operator's or a client's control message. Raises Malformed."""
-    control = _read(_controls, body, "control")
+    control: Control = _read(_controls, body, "control")
     if control.v != 1:
         raise Malformed(f"control: version {control.v} is not known; 1 is")
     if not is_token(control.id):
@@ -168,7 +170,7 @@ def parse_control(body: bytes) -> Control:
     return control
 
 
-def _read(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
+def _read(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
     try:
         return decoder.decode(body)
     except _UNREADABLE as error:

@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of what events are made of."""
 
 
-class Past(Part, kw_only=True):
+class Past(Part, frozen=True, kw_only=True):
     """How an earlier round of a turn ended: what its agent is told when it runs again."""
 
     round: int
@@ -40,7 +40,7 @@ class Past(Part, kw_only=True):
     by: str = ""
 
 
-class Withheld(Part, kw_only=True):
+class Withheld(Part, frozen=True, kw_only=True):
     """What the reader of an event may not see: how much under which labels, and no more."""
 
     labels: tuple[str, ...]
@@ -48,7 +48,7 @@ class Withheld(Part, kw_only=True):
     artifacts: int = 0
 
 
-class Work(Part, kw_only=True):
+class Work(Part, frozen=True, kw_only=True):
     """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
 
     turn: TurnId
@@ -63,23 +63,6 @@ class Work(Part, kw_only=True):
     """The rounds before this one, in order."""
     continues: TurnId | None = None
     """The turn whose journal and effect keys this one takes up again."""
-
-
-class Asked(Part, kw_only=True):
-    """What of a proposal the admitted handoff no longer shows: with it, the log gives the proposal back.
-
-    Keys that the reader may not see are not here but in the `facts.withheld` before it.
-    """
-
-    to_agent: AgentName | None = None
-    brought: tuple[str, ...] = ()
-    """Keys of the facts that the proposal brought."""
-    artifacts: tuple[str, ...] = ()
-    """Names of the artifacts that it brought."""
-    drop: tuple[str, ...] = ()
-    constraints: Constraints = Constraints()
-    return_to: AgentName | None = None
-    policy: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -100,12 +83,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """Whose inbox it lies in; `_` for nobody's."""
 
 
-class RequestOpened(Event, kw_only=True, tag="request.opened"):
+class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     """A submit was taken: the entry agent's first turn."""
 
     client: AgentName
     work: Work
-    asked: Asked
+    asked: Constraints = Constraints()
+    """Constraints as the submit asked for them; `work` has them as they hold."""
     digest: str
     """SHA-256 of the submit's bytes."""
     policy: Policy
@@ -117,7 +101,7 @@ class RequestOpened(Event, kw_only=True, tag="request.opened"):
     grounds: Grounds
 
 
-class RequestRefused(Event, kw_only=True, tag="request.refused"):
+class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     """A well-formed submit that cannot be taken. No turn is ever opened."""
 
     client: AgentName
@@ -128,18 +112,22 @@ class RequestRefused(Event, kw_only=True, tag="request.refused"):
     grounds: Grounds
 
 
-class HandoffAdmitted(Event, kw_only=True, tag="handoff.admitted"):
-    """The work moved on: the target's turn, and the end of the giver's."""
+class HandoffAdmitted(Event, frozen=True, kw_only=True, tag="handoff.admitted"):
+    """The work moved on: the target's turn, and the end of the giver's.
+
+    What the proposal brought and dropped is the difference to what was carried before, so it is not
+    said again (and cannot tell a reader of a key that is withheld from them).
+    """
 
     turn: TurnId
     round: int
     work: Work
-    asked: Asked
+    asked: Constraints = Constraints()
     report: Report = Report()
     grounds: Grounds
 
 
-class MoveRefused(Event, kw_only=True, tag="move.refused"):
+class MoveRefused(Event, frozen=True, kw_only=True, tag="move.refused"):
     """A move did not happen. Opens the holder's next round; without `work`, none was left."""
 
     turn: TurnId
@@ -151,7 +139,7 @@ class MoveRefused(Event, kw_only=True, tag="move.refused"):
     grounds: Grounds
 
 
-class MoveDeferred(Event, kw_only=True, tag="move.deferred"):
+class MoveDeferred(Event, frozen=True, kw_only=True, tag="move.deferred"):
     """A proposal waits, whole, because its request is frozen."""
 
     turn: TurnId
@@ -160,21 +148,17 @@ class MoveDeferred(Event, kw_only=True, tag="move.deferred"):
     sender: AgentName
 
 
-class FactsWithheld(Event, kw_only=True, tag="facts.withheld"):
+class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
     """What the next event's reader may not see, kept for the next who may."""
 
     target: AgentName
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     must_carry: tuple[str, ...] = ()
-    """Keys that must be carried and may not be shown."""
-    brought: tuple[str, ...] = ()
-    brought_artifacts: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    asked_must_carry: tuple[str, ...] = ()
+    """Keys among them that must be carried."""
 
 
-class TurnFailed(Event, kw_only=True, tag="turn.failed"):
+class TurnFailed(Event, frozen=True, kw_only=True, tag="turn.failed"):
     """A turn's round broke, by its own word or because its time ran out."""
 
     turn: TurnId
@@ -188,14 +172,14 @@ class TurnFailed(Event, kw_only=True, tag="turn.failed"):
     grounds: Grounds | None = None
 
 
-class TurnRetried(Event, kw_only=True, tag="turn.retried"):
+class TurnRetried(Event, frozen=True, kw_only=True, tag="turn.retried"):
     """The holder's next round after a failure."""
 
     turn: TurnId
     work: Work
 
 
-class TurnSuspended(Event, kw_only=True, tag="turn.suspended"):
+class TurnSuspended(Event, frozen=True, kw_only=True, tag="turn.suspended"):
     """A question to the client or to people; the turn waits without holding a lease."""
 
     turn: TurnId
@@ -206,7 +190,7 @@ class TurnSuspended(Event, kw_only=True, tag="turn.suspended"):
     grounds: Grounds
 
 
-class TurnResumed(Event, kw_only=True, tag="turn.resumed"):
+class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
     """The holder's next round, with the reply or the fact that none came in time."""
 
     turn: TurnId
@@ -216,7 +200,7 @@ class TurnResumed(Event, kw_only=True, tag="turn.resumed"):
     """The reply's own id."""
 
 
-class EscalationRaised(Event, kw_only=True, tag="escalation.raised"):
+class EscalationRaised(Event, frozen=True, kw_only=True, tag="escalation.raised"):
     """A person is asked to take over: the human's turn, and the end of the holder's."""
 
     turn: TurnId
@@ -226,11 +210,10 @@ class EscalationRaised(Event, kw_only=True, tag="escalation.raised"):
     work: Work
     tier: int = 1
     report: Report = Report()
-    brought: tuple[str, ...] = ()
     grounds: Grounds | None = None
 
 
-class EscalationAssigned(Event, kw_only=True, tag="escalation.assigned"):
+class EscalationAssigned(Event, frozen=True, kw_only=True, tag="escalation.assigned"):
     """Who looks at it."""
 
     turn: TurnId
@@ -240,7 +223,7 @@ class EscalationAssigned(Event, kw_only=True, tag="escalation.assigned"):
     control: str
 
 
-class EscalationResolved(Event, kw_only=True, tag="escalation.resolved"):
+class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resolved"):
     """A person gave the work on: whom it names gets a turn, in a fresh segment."""
 
     turn: TurnId
@@ -249,13 +232,13 @@ class EscalationResolved(Event, kw_only=True, tag="escalation.resolved"):
     by: str
     sender: AgentName
     control: str
-    asked: Asked
+    asked: Constraints = Constraints()
     summary: str = ""
     again: bool = False
     grounds: Grounds
 
 
-class EffectDoubted(Event, kw_only=True, tag="effect.doubted"):
+class EffectDoubted(Event, frozen=True, kw_only=True, tag="effect.doubted"):
     """An effect may or may not have happened; the turn waits until somebody says which."""
 
     turn: TurnId
@@ -264,7 +247,7 @@ class EffectDoubted(Event, kw_only=True, tag="effect.doubted"):
     report: Report = Report()
 
 
-class EffectSettled(Event, kw_only=True, tag="effect.settled"):
+class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
     """Somebody said what became of it: the holder's next round."""
 
     turn: TurnId
@@ -276,21 +259,21 @@ class EffectSettled(Event, kw_only=True, tag="effect.settled"):
     control: str
 
 
-class RequestFrozen(Event, kw_only=True, tag="request.frozen"):
+class RequestFrozen(Event, frozen=True, kw_only=True, tag="request.frozen"):
     by: str
     sender: AgentName
     control: str
     reason: str = ""
 
 
-class RequestThawed(Event, kw_only=True, tag="request.thawed"):
+class RequestThawed(Event, frozen=True, kw_only=True, tag="request.thawed"):
     by: str
     sender: AgentName
     control: str
     reason: str = ""
 
 
-class RequestCompleted(Event, kw_only=True, tag="request.completed"):
+class RequestCompleted(Event, frozen=True, kw_only=True, tag="request.completed"):
     """The answer. Ends every turn; nothing follows."""
 
     turn: TurnId
@@ -304,7 +287,7 @@ class RequestCompleted(Event, kw_only=True, tag="request.completed"):
     grounds: Grounds | None = None
 
 
-class RequestFailed(Event, kw_only=True, tag="request.failed"):
+class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
     """Given up: by the move `fail`, or because nobody was left to ask."""
 
     turn: TurnId
@@ -318,13 +301,13 @@ class RequestFailed(Event, kw_only=True, tag="request.failed"):
     grounds: Grounds | None = None
 
 
-class RequestExpired(Event, kw_only=True, tag="request.expired"):
+class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
     """Its deadline passed."""
 
     deadline: int
 
 
-class RequestCancelled(Event, kw_only=True, tag="request.cancelled"):
+class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"):
     by: str
     sender: AgentName
     control: str

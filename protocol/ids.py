@@ -32,7 +32,7 @@ MAX_ID_CHARS = 64
 _NAME = re.compile(r"[a-z0-9-]{1,24}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the ULID alphabet: base32 without I, L, O, U
-_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")  # 128 bits in 26 × 5 bits: the first is at most 7
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")  # 128 bits in 26 times 5 bits: the first is at most 7
 
 
 def derive(*parts: str | int) -> str:

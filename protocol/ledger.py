@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
 from protocol import budget, chain, codec, events
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
-from protocol.messages import Report, Usage
+from protocol.messages import Report, Usage, id_of
 from protocol.policy import Policy
 from protocol.trail import Frame, Hop, Segment
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
+
+
+NO_REPORT = Report()
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Turn:
     asked: AgentName | None = None
     """Who has to reply while it is suspended."""
     past: tuple[Past, ...] = ()
-    report: Report = Report()
+    report: Report = NO_REPORT
     reported: bool = False
     tier: int = 0
     """Of an escalation: how often it was raised."""
@@ -174,6 +176,10 @@ class Ledger:
             held.key == fact.key and held.value == fact.value for facts in self.handoffs for held in facts
         )
 
+    def is_deferred(self, turn: TurnId, round_: int) -> bool:
+        """Say whether this round's proposal waits for a thaw."""
+        return any((waiting.turn, waiting.round) == (turn, round_) for waiting in self.deferred)
+
     def carried(self) -> dict[str, Fact]:
         """Return every fact that is carried now, withheld ones included, by key."""
         holder = self.holder
@@ -194,9 +200,21 @@ class Ledger:
     def apply(self, event: AnyEvent, body: bytes = b"") -> None:
         """Take in the next event; `body` is its stored bytes, which the chain is computed over."""
         _APPLY[type(event)](self, event)
-        key = (event.cause, event.__struct_config__.tag)
-        self.causes[key] = self.causes.get(key, 0) + 1  # type: ignore[index,arg-type]
+        key = (event.cause, events.type_of(event))
+        self.causes[key] = self.causes.get(key, 0) + 1
+        if self.deferred:
+            self._forget_decided(event)
         self.head, self.body, self._digest = event, body, None
+
+    def _forget_decided(self, event: AnyEvent) -> None:
+        """Drop the deferred proposal that `event` decides."""
+        if isinstance(event, events.MoveDeferred | events.FactsWithheld):
+            return
+        self.deferred = [
+            waiting
+            for waiting in self.deferred
+            if str(id_of(waiting.request, waiting.proposal)) != event.cause
+        ]
 
     def _settle(self, turn: Turn, report: Report) -> None:
         self.spent = self.spent_after(turn, report)
@@ -371,17 +389,14 @@ class Ledger:
         self.frozen_at = None
 
     def _on_completed(self, event: events.RequestCompleted) -> None:
-        self._last_report(event)
+        if not event.control:
+            self._settle(self.turns[event.turn], event.report)
         self._end(event, "completed")
 
     def _on_failed(self, event: events.RequestFailed) -> None:
-        self._last_report(event)
+        if event.sender is not None:
+            self._settle(self.turns[event.turn], event.report)
         self._end(event, "failed")
-
-    def _last_report(self, event: events.RequestCompleted | events.RequestFailed) -> None:
-        turn = self.turns.get(event.turn)
-        if turn is not None and (event.grounds is not None and event.sender is not None):
-            self._settle(turn, event.report)
 
     def _on_expired(self, event: events.RequestExpired) -> None:
         self._end(event, "expired")
@@ -395,12 +410,6 @@ class Ledger:
             turn.state = "ended"
         self.open.clear()
         self.deferred.clear()
-
-    def undefer(self, proposal_turn: TurnId, round_: int) -> None:
-        """Forget a deferred proposal: the event that decides it was just applied."""
-        self.deferred = [
-            waiting for waiting in self.deferred if (waiting.turn, waiting.round) != (proposal_turn, round_)
-        ]
 
 
 _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
@@ -442,5 +451,3 @@ def fold_bodies(bodies: Iterable[bytes]) -> Ledger:
     for body in bodies:
         ledger.apply(codec.decode_event(body), body)
     return ledger
-
-

@@ -20,7 +20,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
 
-class Submit(Wire, kw_only=True):
+class Submit(Wire, frozen=True, kw_only=True):
     """A client's request, the plain JSON that anything that speaks NATS can publish."""
 
     text: str
@@ -38,7 +38,7 @@ class Submit(Wire, kw_only=True):
 # --- moves ----------------------------------------------------------------------------------------
 
 
-class Transfer(Wire, tag_field="move", tag="transfer", kw_only=True):
+class Transfer(Wire, tag_field="move", tag="transfer", frozen=True, kw_only=True):
     """Give the work to another agent. Brings only what is new; the guard carries the rest on."""
 
     to_agent: AgentName
@@ -52,7 +52,7 @@ class Transfer(Wire, tag_field="move", tag="transfer", kw_only=True):
     no_return: bool = False
 
 
-class HandBack(Wire, tag_field="move", tag="hand_back", kw_only=True):
+class HandBack(Wire, tag_field="move", tag="hand_back", frozen=True, kw_only=True):
     """Give the work back along the path, with what was found out."""
 
     summary: str
@@ -62,7 +62,7 @@ class HandBack(Wire, tag_field="move", tag="hand_back", kw_only=True):
     drop: tuple[str, ...] = ()
 
 
-class Ask(Wire, tag_field="move", tag="ask", kw_only=True):
+class Ask(Wire, tag_field="move", tag="ask", frozen=True, kw_only=True):
     """Put a question to the client or to `human` and suspend the turn until the reply."""
 
     to_agent: AgentName
@@ -75,27 +75,27 @@ class Ask(Wire, tag_field="move", tag="ask", kw_only=True):
     """For an approval: the digest of the arguments that the reply approves."""
 
 
-class Escalate(Wire, tag_field="move", tag="escalate", kw_only=True):
+class Escalate(Wire, tag_field="move", tag="escalate", frozen=True, kw_only=True):
     """Give the work to a person."""
 
     summary: str
     facts: tuple[Fact, ...] = ()
 
 
-class Complete(Wire, tag_field="move", tag="complete", kw_only=True):
+class Complete(Wire, tag_field="move", tag="complete", frozen=True, kw_only=True):
     """Answer the request."""
 
     answer: Any
     """Any JSON value; mostly a string."""
 
 
-class Fail(Wire, tag_field="move", tag="fail", kw_only=True):
+class Fail(Wire, tag_field="move", tag="fail", frozen=True, kw_only=True):
     """Give the request up."""
 
     reason: str
 
 
-class UnknownMove(Wire, tag_field="move", tag="?", kw_only=True):
+class UnknownMove(Wire, tag_field="move", tag="?", frozen=True, kw_only=True):
     """A move that this build does not have; `known_move` refuses it by its name."""
 
     name: str
@@ -128,7 +128,7 @@ def move_summary(move: Move) -> str:
 # --- proposals ------------------------------------------------------------------------------------
 
 
-class Usage(Wire, kw_only=True):
+class Usage(Wire, frozen=True, kw_only=True):
     """What a turn spent, cumulative over its rounds."""
 
     nano_dollars: int = 0
@@ -136,7 +136,7 @@ class Usage(Wire, kw_only=True):
     model_calls: int = 0
 
 
-class Report(Wire, kw_only=True):
+class Report(Wire, frozen=True, kw_only=True):
     """What a turn says it did. The guard accounts for it; the journal lets others check it."""
 
     usage: Usage = Usage()
@@ -147,7 +147,7 @@ class Report(Wire, kw_only=True):
     """SHA-256 over the turn's journal; empty for a turn without steps."""
 
 
-class Failure(Wire, kw_only=True):
+class Failure(Wire, frozen=True, kw_only=True):
     """Why a turn broke. `message` is a safe sentence: no prompt, no model text, no repr."""
 
     code: str
@@ -156,7 +156,7 @@ class Failure(Wire, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Doubt(Wire, kw_only=True):
+class Doubt(Wire, frozen=True, kw_only=True):
     """An effect between its intent and its result when the process died."""
 
     step: str
@@ -164,26 +164,26 @@ class Doubt(Wire, kw_only=True):
     key: str = ""
 
 
-class _Proposal(Wire, tag_field="kind", kw_only=True):
+class _Proposal(Wire, tag_field="kind", frozen=True, kw_only=True):
     turn: TurnId
     round: int
     report: Report = Report()
     v: int = 1
 
 
-class MoveProposed(_Proposal, tag="move", kw_only=True):
+class MoveProposed(_Proposal, tag="move", frozen=True, kw_only=True):
     """A turn asks for a move."""
 
     move: Move
 
 
-class TurnFailed(_Proposal, tag="turn_failed", kw_only=True):
+class TurnFailed(_Proposal, tag="turn_failed", frozen=True, kw_only=True):
     """A turn broke. Not the move `fail`, which gives the request up on purpose."""
 
     error: Failure
 
 
-class EffectDoubted(_Proposal, tag="effect_doubted", kw_only=True):
+class EffectDoubted(_Proposal, tag="effect_doubted", frozen=True, kw_only=True):
     """A turn found an effect of its own in doubt, and stops until somebody settles it."""
 
     effect: Doubt
@@ -203,7 +203,7 @@ def submit_id(request: str) -> ProposalId:
 # --- control --------------------------------------------------------------------------------------
 
 
-class _Control(Wire, tag_field="kind", kw_only=True):
+class _Control(Wire, tag_field="kind", frozen=True, kw_only=True):
     id: str
     """The sender's own id of this message: the same id again is the same message."""
     by: str = ""
@@ -211,26 +211,26 @@ class _Control(Wire, tag_field="kind", kw_only=True):
     v: int = 1
 
 
-class Cancel(_Control, tag="cancel", kw_only=True):
+class Cancel(_Control, tag="cancel", frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Freeze(_Control, tag="freeze", kw_only=True):
+class Freeze(_Control, tag="freeze", frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Thaw(_Control, tag="thaw", kw_only=True):
+class Thaw(_Control, tag="thaw", frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Assign(_Control, tag="assign", kw_only=True):
+class Assign(_Control, tag="assign", frozen=True, kw_only=True):
     """Say which person looks at an escalation."""
 
     turn: TurnId
     to: str
 
 
-class Resolve(_Control, tag="resolve", kw_only=True):
+class Resolve(_Control, tag="resolve", frozen=True, kw_only=True):
     """End an escalation: give the work to an agent, take the turn up again, or answer."""
 
     turn: TurnId
@@ -245,7 +245,7 @@ class Resolve(_Control, tag="resolve", kw_only=True):
     facts: tuple[Fact, ...] = ()
 
 
-class Reply(_Control, tag="reply", kw_only=True):
+class Reply(_Control, tag="reply", frozen=True, kw_only=True):
     """Answer an ask."""
 
     turn: TurnId
@@ -253,7 +253,7 @@ class Reply(_Control, tag="reply", kw_only=True):
     value: Any = None
 
 
-class Settle(_Control, tag="settle", kw_only=True):
+class Settle(_Control, tag="settle", frozen=True, kw_only=True):
     """Say what became of an effect in doubt."""
 
     turn: TurnId
@@ -268,10 +268,11 @@ Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle
 class Hearing(msgspec.Struct, frozen=True):
     """One message as the guard takes it up: who sent it (by the broker's word) and what it asks."""
 
+    request: str
     sender: AgentName
     what: Submit | Proposal | Control
     cause: Cause
+    role: Literal["agent", "client", "operator", "viewer", "nobody"] = "nobody"
+    """What the fleet file says the sender is."""
     digest: str = ""
     """SHA-256 of the bytes; tells a submit that is repeated from another one under its id."""
-
-

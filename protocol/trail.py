@@ -77,4 +77,6 @@ class Segment:
         return self._hop(self.top.agent, self.path[: index + 1])
 
     def _hop(self, from_agent: str, path: tuple[Frame, ...]) -> "Segment":
-        return replace(self, path=path, depth=self.depth + 1, edges=self.edges | {(from_agent, path[-1].agent)})
+        return replace(
+            self, path=path, depth=self.depth + 1, edges=self.edges | {(from_agent, path[-1].agent)}
+        )

@@ -1,0 +1,188 @@
+"""What a control message does: people's and clients' words become events, judged by no rule.
+
+Whether the sender may say it was settled before (`protocol.standing`).
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from protocol import budget
+from protocol.carry import Load, merge
+from protocol.events import (
+    AnyEvent,
+    EffectSettled,
+    EscalationAssigned,
+    EscalationResolved,
+    FactsWithheld,
+    Past,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFrozen,
+    RequestThawed,
+    TurnResumed,
+    Work,
+    type_of,
+)
+from protocol.handoff import Handoff
+from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
+from protocol.ledger import Ledger, Turn
+from protocol.messages import (
+    Assign,
+    Cancel,
+    Control,
+    Freeze,
+    Hearing,
+    Reply,
+    Resolve,
+    Settle,
+    Thaw,
+)
+from protocol.rounds import next_round
+from protocol.stamp import E, stamp
+from protocol.standing import Objection
+from protocol.withhold import place
+from protocol.world import World
+
+
+def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
+    """Return which agent a resolution gives the work to; None for one that answers the request."""
+    if control.complete:
+        return None
+    ended = ledger.turns[control.turn].instead_of
+    if control.to is not None and not control.again:
+        return control.to
+    return None if ended is None else ledger.turns[ended].agent
+
+
+def objection_to(ledger: Ledger, hearing: Hearing, world: World) -> Objection | None:
+    """Say what speaks against a control message that only the fleet can tell: an unknown target."""
+    control = hearing.what
+    if not isinstance(control, Resolve) or control.complete:
+        return None
+    target = resolves_to(ledger, control)
+    if target is None or target == HUMAN or world.grounds.target is None:
+        return Objection("unknown_agent", f"the work cannot go to {target}: not an agent of the fleet")
+    return None
+
+
+def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: World) -> AnyEvent:
+    """Return the event that a control message brings about."""
+
+    def event(kind: type[E], to: str, **payload: Any) -> E:
+        return stamp(
+            kind,
+            ledger,
+            world,
+            hearing.cause,
+            to,
+            str(ledger.request),
+            sender=hearing.sender,
+            control=control.id,
+            **payload,
+        )
+
+    by = control.by or hearing.sender
+    match control:
+        case Cancel(reason=reason):
+            return event(RequestCancelled, str(ledger.client), by=by, reason=reason)
+        case Freeze(reason=reason):
+            return event(RequestFrozen, NOBODY, by=by, reason=reason)
+        case Thaw(reason=reason):
+            return event(RequestThawed, NOBODY, by=by, reason=reason)
+        case Assign(turn=turn_id, to=person):
+            return event(EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by)
+        case Resolve():
+            return _resolved(ledger, hearing, control, world, by)
+        case Reply():
+            turn = ledger.turns[control.turn]
+            past = Past(round=turn.round, how="replied", reply=control.value, by=by)
+            return event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past))
+        case Settle():
+            turn = ledger.turns[control.turn]
+            past = Past(round=turn.round, how="settled", reply=control.result, settled=control.outcome, by=by)
+            return event(
+                EffectSettled,
+                turn.agent,
+                turn=turn.id,
+                work=next_round(turn, past),
+                outcome=control.outcome,
+                result=control.result,
+                by=by,
+            )
+
+
+def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, by: str) -> AnyEvent:
+    human = ledger.turns[control.turn]
+    if control.complete:
+        return stamp(
+            RequestCompleted,
+            ledger,
+            world,
+            hearing.cause,
+            str(ledger.client),
+            str(ledger.request),
+            turn=human.id,
+            round=human.round,
+            answer=control.answer,
+            by=by,
+            sender=hearing.sender,
+            control=control.id,
+        )
+    whole = _handed_on(ledger, human, control)
+    load = Load({fact.key: fact for fact in whole.facts}, {item.name: item for item in whole.artifacts})
+    placed = place(ledger, world, hearing.cause, whole, load)
+    if isinstance(placed, FactsWithheld):
+        return placed
+    type_ = type_of(EscalationResolved)
+    turn_id = event_id(hearing.cause, type_, ledger.count(hearing.cause, type_))
+    return stamp(
+        EscalationResolved,
+        ledger,
+        world,
+        hearing.cause,
+        whole.to_agent,
+        str(ledger.request),
+        turn=human.id,
+        work=Work(
+            turn=TurnId(turn_id),
+            round=0,
+            handoff=placed.handoff,
+            path=(whole.to_agent,),
+            depth=0,
+            withheld=placed.withheld,
+            continues=_continued(ledger, human) if control.again else None,
+        ),
+        by=by,
+        sender=hearing.sender,
+        control=control.id,
+        summary=control.summary,
+        again=control.again,
+        grounds=world.grounds,
+    )
+
+
+def _continued(ledger: Ledger, human: Turn) -> Any:
+    """Return under whose id journal and effect keys go on: the first of a chain of continuations."""
+    ended = ledger.turns[human.instead_of] if human.instead_of is not None else None
+    return None if ended is None else ended.work.continues or ended.id
+
+
+def _handed_on(ledger: Ledger, human: Turn, control: Resolve) -> Handoff:
+    """Return the whole handoff that a person gives on: what they hold, and what they add."""
+    held = human.work.handoff
+    carried = Load({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
+    load = merge(carried, control.facts)
+    frame = ledger.frames[human.instead_of] if human.instead_of is not None else None
+    rest = budget.UNLIMITED if frame is None else budget.left(frame.ceiling, ledger.spent)
+    return Handoff(
+        move="resolve",
+        from_agent=HUMAN,
+        to_agent=resolves_to(ledger, control) or HUMAN,
+        parent=human.id,
+        summary=control.summary or held.summary,
+        intent=held.intent if control.to is None or control.again else None,
+        facts=load.fact_tuple,
+        artifacts=load.artifact_tuple,
+        constraints=replace(held.constraints, budget=budget.public(rest)),
+    )

@@ -1,0 +1,367 @@
+"""The verdict: one message in, one event out. Pure and total.
+
+    decide(ledger, hearing, policy, world) -> event
+
+The caller has made sure that the message may be decided (`protocol.standing`). A proposal whose
+handoff hides something from its reader takes two events: `decide` first returns `facts.withheld`,
+and, with that in the ledger, the verdict itself; so the caller goes on until the proposal is decided.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from protocol import budget, carry, events, rules
+from protocol.carry import Load
+from protocol.control import decide_control
+from protocol.events import AnyEvent, Past, Work
+from protocol.handoff import Constraints, Handoff
+from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
+from protocol.ledger import Ledger, Turn
+from protocol.messages import (
+    Ask,
+    Complete,
+    EffectDoubted,
+    Escalate,
+    Fail,
+    HandBack,
+    Hearing,
+    MoveProposed,
+    Proposal,
+    Submit,
+    Transfer,
+    TurnFailed,
+)
+from protocol.policy import Policy
+from protocol.refusals import Refusal
+from protocol.rounds import next_round, retry_at
+from protocol.rules import Case
+from protocol.stamp import E, stamp
+from protocol.submit import decide_submit
+from protocol.withhold import place
+from protocol.world import World
+
+
+def target_of(ledger: Ledger, hearing: Hearing) -> AgentName | None:
+    """Return whom the message would give work to, as far as the fleet has to be asked about them."""
+    what = hearing.what
+    if isinstance(what, Submit):
+        return what.to
+    if not isinstance(what, MoveProposed):
+        return getattr(what, "to", None)
+    match what.move:
+        case Transfer(to_agent=named):
+            return named
+        case HandBack():
+            back = ledger.segment.resumed()
+            return None if back is None else ledger.segment.path[back].agent
+        case Escalate():
+            return HUMAN
+        case Ask(to_agent=asked):
+            return asked
+    return None
+
+
+def decide(ledger: Ledger, hearing: Hearing, policy: Policy | None, world: World) -> AnyEvent:
+    """Return the event to append for one message; never raises for what a peer may send.
+
+    Args:
+        ledger: the message's own request, up to its head.
+        hearing: the message; `standing` found it `Fit`.
+        policy: what to judge by; None if the submit named none that exists.
+        world: what the verdict rests on besides.
+    """
+    what = hearing.what
+    if isinstance(what, Submit):
+        return decide_submit(ledger, hearing, what, policy, world)
+    if isinstance(what, MoveProposed | TurnFailed | EffectDoubted):
+        return _decide_proposal(ledger, hearing, what, policy or ledger.policy, world)
+    return decide_control(ledger, hearing, what, world)
+
+
+def _decide_proposal(
+    ledger: Ledger, hearing: Hearing, proposal: Proposal, policy: Policy, world: World
+) -> AnyEvent:
+    turn = ledger.turns[proposal.turn]
+    place_ = {"turn": turn.id, "round": turn.round}
+    request = str(ledger.request)
+    match proposal:
+        case TurnFailed(error=error):
+            return stamp(
+                events.TurnFailed,
+                ledger,
+                world,
+                hearing.cause,
+                NOBODY,
+                request,
+                **place_,
+                error=error,
+                retry_at=retry_at(turn, error, policy, world.now, hearing.cause),
+                report=proposal.report,
+                sender=hearing.sender,
+            )
+        case EffectDoubted(effect=effect):
+            return stamp(
+                events.EffectDoubted,
+                ledger,
+                world,
+                hearing.cause,
+                NOBODY,
+                request,
+                **place_,
+                effect=effect,
+                report=proposal.report,
+            )
+        case MoveProposed() if ledger.frozen_at is not None:
+            return stamp(
+                events.MoveDeferred,
+                ledger,
+                world,
+                hearing.cause,
+                NOBODY,
+                request,
+                **place_,
+                proposal=proposal,
+                sender=hearing.sender,
+            )
+        case MoveProposed():
+            return _Verdict(ledger, hearing, proposal, turn, policy, world).event()
+
+
+class _Verdict:
+    """One move being judged."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        hearing: Hearing,
+        proposal: MoveProposed,
+        turn: Turn,
+        policy: Policy,
+        world: World,
+    ) -> None:
+        self.ledger, self.hearing, self.proposal = ledger, hearing, proposal
+        self.turn, self.policy, self.world = turn, policy, world
+        self.move = proposal.move
+        self.spent = ledger.spent_after(turn, proposal.report)
+        self.rest = budget.left(ledger.frames[turn.id].ceiling, self.spent)
+        self.target = target_of(ledger, hearing)
+
+    def event(self) -> AnyEvent:
+        case = self._case()
+        refusal = rules.judge(case)
+        if refusal is not None:
+            return self._refused(refusal)
+        match self.move:
+            case Transfer() | HandBack():
+                return self._admitted(case)
+            case Ask():
+                return self._suspended(self.move)
+            case Escalate():
+                return self._escalated(case, self.move)
+            case Complete(answer=answer):
+                return self._stamp(
+                    events.RequestCompleted, str(self.ledger.client), answer=answer, sender=self._sender
+                )
+            case Fail(reason=reason):
+                return self._failed("failed", reason)
+        raise AssertionError("known_move refuses every other move")
+
+    @property
+    def _sender(self) -> AgentName:
+        return self.hearing.sender
+
+    def _stamp(self, kind: type[E], to: str, **payload: Any) -> E:
+        return stamp(
+            kind,
+            self.ledger,
+            self.world,
+            self.hearing.cause,
+            to,
+            str(self.ledger.request),
+            turn=self.turn.id,
+            round=self.turn.round,
+            report=self.proposal.report,
+            grounds=self.world.grounds,
+            **payload,
+        )
+
+    def _case(self) -> Case:
+        before = Load(self.ledger.carried(), self.ledger.carried_artifacts())
+        load = before
+        match self.move:
+            case Transfer() | HandBack():
+                shown = {fact.key for fact in self.turn.work.handoff.facts}
+                load = carry.merge(before, self.move.facts, self.move.artifacts, self.move.drop, shown)
+            case Escalate():
+                load = carry.merge(before, self.move.facts)
+        return Case(
+            ledger=self.ledger,
+            turn=self.turn,
+            move=self.move,
+            report=self.proposal.report,
+            policy=self.policy,
+            world=self.world,
+            target=self.target,
+            before=before,
+            load=load,
+            handoff=self._handoff(load),
+            rest=self.rest,
+        )
+
+    def _handoff(self, load: Load) -> Handoff | None:
+        """Return what the move would hand over, whole; None for a move that hands nothing over."""
+        segment, own = self.ledger.segment, self.ledger.frames[self.turn.id].constraints
+        match self.move:
+            case Transfer() as move:
+                asked = move.constraints
+                granted = budget.grant(asked.budget, self.rest)
+                deadlines = (own.deadline, rules.absolute_deadline(asked, self.world.now))
+                return self._handoff_of(
+                    load,
+                    to=move.to_agent,
+                    summary=move.summary,
+                    intent=move.intent,
+                    constraints=Constraints(
+                        deadline=min((at for at in deadlines if at is not None), default=None),
+                        allowed_actions=own.allowed_actions
+                        if asked.allowed_actions is None
+                        else tuple(sorted(asked.allowed_actions)),
+                        budget=budget.public(granted),
+                        must_carry=tuple(sorted({*own.must_carry, *asked.must_carry})),
+                    ),
+                    return_to=move.return_to,
+                    no_return=move.no_return,
+                )
+            case HandBack() as move:
+                back = segment.resumed()
+                if back is None:
+                    return None
+                frame = segment.path[back]
+                left = budget.public(budget.left(frame.ceiling, self.spent))
+                return self._handoff_of(
+                    load,
+                    to=frame.agent,
+                    summary=move.summary,
+                    intent=self.ledger.turns[self.turn.id].work.handoff.intent,
+                    constraints=replace(frame.constraints, budget=left),
+                    return_to=frame.return_to,
+                    no_return=frame.sealed,
+                )
+            case Escalate() as move:
+                return self._handoff_of(
+                    load,
+                    to=HUMAN,
+                    summary=move.summary,
+                    intent=self.turn.work.handoff.intent,
+                    constraints=replace(own, budget=budget.public(self.rest)),
+                )
+        return None
+
+    def _handoff_of(self, load: Load, *, to: str, **rest: Any) -> Handoff:
+        name = str(self.move.__struct_config__.tag)
+        return Handoff(
+            move=name,
+            from_agent=self.turn.agent,
+            to_agent=AgentName(to),
+            parent=self.turn.id,
+            facts=load.fact_tuple,
+            artifacts=load.artifact_tuple,
+            **rest,
+        )
+
+    def _admitted(self, case: Case) -> AnyEvent:
+        handoff = case.handoff
+        assert handoff is not None
+        assert isinstance(self.move, Transfer | HandBack)
+        placed = place(
+            self.ledger,
+            self.world,
+            self.hearing.cause,
+            handoff,
+            case.load,
+        )
+        if isinstance(placed, events.FactsWithheld):
+            return placed
+        names = self.ledger.segment.names
+        back = self.ledger.segment.resumed()
+        path = (*names, handoff.to_agent) if isinstance(self.move, Transfer) else names[: (back or 0) + 1]
+        return self._opening(
+            events.HandoffAdmitted,
+            handoff.to_agent,
+            asked=_asked(self.move),
+            work=lambda turn: Work(
+                turn=turn,
+                round=0,
+                handoff=placed.handoff,
+                path=path,
+                depth=self.ledger.segment.depth + 1,
+                withheld=placed.withheld,
+            ),
+        )
+
+    def _opening(self, kind: type[E], to: str, *, work: Callable[[TurnId], Work], **payload: Any) -> E:
+        """Return an event that opens a turn: `work` is told the turn's id, which is the event's own."""
+        type_ = events.type_of(kind)
+        turn = event_id(self.hearing.cause, type_, self.ledger.count(self.hearing.cause, type_))
+        return self._stamp(kind, to, work=work(TurnId(turn)), **payload)
+
+    def _refused(self, refusal: Refusal) -> AnyEvent:
+        past = Past(round=self.turn.round, how="refused", move=self.move, refusal=refusal)
+        left = self.turn.refusals < self.policy.max_refusals
+        return self._stamp(
+            events.MoveRefused,
+            self.turn.agent if left else NOBODY,
+            move=self.move,
+            refusal=refusal,
+            work=next_round(self.turn, past) if left else None,
+        )
+
+    def _suspended(self, move: Ask) -> AnyEvent:
+        latest = min(
+            at
+            for at in (self.ledger.deadline, self.ledger.frames[self.turn.id].constraints.deadline)
+            if at is not None
+        )
+        asked_until = latest if move.expires_s is None else self.world.now + int(move.expires_s * 1e6)
+        return self._stamp(
+            events.TurnSuspended,
+            move.to_agent,
+            ask=move,
+            expires_at=min(asked_until, latest),
+        )
+
+    def _escalated(self, case: Case, move: Escalate) -> AnyEvent:
+        if self.ledger.escalations >= self.policy.max_escalations:
+            return self._failed("max_escalations", move.summary)
+        handoff = case.handoff
+        assert handoff is not None
+        return self._opening(
+            events.EscalationRaised,
+            HUMAN,
+            reason="asked",
+            work=lambda turn: Work(
+                turn=turn,
+                round=0,
+                handoff=handoff,
+                path=self.ledger.segment.names,
+                depth=self.ledger.segment.depth,
+                past=self.turn.past,
+            ),
+        )
+
+    def _failed(self, code: str, reason: str) -> AnyEvent:
+        return self._stamp(
+            events.RequestFailed,
+            str(self.ledger.client),
+            code=code,
+            reason=reason,
+            move=self.move,
+            sender=self._sender,
+        )
+
+
+def _asked(move: Transfer | HandBack) -> Constraints:
+    """Return the constraints as they were asked for; must-carry keys stand in the handoff alone."""
+    return replace(move.constraints, must_carry=()) if isinstance(move, Transfer) else Constraints()

@@ -1,0 +1,281 @@
+"""Consequences: what follows from an earlier event or from time, without anybody proposing it.
+
+`due` returns the next one that is due, `next_due` when to look again. Whoever holds the request
+appends what is due before any new decision, so that any guard finishes another's work.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from protocol import budget, events
+from protocol.carry import Load, merge
+from protocol.events import AnyEvent, Past, Work
+from protocol.handoff import Handoff
+from protocol.ids import HUMAN, NOBODY, AgentName, Cause, TurnId, due_cause, event_id
+from protocol.ledger import Ledger, Turn
+from protocol.messages import Failure, Hearing, id_of
+from protocol.policy import Policy
+from protocol.rounds import next_round, retry_at
+from protocol.stamp import E, stamp
+from protocol.world import World
+
+TIMEOUT = "timeout"
+UNATTENDED = "unattended"
+DEADLINE = "deadline"
+
+
+class Wait(NamedTuple):
+    """Something that comes by itself."""
+
+    at: int
+    """UTC µs."""
+    what: str
+    turn: Turn | None = None
+    period: int | None = None
+    """µs between looks, for a wait that may be looked at in vain."""
+
+
+def _waits(ledger: Ledger, policy: Policy) -> Iterator[Wait]:
+    """Yield everything that this request waits for."""
+    if ledger.deadline is not None:
+        yield Wait(ledger.deadline, "expire")
+    if ledger.frozen_at is not None:
+        return
+    for deferred in ledger.deferred:
+        yield Wait(0, "decide", ledger.turns[deferred.turn])
+    for turn in ledger.open.values():
+        yield from _waits_of(ledger, turn, policy)
+
+
+def _waits_of(ledger: Ledger, turn: Turn, policy: Policy) -> Iterator[Wait]:
+    if turn.agent == HUMAN:
+        if policy.escalation_sla_s is not None and turn.state == "working":
+            yield Wait(turn.clock + _us(policy.escalation_sla_s), "sla", turn)
+        return
+    deadline = ledger.frames[turn.id].constraints.deadline
+    if deadline is not None and deadline != ledger.deadline and turn.state == "working":
+        yield Wait(deadline, DEADLINE, turn)
+    match turn.state:
+        case "refused":
+            yield Wait(0, "escalate", turn)
+        case "failed":
+            yield Wait(0, "escalate", turn) if turn.due_at is None else Wait(turn.due_at, "retry", turn)
+        case "suspended" if turn.due_at is not None:
+            yield Wait(turn.due_at, "expire_ask", turn)
+        case "working":
+            period = _us(policy.turn_timeout_s)
+            yield Wait(turn.clock + period, TIMEOUT, turn, period)
+            if policy.unattended_after_s is not None:
+                period = _us(policy.unattended_after_s)
+                yield Wait(turn.clock + period, UNATTENDED, turn, period)
+
+
+def _us(seconds: float) -> int:
+    return max(1, int(seconds * 1e6))
+
+
+def next_due(ledger: Ledger, policy: Policy | None, now: int) -> int | None:
+    """Return when (UTC µs) this request is to be looked at next; None once it is over.
+
+    A look that finds an agent served, or not served, in vain is made again one period later.
+    """
+    if not ledger.is_open:
+        return None
+    return min((_look_after(wait, now) for wait in _waits(ledger, policy or ledger.policy)), default=None)
+
+
+def _look_after(wait: Wait, now: int) -> int:
+    if wait.period is None or wait.at > now:
+        return wait.at
+    return wait.at + ((now - wait.at) // wait.period + 1) * wait.period
+
+
+def asks_who_serves(ledger: Ledger, policy: Policy | None, now: int) -> AgentName | None:
+    """Return the agent whose being served decides on what is due now; None if nothing hangs on it."""
+    for wait in _waits(ledger, policy or ledger.policy):
+        if wait.period is not None and wait.at <= now and wait.turn is not None:
+            return wait.turn.agent
+    return None
+
+
+def due(
+    ledger: Ledger, policy: Policy | None, world: World, deciding: tuple[str, int] | None = None
+) -> AnyEvent | Hearing | None:
+    """Return the next consequence that is due at `world.now`; None when nothing is.
+
+    Args:
+        deciding: the (turn, round) whose proposal is in hand: its own timeout is not due.
+
+    A `Hearing` is a deferred proposal whose request was thawed: it is decided like a fresh one.
+    """
+    if not ledger.is_open:
+        return None
+    rules = policy or ledger.policy
+    waits = sorted((wait for wait in _waits(ledger, rules) if wait.at <= world.now), key=lambda wait: wait.at)
+    for wait in waits:
+        turn = wait.turn
+        if turn is None:
+            return _expired(ledger, world)
+        if wait.what in (TIMEOUT, UNATTENDED):
+            if deciding == (turn.id, turn.round) or world.grounds.served is not (wait.what == TIMEOUT):
+                continue
+            return _timed_out(ledger, rules, world, turn, wait.what)
+        if wait.what == "decide":
+            return _deferred(ledger, turn)
+        return _of_turn(ledger, rules, world, turn, wait.what)
+    return None
+
+
+def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: Turn, what: str) -> AnyEvent:
+    match what:
+        case "retry":
+            return _stamp(
+                events.TurnRetried, ledger, world, turn, turn.agent, turn=turn.id, work=next_round(turn, None)
+            )
+        case "expire_ask":
+            past = Past(round=turn.round, how="expired")
+            work = next_round(turn, past)
+            return _stamp(events.TurnResumed, ledger, world, turn, turn.agent, turn=turn.id, work=work)
+        case "deadline":
+            return _timed_out(ledger, policy, world, turn, DEADLINE)
+        case "sla":
+            return _escalated(ledger, world, turn, "sla", turn.tier + 1)
+    return _escalate(ledger, policy, world, turn)
+
+
+def _stamp(kind: type[E], ledger: Ledger, world: World, about: Turn, to: str, **payload: Any) -> E:
+    cause = _cause(kind, ledger, about)
+    return stamp(kind, ledger, world, cause, to, str(ledger.request), **payload)
+
+
+def _cause(kind: type[Any], ledger: Ledger, turn: Turn) -> Cause:
+    return due_cause(str(ledger.request), events.type_of(kind), turn.id, turn.since_n)
+
+
+def _expired(ledger: Ledger, world: World) -> AnyEvent:
+    cause = due_cause(str(ledger.request), events.type_of(events.RequestExpired), "", 0)
+    return stamp(
+        events.RequestExpired,
+        ledger,
+        world,
+        cause,
+        str(ledger.client),
+        str(ledger.request),
+        deadline=ledger.deadline,
+    )
+
+
+def _deferred(ledger: Ledger, turn: Turn) -> Hearing:
+    waiting = next(item for item in ledger.deferred if item.turn == turn.id)
+    return Hearing(
+        request=waiting.request,
+        sender=waiting.sender,
+        what=waiting.proposal,
+        cause=Cause(id_of(waiting.request, waiting.proposal)),
+        role="agent",
+    )
+
+
+_TIMED_OUT = {
+    TIMEOUT: ("the round took longer than the policy's turn_timeout_s", False),
+    UNATTENDED: ("nobody served the agent for the policy's unattended_after_s", True),
+    DEADLINE: ("the handoff's deadline passed", True),
+}
+
+
+def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: Turn, code: str) -> AnyEvent:
+    message, permanent = _TIMED_OUT[code]
+    error = Failure(code=code, message=message, permanent=permanent)
+    cause = _cause(events.TurnFailed, ledger, turn)
+    return _stamp(
+        events.TurnFailed,
+        ledger,
+        world,
+        turn,
+        NOBODY,
+        turn=turn.id,
+        round=turn.round,
+        error=error,
+        retry_at=retry_at(turn, error, policy, world.now, cause),
+        grounds=world.grounds,
+    )
+
+
+def _escalate(ledger: Ledger, policy: Policy, world: World, turn: Turn) -> AnyEvent:
+    """Give a turn that has no round left to a person, or end the request where there is none."""
+    code = None
+    if not world.grounds.human:
+        code = "no_human"
+    elif ledger.escalations >= policy.max_escalations:
+        code = "max_escalations"
+    if code is None:
+        return _escalated(ledger, world, turn, turn.reason, 1)
+    return _stamp(
+        events.RequestFailed,
+        ledger,
+        world,
+        turn,
+        str(ledger.client),
+        turn=turn.id,
+        round=turn.round,
+        code=code,
+        reason=_last_words(turn),
+        grounds=world.grounds,
+    )
+
+
+def _last_words(turn: Turn) -> str:
+    """Return why a turn has no round left, in one safe sentence."""
+    last = turn.past[-1] if turn.past else None
+    if last is not None and last.refusal is not None:
+        return f"{last.refusal.rule}: {last.refusal.detail}"
+    if last is not None and last.failure is not None:
+        return f"{last.failure.code}: {last.failure.message}"
+    return turn.reason
+
+
+def _escalated(ledger: Ledger, world: World, turn: Turn, reason: str, tier: int) -> AnyEvent:
+    """Open a person's turn with everything that is carried and everything that was tried."""
+    load = merge(Load(ledger.carried(), ledger.carried_artifacts()))
+    held = turn.work.handoff
+    frame = None if turn.agent == HUMAN else ledger.frames[turn.id]
+    constraints = (
+        held.constraints
+        if frame is None
+        else replace(frame.constraints, budget=budget.public(budget.left(frame.ceiling, ledger.spent)))
+    )
+    cause = _cause(events.EscalationRaised, ledger, turn)
+    type_ = events.type_of(events.EscalationRaised)
+    handoff = Handoff(
+        move="escalate",
+        from_agent=held.from_agent if turn.agent == HUMAN else turn.agent,
+        to_agent=HUMAN,
+        parent=turn.id,
+        summary=held.summary,
+        intent=held.intent,
+        facts=load.fact_tuple,
+        artifacts=load.artifact_tuple,
+        constraints=constraints,
+    )
+    return _stamp(
+        events.EscalationRaised,
+        ledger,
+        world,
+        turn,
+        HUMAN,
+        turn=turn.id,
+        round=turn.round,
+        reason=reason,
+        tier=tier,
+        grounds=world.grounds,
+        work=Work(
+            turn=TurnId(event_id(cause, type_, ledger.count(cause, type_))),
+            round=0,
+            handoff=handoff,
+            path=ledger.segment.names,
+            depth=ledger.segment.depth,
+            past=turn.past,
+        ),
+    )

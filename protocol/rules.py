@@ -1,0 +1,384 @@
+"""The rules: a table of what may refuse a move, in the order in which it is tried.
+
+Each rule is a function from a `Case` to a `Refusal` or None. The first that refuses names the
+refusal. `RULES_FOR` says which rules judge which move; docs and tests read the same table.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from protocol import budget
+from protocol.carry import Load
+from protocol.fleet import AgentEntry
+from protocol.handoff import Budget, Constraints, Handoff
+from protocol.ids import HUMAN
+from protocol.ledger import Ledger, Turn
+from protocol.messages import (
+    HANDOFF_MOVES,
+    Ask,
+    Complete,
+    Escalate,
+    Fail,
+    HandBack,
+    Move,
+    Report,
+    Transfer,
+    move_name,
+)
+from protocol.policy import Policy
+from protocol.refusals import Refusal, Rule
+from protocol.trail import Segment
+from protocol.world import World
+
+TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
+"""The moves of each topology. A request runs under one; the other's moves are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One move before the rules, with what it would come to if none of them refused it."""
+
+    ledger: Ledger
+    turn: Turn
+    move: Move
+    report: Report
+    policy: Policy
+    world: World
+    target: str | None
+    """Whom the move would give the work to, or put the question to."""
+    before: Load
+    """What the request carries before the move."""
+    load: Load
+    """What it would carry after."""
+    handoff: Handoff | None
+    """The whole handoff that would be admitted, nothing withheld."""
+    rest: Budget
+    """What the proposer has left once it is settled."""
+
+    @property
+    def segment(self) -> Segment:
+        return self.ledger.segment
+
+    @property
+    def own(self) -> Constraints:
+        """The constraints that the proposer works under."""
+        return self.ledger.frames[self.turn.id].constraints
+
+
+def _path(case: Case) -> str:
+    return " → ".join(case.segment.names)
+
+
+def known_move(case: Case) -> Refusal | None:
+    moves = TOPOLOGIES.get(case.policy.topology, ())
+    name = move_name(case.move)
+    if name in moves:
+        return None
+    return Refusal(
+        rule=Rule.KNOWN_MOVE,
+        detail=f"topology {case.policy.topology!r} has no move {name!r}",
+        numbers={"move": name},
+        hint=f"one of: {', '.join(moves)}",
+    )
+
+
+def known_agent(case: Case) -> Refusal | None:
+    match case.move:
+        case Transfer():
+            return _may_be_given(case, case.move)
+        case HandBack():
+            if case.target is None or case.target == HUMAN or case.world.grounds.target is not None:
+                return None  # no frame to go back to is for `hand_back` to say
+            return _unknown(case, f"{case.target!r} is not in the fleet any more", "transfer or escalate")
+        case Ask(to_agent=asked):
+            if asked == HUMAN and not case.world.grounds.human:
+                return _unknown(case, "this fleet has no `human` queue", "ask the client, or decide without")
+            if asked not in (HUMAN, case.ledger.client):
+                return _unknown(
+                    case, f"{asked!r} is neither the client nor `human`", f"ask {case.ledger.client}"
+                )
+            return None
+        case Escalate():
+            if case.world.grounds.human:
+                return None
+            return _unknown(case, "this fleet has no `human` queue", "complete or fail the request")
+    return None
+
+
+def _may_be_given(case: Case, move: Transfer) -> Refusal | None:
+    sender, target = case.world.grounds.sender, case.world.grounds.target
+    allowed = None if sender is None else sender.to
+    hint = f"may hand to: {', '.join(allowed)}" if allowed else ""
+    if move.to_agent == HUMAN:
+        return _unknown(case, "`human` is reached by `escalate` and `ask` only", "use escalate")
+    if target is None:
+        return _unknown(case, f"{move.to_agent!r} is not in the fleet", hint)
+    if allowed is not None and target.name not in allowed:
+        return _unknown(case, f"{case.turn.agent} may not give work to {target.name}", hint)
+    if not takes(target, move.intent):
+        return _unknown(
+            case,
+            f"{target.name} does not take the intent {move.intent!r}",
+            f"intents of {target.name}: {', '.join(target.intents or ())}",
+        )
+    return None
+
+
+def takes(target: AgentEntry, intent: str | None) -> bool:
+    """Say whether an agent takes this intent; work without an intent is taken by everybody."""
+    return intent is None or target.intents is None or intent in target.intents
+
+
+def _unknown(case: Case, detail: str, hint: str) -> Refusal:
+    return Refusal(rule=Rule.KNOWN_AGENT, detail=detail, numbers={"target": case.target}, hint=hint)
+
+
+def agent_available(case: Case) -> Refusal | None:
+    if case.target is None or case.world.grounds.breaker != "open":
+        return None
+    return Refusal(
+        rule=Rule.AGENT_AVAILABLE,
+        detail=f"{case.target} has failed too often of late; its breaker is open",
+        numbers={"target": case.target},
+        hint="another agent, or escalate",
+    )
+
+
+def depth(case: Case) -> Refusal | None:
+    hop = case.segment.depth + 1
+    if hop <= case.policy.max_depth:
+        return None
+    return Refusal(
+        rule=Rule.DEPTH,
+        detail=f"this would be hop {hop} of at most {case.policy.max_depth}; path: {_path(case)}",
+        numbers={"depth": hop, "max_depth": case.policy.max_depth, "path": list(case.segment.names)},
+        hint="complete, fail or escalate",
+    )
+
+
+def cycle(case: Case) -> Refusal | None:
+    if not isinstance(case.move, Transfer):
+        return None
+    target = case.move.to_agent
+    numbers = {"path": list(case.segment.names), "edge": [case.turn.agent, target]}
+    if case.segment.index(target) is not None:
+        back = case.segment.resumed()
+        way = back is not None and case.segment.path[back].agent == target
+        return Refusal(
+            rule=Rule.CYCLE,
+            detail=f"{target} is on the path already: {_path(case)}",
+            numbers=numbers,
+            hint=f"hand_back goes to {target}" if way else "complete, escalate, or an agent not on the path",
+        )
+    return _repeated_edge(case, Rule.CYCLE, target, numbers)
+
+
+def _repeated_edge(case: Case, rule: Rule, target: str, numbers: dict[str, Any]) -> Refusal | None:
+    """Refuse an edge that this segment took, unless something is known that was not before."""
+    if (case.turn.agent, target) not in case.segment.edges or _brings_new(case):
+        return None
+    return Refusal(
+        rule=rule,
+        detail=f"{case.turn.agent} → {target} was taken already and this brings no new fact; {_path(case)}",
+        numbers=numbers,
+        hint="bring a fact that is new to the request, or complete or escalate",
+    )
+
+
+def _brings_new(case: Case) -> bool:
+    facts = case.move.facts if isinstance(case.move, Transfer | HandBack) else ()
+    return any(case.ledger.is_new(fact) for fact in facts)
+
+
+def hand_back(case: Case) -> Refusal | None:
+    if not isinstance(case.move, HandBack):
+        return None
+    back = case.segment.resumed()
+    numbers: dict[str, Any] = {"path": list(case.segment.names)}
+    if back is None:
+        return Refusal(
+            rule=Rule.HAND_BACK,
+            detail=f"{case.turn.agent} is the first holder; there is nobody to hand back to",
+            numbers=numbers,
+            hint="complete, transfer or escalate",
+        )
+    target = case.segment.path[back].agent
+    if case.move.to_agent not in (None, target):
+        return Refusal(
+            rule=Rule.HAND_BACK,
+            detail=f"the work goes back to {target}, not to {case.move.to_agent}; path: {_path(case)}",
+            numbers=numbers,
+            hint=f"hand_back to {target}, or leave the target out",
+        )
+    return _repeated_edge(case, Rule.HAND_BACK, target, numbers | {"edge": [case.turn.agent, target]})
+
+
+def no_return(case: Case) -> Refusal | None:
+    at = case.segment.index(case.target) if case.target is not None else None
+    if at is None or at >= case.segment.seal:
+        return None
+    sealer = case.segment.path[case.segment.seal]
+    return Refusal(
+        rule=Rule.NO_RETURN,
+        detail=f"{sealer.agent} got it with no_return: nothing goes back to {case.target}; {_path(case)}",
+        numbers={"path": list(case.segment.names), "sealed_at": case.segment.seal},
+        hint="complete, escalate, or an agent not on the path",
+    )
+
+
+def asks(case: Case) -> Refusal | None:
+    if not isinstance(case.move, Ask) or case.turn.asks < case.policy.max_asks:
+        return None
+    return Refusal(
+        rule=Rule.ASKS,
+        detail=f"this turn has asked {case.turn.asks} times of at most {case.policy.max_asks}",
+        numbers={"asks": case.turn.asks + 1, "max_asks": case.policy.max_asks},
+        hint="decide with what is known, or escalate",
+    )
+
+
+def within_budget(case: Case) -> Refusal | None:
+    if not isinstance(case.move, Transfer):
+        return None
+    over = budget.excess(case.move.constraints.budget, case.rest)
+    if not over:
+        return None
+    said = ", ".join(f"{name}: {want} asked, {have} left" for name, (want, have) in over.items())
+    return Refusal(
+        rule=Rule.BUDGET,
+        detail=f"more is asked for than {case.turn.agent} has left ({said})",
+        numbers={name: {"asked": want, "left": have} for name, (want, have) in over.items()},
+        hint="ask for less, or leave the budget out to give all that is left",
+    )
+
+
+def constraints(case: Case) -> Refusal | None:
+    if not isinstance(case.move, Transfer):
+        return None
+    own, asked = case.own, case.move.constraints
+    deadline = absolute_deadline(asked, case.world.now)
+    if deadline is not None and own.deadline is not None and deadline > own.deadline:
+        return Refusal(
+            rule=Rule.CONSTRAINTS,
+            detail=f"the deadline is {(deadline - own.deadline) / 1e6:.1f} s after the proposer's own",
+            numbers={"deadline": deadline, "own_deadline": own.deadline},
+            hint="the same deadline or an earlier one",
+        )
+    if asked.allowed_actions is not None and own.allowed_actions is not None:
+        more = sorted(set(asked.allowed_actions) - set(own.allowed_actions))
+        if more:
+            return Refusal(
+                rule=Rule.CONSTRAINTS,
+                detail=f"actions that the proposer itself may not take: {', '.join(more)}",
+                numbers={"more": more, "own": list(own.allowed_actions)},
+                hint="a part of the proposer's own actions",
+            )
+    return None
+
+
+def absolute_deadline(asked: Constraints, now: int) -> int | None:
+    """Return the earlier of a deadline and a longest time counted from `now` (all UTC µs)."""
+    spans = [asked.deadline]
+    if asked.max_resolution_time_s is not None:
+        spans.append(now + int(asked.max_resolution_time_s * 1e6))
+    return min((at for at in spans if at is not None), default=None)
+
+
+def must_carry(case: Case) -> Refusal | None:
+    if case.handoff is None:
+        return None
+    lost = [
+        key
+        for key in case.own.must_carry
+        if key in case.before.facts
+        and (key not in case.load.facts or case.load.facts[key].value != case.before.facts[key].value)
+    ]
+    asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
+    missing = [key for key in asked if key not in case.load.facts]
+    if not lost and not missing:
+        return None
+    return Refusal(
+        rule=Rule.MUST_CARRY,
+        detail=f"facts that must be carried are gone or changed: {', '.join(sorted({*lost, *missing}))}",
+        numbers={"keys": sorted({*lost, *missing})},
+        hint="carry them unchanged; put another finding under another key",
+    )
+
+
+def actions(case: Case) -> Refusal | None:
+    sender = case.world.grounds.sender
+    limits = [case.own.allowed_actions, None if sender is None else sender.actions]
+    over = sorted(
+        {name for limit in limits if limit is not None for name in set(case.report.actions) - set(limit)}
+    )
+    if not over:
+        return None
+    allowed = set.intersection(*(set(limit) for limit in limits if limit is not None))
+    return Refusal(
+        rule=Rule.ACTIONS,
+        detail=f"the turn reports actions that are not allowed: {', '.join(over)}",
+        numbers={"over": over, "allowed": sorted(allowed)},
+        hint="these effects may have happened already: escalate",
+    )
+
+
+def size(case: Case) -> Refusal | None:
+    what: msgspec.Struct = case.handoff if case.handoff is not None else case.move
+    return too_large(what, case.policy)
+
+
+def too_large(what: msgspec.Struct, policy: Policy) -> Refusal | None:
+    """Refuse what is larger, as JSON, than the policy lets a handoff be."""
+    bytes_ = len(msgspec.json.encode(what))
+    if bytes_ <= policy.max_handoff_bytes:
+        return None
+    return Refusal(
+        rule=Rule.SIZE,
+        detail=f"{bytes_} bytes of at most {policy.max_handoff_bytes}",
+        numbers={"bytes": bytes_, "max_handoff_bytes": policy.max_handoff_bytes},
+        hint="put large things in a store and pass them on as artifacts (a name and a uri)",
+    )
+
+
+RuleFunction = Callable[[Case], Refusal | None]
+
+RULES: Mapping[Rule, RuleFunction] = {
+    Rule.KNOWN_MOVE: known_move,
+    Rule.KNOWN_AGENT: known_agent,
+    Rule.AGENT_AVAILABLE: agent_available,
+    Rule.DEPTH: depth,
+    Rule.CYCLE: cycle,
+    Rule.HAND_BACK: hand_back,
+    Rule.NO_RETURN: no_return,
+    Rule.ASKS: asks,
+    Rule.BUDGET: within_budget,
+    Rule.CONSTRAINTS: constraints,
+    Rule.MUST_CARRY: must_carry,
+    Rule.ACTIONS: actions,
+    Rule.SIZE: size,
+}
+"""Every rule that judges a move, in order. (`known_policy` judges submits: see `decide`.)"""
+
+_OTHERS = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.ACTIONS, Rule.SIZE)
+
+RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
+    Transfer: tuple(RULES),
+    HandBack: tuple(RULES),
+    Ask: _OTHERS,
+    Escalate: _OTHERS,
+    Complete: _OTHERS,
+    Fail: _OTHERS,
+}
+"""Which rules judge which move; one that no topology has meets `known_move` alone."""
+
+
+def judge(case: Case) -> Refusal | None:
+    """Return the refusal of the first rule that refuses; None admits the move."""
+    for rule in RULES_FOR.get(type(case.move), (Rule.KNOWN_MOVE,)):
+        refusal = RULES[rule](case)
+        if refusal is not None:
+            return refusal
+    return None

@@ -1,0 +1,30 @@
+"""The envelope: the one function that gives an event its id, number, time and place in the chain."""
+
+from typing import Any, TypeVar
+
+from protocol.events import VERSION, Event, type_of
+from protocol.ids import AgentName, Cause, RequestId, event_id
+from protocol.ledger import Ledger
+from protocol.world import World
+
+E = TypeVar("E", bound=Event)
+
+
+def stamp(
+    kind: type[E], ledger: Ledger, world: World, cause: str, to: str, request: str, **payload: Any
+) -> E:
+    """Return the next event of `ledger`: `payload` with its envelope, in the inbox of `to`."""
+    type_ = type_of(kind)
+    at = world.now if ledger.head is None else max(world.now, ledger.head.at)
+    return kind(
+        v=VERSION,
+        id=event_id(cause, type_, ledger.count(cause, type_)),
+        request=RequestId(request),
+        n=ledger.n,
+        at=at,
+        cause=Cause(cause),
+        prev=ledger.prev,
+        salt=world.salt,
+        to=AgentName(to),
+        **payload,
+    )

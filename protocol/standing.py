@@ -1,0 +1,145 @@
+"""Who may speak: whether a message is to be decided at all, before any rule looks at it.
+
+`Fit` is decided. `Late` was decided before, or its turn or request is over: it is acknowledged, no
+event is written, and its sender is told that the turn ended. An `Objection` never becomes an event
+(else a liar could grow a stranger's history): it ends in the dead-letter list, with a notice.
+"""
+
+from typing import NamedTuple
+
+from protocol.ids import HUMAN
+from protocol.ledger import Ledger, Turn
+from protocol.messages import (
+    Assign,
+    Cancel,
+    Control,
+    Freeze,
+    Hearing,
+    Proposal,
+    Reply,
+    Resolve,
+    Settle,
+    Submit,
+    Thaw,
+)
+
+
+class Fit(NamedTuple):
+    """It may be decided."""
+
+
+class Late(NamedTuple):
+    """It was decided already, or what it speaks for is over."""
+
+    turn: str
+    round: int
+    ended: str
+    """Why: the request's end, `decided`, or `ended` for a turn that is over."""
+
+
+class Objection(NamedTuple):
+    """It may not be decided. `code` is what the sender's notice and the dead letter say."""
+
+    code: str
+    detail: str
+
+
+Standing = Fit | Late | Objection
+UNKNOWN_REQUEST = "unknown_request"
+
+
+def standing(ledger: Ledger, hearing: Hearing) -> Standing:
+    """Say whether `hearing` is to be decided on this ledger."""
+    what = hearing.what
+    if isinstance(what, Submit):
+        return _of_submit(ledger, hearing)
+    if isinstance(what, Proposal):
+        return _of_proposal(ledger, hearing.sender, what)
+    return _of_control(ledger, hearing, what)
+
+
+def _of_submit(ledger: Ledger, hearing: Hearing) -> Standing:
+    if hearing.role not in ("client", "operator"):
+        return Objection("not_allowed", f"{hearing.sender} is no client or operator, and only these submit")
+    if ledger.status == "unknown":
+        return Fit()
+    if ledger.submit_digest == hearing.digest:
+        return Late("", 0, "decided" if ledger.is_open else ledger.status)
+    return Objection("request_exists", "this id belongs to a request with other content; make a new id")
+
+
+def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Standing:
+    if ledger.status == "unknown":
+        return Objection(UNKNOWN_REQUEST, "no such request")
+    turn = ledger.turns.get(proposal.turn)
+    if turn is None:
+        return Objection("unknown_turn", "no such turn was opened in this request")
+    if turn.agent != sender:
+        return Objection("not_the_holder", f"the turn is not {sender}'s")
+    if proposal.round > turn.round:
+        return Objection(
+            "unknown_round", f"round {proposal.round} was not opened; the turn is in {turn.round}"
+        )
+    if not ledger.is_open:
+        return Late(turn.id, proposal.round, ledger.status)
+    if turn.state == "ended":
+        return Late(turn.id, proposal.round, "ended")
+    waits = ledger.frozen_at is not None and ledger.is_deferred(turn.id, proposal.round)
+    if proposal.round < turn.round or turn.state != "working" or waits:
+        return Late(turn.id, proposal.round, "decided")
+    return Fit()
+
+
+def _of_control(ledger: Ledger, hearing: Hearing, control: Control) -> Standing:
+    if hearing.role not in ("client", "operator"):
+        return Objection("not_allowed", f"{hearing.sender} may not send control messages")
+    if ledger.status == "unknown":
+        return Objection(UNKNOWN_REQUEST, "no such request")
+    if ledger.knows(hearing.cause):
+        return Late(getattr(control, "turn", ""), getattr(control, "round", 0), "decided")
+    if hearing.role == "client" and ledger.client != hearing.sender:
+        return Objection("not_allowed", "a client controls its own requests only")
+    if hearing.role == "client" and not isinstance(control, Cancel | Reply):
+        return Objection("not_allowed", "a client may cancel and reply; the rest is for operators")
+    if not ledger.is_open:
+        return Late(getattr(control, "turn", ""), getattr(control, "round", 0), ledger.status)
+    return _of_open_control(ledger, hearing, control)
+
+
+def _of_open_control(ledger: Ledger, hearing: Hearing, control: Control) -> Standing:
+    match control:
+        case Cancel():
+            return Fit()
+        case Freeze():
+            return Fit() if ledger.frozen_at is None else Objection("frozen", "the request is frozen already")
+        case Thaw():
+            return (
+                Fit()
+                if ledger.frozen_at is not None
+                else Objection("not_frozen", "the request is not frozen")
+            )
+        case Assign() | Resolve():
+            turn = ledger.turns.get(control.turn)
+            if turn is None or turn.agent != HUMAN:
+                return Objection("unknown_turn", "no such escalation in this request")
+            if turn.state == "ended":
+                return Late(turn.id, turn.round, "ended")
+            return Fit()
+        case Reply() | Settle():
+            return _of_waiting(ledger.turns.get(control.turn), hearing, control)
+
+
+def _of_waiting(turn: Turn | None, hearing: Hearing, control: Reply | Settle) -> Standing:
+    if turn is None:
+        return Objection("unknown_turn", "no such turn was opened in this request")
+    if control.round > turn.round:
+        return Objection(
+            "unknown_round", f"round {control.round} was not opened; the turn is in {turn.round}"
+        )
+    awaited = "suspended" if isinstance(control, Reply) else "doubted"
+    if control.round < turn.round or turn.state != awaited:
+        return Late(turn.id, control.round, "ended" if turn.state == "ended" else "decided")
+    may_answer = {hearing.sender, HUMAN} if hearing.role == "operator" else {hearing.sender}
+    if isinstance(control, Reply) and turn.asked not in may_answer:
+        return Objection("not_allowed", f"the question was put to {turn.asked}")
+    return Fit()

@@ -1,0 +1,186 @@
+"""The verdict on a submit: `request.opened`, the entry agent's inbox message, or `request.refused`."""
+
+from protocol import budget, rules
+from protocol.carry import Load, merge
+from protocol.codec import TEXT_FACT
+from protocol.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
+from protocol.handoff import Constraints, Fact, Handoff
+from protocol.ids import HUMAN, AgentName, TurnId, event_id
+from protocol.ledger import Ledger
+from protocol.messages import Hearing, Submit
+from protocol.policy import Policy, policy_hash
+from protocol.refusals import Refusal, Rule
+from protocol.stamp import stamp
+from protocol.withhold import place
+from protocol.world import World
+
+
+def decide_submit(
+    ledger: Ledger, hearing: Hearing, submit: Submit, policy: Policy | None, world: World
+) -> AnyEvent:
+    """Return the first event of a request (or the `facts.withheld` that has to come before it)."""
+    request = hearing.request
+    handoff = _handoff(hearing.sender, submit, policy or Policy(), world)
+    refusal = _refusal(submit, policy, world, handoff)
+    if refusal is not None or policy is None or handoff is None:
+        return stamp(
+            RequestRefused,
+            ledger,
+            world,
+            hearing.cause,
+            hearing.sender,
+            request,
+            client=hearing.sender,
+            submit=submit,
+            refusal=refusal,
+            digest=hearing.digest,
+            policy=policy,
+            grounds=world.grounds,
+        )
+    load = merge(Load({}, {}), handoff.facts, handoff.artifacts)
+    placed = place(ledger, world, hearing.cause, handoff, load, request)
+    if isinstance(placed, FactsWithheld):
+        return placed
+    turn = event_id(hearing.cause, type_of(RequestOpened), 0)
+    deadline = handoff.constraints.deadline
+    return stamp(
+        RequestOpened,
+        ledger,
+        world,
+        hearing.cause,
+        handoff.to_agent,
+        request,
+        client=hearing.sender,
+        work=Work(
+            turn=TurnId(turn),
+            round=0,
+            handoff=placed.handoff,
+            path=(handoff.to_agent,),
+            depth=0,
+            withheld=placed.withheld,
+        ),
+        asked=submit.constraints,
+        digest=hearing.digest,
+        policy=policy,
+        policy_hash=policy_hash(policy),
+        deadline=deadline,
+        prices=world.prices or {},
+        conversation=submit.conversation,
+        grounds=world.grounds,
+    )
+
+
+def _handoff(sender: str, submit: Submit, policy: Policy, world: World) -> Handoff | None:
+    """Return the handoff that a submit stands for, nothing withheld; None without a target."""
+    target = world.grounds.target
+    if target is None:
+        return None
+    asked = submit.constraints
+    deadline = rules.absolute_deadline(asked, world.now)
+    facts = (Fact(key=TEXT_FACT, value=submit.text), *submit.facts)
+    load = merge(Load({}, {}), facts, submit.artifacts)
+    return Handoff(
+        move="submit",
+        from_agent=AgentName(sender),
+        to_agent=target.name,
+        summary=submit.text.strip().splitlines()[0],
+        intent=submit.intent,
+        facts=load.fact_tuple,
+        artifacts=load.artifact_tuple,
+        constraints=Constraints(
+            deadline=_default_deadline(policy, world) if deadline is None else deadline,
+            allowed_actions=asked.allowed_actions,
+            budget=budget.public(budget.grant(asked.budget, policy.budget or budget.UNLIMITED)),
+            must_carry=tuple(sorted(set(asked.must_carry))),
+        ),
+    )
+
+
+def _default_deadline(policy: Policy, world: World) -> int:
+    longest = world.grounds.longest_s
+    span = policy.deadline_s if longest is None else min(policy.deadline_s, longest)
+    return world.now + int(span * 1e6)
+
+
+def _refusal(submit: Submit, policy: Policy | None, world: World, handoff: Handoff | None) -> Refusal | None:
+    if policy is None:
+        return Refusal(
+            rule=Rule.KNOWN_POLICY,
+            detail=f"there is no policy {submit.policy!r}",
+            numbers={"policy": submit.policy},
+            hint="leave `policy` out for `default`",
+        )
+    return (
+        _unknown_agent(submit, world)
+        or _unavailable(world)
+        or _beyond(submit, policy, world)
+        or (rules.too_large(handoff, policy) if handoff is not None else None)
+    )
+
+
+def _unknown_agent(submit: Submit, world: World) -> Refusal | None:
+    target = world.grounds.target
+    if submit.to == HUMAN:
+        detail = "a request begins with an agent; `human` is reached by `escalate` and `ask` only"
+    elif target is None:
+        detail = f"{submit.to!r} is not in the fleet"
+    elif not rules.takes(target, submit.intent):
+        detail = f"{target.name} does not take the intent {submit.intent!r}"
+    else:
+        return None
+    return Refusal(
+        rule=Rule.KNOWN_AGENT,
+        detail=detail,
+        numbers={"target": submit.to},
+        hint="leave `to` out for the entry agent",
+    )
+
+
+def _unavailable(world: World) -> Refusal | None:
+    if world.grounds.breaker != "open":
+        return None
+    name = None if world.grounds.target is None else world.grounds.target.name
+    return Refusal(
+        rule=Rule.AGENT_AVAILABLE,
+        detail=f"{name} has failed too often of late; its breaker is open",
+        numbers={"target": name},
+        hint="submit again later",
+    )
+
+
+def _beyond(submit: Submit, policy: Policy, world: World) -> Refusal | None:
+    """Refuse a deadline that has passed or that the log would not outlive, and a budget over the policy's."""
+    deadline = rules.absolute_deadline(submit.constraints, world.now)
+    longest = world.grounds.longest_s
+    if deadline is not None and deadline <= world.now:
+        return Refusal(
+            rule=Rule.CONSTRAINTS,
+            detail="the deadline has passed",
+            numbers={"deadline": deadline, "now": world.now},
+            hint="a later deadline",
+        )
+    if deadline is not None and longest is not None and deadline > world.now + int(longest * 1e6):
+        return Refusal(
+            rule=Rule.CONSTRAINTS,
+            detail=f"a request may take {longest:.0f} s at most, half of what the log keeps",
+            numbers={"deadline": deadline, "longest_s": longest},
+            hint="an earlier deadline",
+        )
+    over = budget.excess(submit.constraints.budget, policy.budget or budget.UNLIMITED)
+    if over:
+        return Refusal(
+            rule=Rule.CONSTRAINTS,
+            detail=f"more budget is asked for than policy {policy.name!r} gives: {', '.join(over)}",
+            numbers={name: {"asked": want, "policy": have} for name, (want, have) in over.items()},
+            hint="ask for less, or leave the budget out",
+        )
+    brought = {TEXT_FACT, *(fact.key for fact in submit.facts)}
+    missing = [key for key in submit.constraints.must_carry if key not in brought]
+    if missing:
+        return Refusal(
+            rule=Rule.CONSTRAINTS,
+            detail=f"`must_carry` names facts that the request does not bring: {', '.join(missing)}",
+            numbers={"keys": missing},
+            hint="bring the facts, or leave their keys out",
+        )
+    return None
