@@ -44,7 +44,9 @@ def _waits(ledger: Ledger, policy: Policy) -> Iterator[Wait]:
     if ledger.frozen_at is not None:
         return
     for deferred in ledger.deferred:
-        yield Wait(0, "decide", ledger.turns[deferred.turn])
+        turn = ledger.turns[deferred.turn]
+        if turn.state == "working" and turn.round == deferred.round:
+            yield Wait(0, "decide", turn)
     for turn in ledger.open.values():
         yield from _waits_of(ledger, turn, policy)
 

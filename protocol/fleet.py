@@ -39,4 +39,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     viewers: tuple[AgentName, ...] = ()
     human: bool = False
     """Whether people read the `human` queue. Without one, nothing can be escalated."""
+    log_max_age_s: float = 30 * 86_400.0
+    """How long the log keeps events. A request's deadline is at most half of it, and a request id
+    older than a quarter is refused, since its first run may have been forgotten."""
     revision: int = 0

@@ -1,0 +1,220 @@
+"""The courtroom: read, decide, append, finish what is due, arm the timer.
+
+Whatever is heard is acknowledged by the caller only after `hear` or `look` returns, and these return
+only when the verdict is in the log, nothing else is due, and the request's timer stands no later
+than its next due time. A guard that dies anywhere in between is finished by whoever hears next.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import structlog
+
+from mesh.bus import timer
+from mesh.bus.connection import Bus
+from mesh.bus.log import EventLog
+from mesh.errors import MeshError, OutcomeUnknown, SequenceConflict, Unreachable
+from mesh.guard.cache import Cache, Docket, Timer
+from mesh.guard.surroundings import Surroundings
+from protocol import codec
+from protocol.control import objection_to
+from protocol.decide import decide
+from protocol.due import asks_who_serves, due, next_due
+from protocol.events import AnyEvent, FactsWithheld, type_of
+from protocol.ledger import Ledger
+from protocol.messages import Hearing, MoveProposed, Submit
+from protocol.policy import Policy
+from protocol.standing import Fit, Late, Objection, standing
+
+_log = structlog.get_logger(__name__)
+
+ATTEMPTS = 12
+"""How often a lost race or an unknown outcome is met by reading again; then the message comes back."""
+_BACKOFF_S = 0.02
+_BACKOFF_MAX_S = 1.0
+
+
+class Decided(NamedTuple):
+    """The event that decided a message."""
+
+    event: AnyEvent
+
+
+Ruling = Decided | Late | Objection
+
+
+class Contended(MeshError):
+    """Too many lost races over one request; the message is to come again."""
+
+    code = "guard.contended"
+
+
+class Courtroom:
+    """Judges requests, one at a time each, any number at once."""
+
+    def __init__(self, bus: Bus, log: EventLog, surroundings: Surroundings, cache: Cache | None = None) -> None:
+        self._bus = bus
+        self._log = log
+        self._around = surroundings
+        self._cache = cache or Cache()
+        self.conflicts = 0
+        """How often another guard had been first."""
+
+    async def hear(self, hearing: Hearing, headers: Mapping[str, str] | None = None) -> Ruling:
+        """Decide one message, or say why it is not decided.
+
+        Raises what reading the log raises, Contended, and BusError: then nothing may be acknowledged.
+        """
+        async with self._cache.lock(hearing.request):
+            return await self._until_settled(hearing.request, hearing, headers)
+
+    async def look(self, request: str) -> None:
+        """Append what is due on a request whose timer fired. Raises as `hear`."""
+        async with self._cache.lock(request):
+            docket = self._cache.get(request)
+            if docket is not None:
+                docket.timer = None  # it fired, so what stands now is to be read
+            await self._until_settled(request, None, None)
+
+    async def _until_settled(
+        self, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
+    ) -> Ruling:
+        certain = False
+        for attempt in range(ATTEMPTS):
+            try:
+                docket = await self._docket(request, fresh=isinstance(_what(hearing), Submit) and not certain)
+                return await self._session(docket, request, hearing, headers)
+            except SequenceConflict:
+                self.conflicts += 1
+                self._cache.drop(request)
+            except (OutcomeUnknown, Unreachable):
+                self._cache.drop(request)
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S))
+            except BaseException:
+                self._cache.drop(request)  # half-done work: the log alone says how far it came
+                raise
+            certain = True
+        raise Contended(f"{request}: {ATTEMPTS} races lost")
+
+    async def _docket(self, request: str, *, fresh: bool) -> Docket:
+        """Return the docket, read from the log if need be.
+
+        A submit that is not in the cache is taken for new without looking: if it is not, the
+        compare-and-set with "no event yet" fails, and the second attempt reads.
+        """
+        docket = self._cache.get(request)
+        if docket is not None:
+            return docket
+        docket = Docket(timer=Timer(0, None))
+        if not fresh:
+            docket = await self._read(request)
+        self._cache.put(request, docket)
+        return docket
+
+    async def _read(self, request: str) -> Docket:
+        docket = Docket()
+        for stored in await self._log.read(request):
+            docket.ledger.apply(codec.decode_event(stored.body), stored.body)
+            docket.seq = stored.seq
+        return docket
+
+    async def _session(
+        self, docket: Docket, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
+    ) -> Ruling:
+        what = _what(hearing)
+        deciding = (what.turn, what.round) if isinstance(what, MoveProposed) else None
+        await self._finish(docket, request, deciding)
+        ruling: Ruling = Late("", 0, docket.ledger.status)
+        if hearing is not None:
+            ruling = await self._rule(docket, hearing, headers)
+            if isinstance(ruling, Decided):
+                await self._finish(docket, request, None)
+        await self._arm(docket, request)
+        return ruling
+
+    async def _rule(self, docket: Docket, hearing: Hearing, headers: Mapping[str, str] | None) -> Ruling:
+        found = standing(docket.ledger, hearing)
+        if not isinstance(found, Fit):
+            return found
+        while True:
+            world = await self._around.world_for(docket.ledger, hearing)
+            objection = objection_to(docket.ledger, hearing, world)
+            if objection is not None:
+                return objection
+            event = decide(docket.ledger, hearing, _policy(docket.ledger, hearing, world.policy), world)
+            await self._append(docket, event, headers)
+            if not isinstance(event, FactsWithheld):
+                return Decided(event)
+
+    async def _finish(self, docket: Docket, request: str, deciding: tuple[str, int] | None) -> None:
+        """Append every consequence that is due, one at a time."""
+        ledger = docket.ledger
+        while ledger.is_open:
+            asked = asks_who_serves(ledger, None, self._around.now())
+            served = None if asked is None else await self._around.is_served(asked)
+            follows = due(ledger, None, self._around.world_for_due(served), deciding)
+            if follows is None:
+                return
+            if isinstance(follows, Hearing):
+                await self._rule(docket, follows, None)
+            else:
+                await self._append(docket, follows, None)
+
+    async def _append(self, docket: Docket, event: AnyEvent, headers: Mapping[str, str] | None) -> None:
+        body = codec.encode(event)
+        type_ = type_of(event)
+        own = {"Mesh-Type": type_, "Mesh-Id": event.id}
+        seq = await self._log.append(
+            event.to, event.request, body, after=docket.seq, headers={**headers, **own} if headers else own
+        )
+        docket.ledger.apply(event, body)
+        docket.seq = seq
+        _log.info(
+            type_.replace(".", "_"), request=event.request, n=event.n, to=event.to, seq=seq, **_of_note(event)
+        )
+
+    async def _arm(self, docket: Docket, request: str) -> None:
+        """See to it that the request's timer stands no later than its next due time."""
+        now = self._around.now()
+        at = next_due(docket.ledger, None, now)
+        if at is None:
+            return
+        standing_ = docket.timer
+        if standing_ is None or (standing_.at is not None and standing_.at <= now):
+            standing_ = await self._standing(request)
+        while standing_.at is None or standing_.at > at:
+            try:
+                seq = await timer.arm(self._bus, request, at, after=standing_.seq)
+                standing_ = Timer(seq, at)
+            except SequenceConflict:
+                standing_ = await self._standing(request)
+        docket.timer = standing_
+
+    async def _standing(self, request: str) -> Timer:
+        found = await timer.standing(self._bus, request)
+        return Timer(0, None) if found is None else Timer(found[0], found[1])
+
+
+def _what(hearing: Hearing | None) -> object:
+    return None if hearing is None else hearing.what
+
+
+def _policy(ledger: Ledger, hearing: Hearing, named: Policy | None) -> Policy | None:
+    return named if isinstance(hearing.what, Submit) else ledger.policy
+
+
+def _of_note(event: AnyEvent) -> dict[str, object]:
+    """Return what the log line of an event says besides: nothing that a person or a model wrote."""
+    refusal = getattr(event, "refusal", None)
+    error = getattr(event, "error", None)
+    said: dict[str, object] = {}
+    if refusal is not None:
+        said["rule"] = str(refusal.rule)
+    if error is not None:
+        said["error"] = error.code
+    return said
+
+

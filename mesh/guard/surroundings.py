@@ -1,0 +1,192 @@
+"""What a verdict rests on besides the request's log, kept current from CONF and the clock.
+
+A guard holds copies of the fleet, the policies, the prices and the breakers. Each write to CONF is
+followed by a wake-up; since a wake-up can be lost, everything is read again now and then.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from mesh.bus.connection import Bus
+from mesh.bus.roles import CONF_CHANGED, GET
+from mesh.bus.wire import Incoming
+from mesh.errors import BusError, NoResponders, OutcomeUnknown
+from protocol import subjects
+from protocol.control import resolves_to
+from protocol.decide import target_of
+from protocol.fleet import AgentEntry, Fleet
+from protocol.ids import HUMAN, is_token
+from protocol.ledger import Ledger
+from protocol.messages import Hearing, Resolve, Submit
+from protocol.policy import Policy
+from protocol.world import Breaker, Grounds, World
+
+_log = structlog.get_logger(__name__)
+
+REFRESH_S = 30.0
+PING_S = 1.0
+_STATES: tuple[Breaker, ...] = ("closed", "open", "half_open")
+
+
+class _BreakerEntry(msgspec.Struct, frozen=True):
+    state: Breaker = "closed"
+
+
+class _FreezeEntry(msgspec.Struct, frozen=True):
+    frozen: bool = False
+
+
+def wall_clock_us() -> int:
+    """Return the time as events have it: UTC µs."""
+    return time.time_ns() // 1000
+
+
+def fresh_salt() -> str:
+    return os.urandom(16).hex()
+
+
+class Surroundings:
+    """The fleet, policies, prices and breakers as a guard knows them now.
+
+    `start` must be awaited before anything else; it returns once a fleet was read.
+    """
+
+    def __init__(
+        self, bus: Bus, *, clock: Callable[[], int] = wall_clock_us, salt: Callable[[], str] = fresh_salt
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._salt = salt
+        self._policies: dict[str, Policy | None] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._prices: dict[str, Any] | None = None
+        self._stale = asyncio.Event()
+        self.fleet = Fleet(name="", entry=HUMAN)
+        self.frozen = asyncio.Event()
+        """Set while the whole mesh is frozen."""
+
+    async def start(self) -> None:
+        await self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change)
+        while not await self._refresh():
+            _log.warning("fleet_missing", hint="run `mesh setup`")
+            await asyncio.sleep(1.0)
+
+    def _on_change(self, message: Incoming) -> None:
+        self._stale.set()
+
+    async def keep_current(self) -> None:
+        """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(REFRESH_S):
+                    await self._stale.wait()
+            except TimeoutError:
+                pass
+            self._stale.clear()
+            try:
+                await self._refresh()
+            except BusError as error:
+                _log.warning("conf_unreadable", code=error.code)
+                await asyncio.sleep(1.0)
+                self._stale.set()
+
+    async def _refresh(self) -> bool:
+        found = await self._get(subjects.FLEET)
+        if found is None:
+            return False
+        fleet = msgspec.json.decode(found.data, type=Fleet)
+        self.fleet = msgspec.structs.replace(fleet, revision=int(found.headers["Nats-Sequence"]))
+        self._policies.clear()
+        prices = await self._get(subjects.PRICES)
+        self._prices = None if prices is None else msgspec.json.decode(prices.data)
+        freeze = await self._get(subjects.FREEZE)
+        frozen = freeze is not None and msgspec.json.decode(freeze.data, type=_FreezeEntry).frozen
+        if frozen != self.frozen.is_set():
+            _log.warning("mesh_frozen" if frozen else "mesh_thawed")
+        (self.frozen.set if frozen else self.frozen.clear)()
+        entries = await asyncio.gather(*(self._get(subjects.breaker(name)) for name in self.fleet.agents))
+        self._breakers = {
+            name: msgspec.json.decode(entry.data, type=_BreakerEntry).state
+            for name, entry in zip(self.fleet.agents, entries, strict=True)
+            if entry is not None
+        }
+        return True
+
+    async def _get(self, subject: str) -> Incoming | None:
+        message = await self._bus.request(f"{GET}CONF.{subject}")
+        return None if message.status == 404 else message
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def role_of(self, name: str) -> Any:
+        """Return what the fleet file says `name` is."""
+        fleet = self.fleet
+        if name in fleet.agents:
+            return "agent"
+        if name in fleet.clients:
+            return "client"
+        if name in fleet.operators:
+            return "operator"
+        return "viewer" if name in fleet.viewers else "nobody"
+
+    def now(self) -> int:
+        return self._clock()
+
+    async def policy(self, name: str) -> Policy | None:
+        """Return the policy of that name; None if there is none. Raises BusError."""
+        if not is_token(name):
+            return None
+        if name not in self._policies:
+            found = await self._get(subjects.policy(name))
+            self._policies[name] = None if found is None else msgspec.json.decode(found.data, type=Policy)
+        return self._policies[name]
+
+    async def world_for(self, ledger: Ledger, hearing: Hearing) -> World:
+        """Return the world for judging one message."""
+        what = hearing.what
+        target: str | None
+        if isinstance(what, Submit):
+            target = what.to or self.fleet.entry
+        elif isinstance(what, Resolve):
+            target = resolves_to(ledger, what)
+        else:
+            target = target_of(ledger, hearing)
+        policy = await self.policy(what.policy) if isinstance(what, Submit) else None
+        grounds = Grounds(
+            fleet=self.fleet.revision,
+            sender=self.fleet.agents.get(hearing.sender),
+            target=self._entry(target),
+            human=self.fleet.human,
+            breaker=self._breakers.get(target, "closed") if target is not None else "closed",
+            longest_s=self.fleet.log_max_age_s / 2 if isinstance(what, Submit) else None,
+        )
+        prices = self._prices if isinstance(what, Submit) else None
+        return World(now=self._clock(), salt=self._salt(), grounds=grounds, policy=policy, prices=prices)
+
+    def _entry(self, name: str | None) -> AgentEntry | None:
+        return None if name is None else self.fleet.agents.get(name)
+
+    def world_for_due(self, served: bool | None) -> World:
+        """Return the world for what comes by itself."""
+        grounds = Grounds(fleet=self.fleet.revision, human=self.fleet.human, served=served)
+        return World(now=self._clock(), salt=self._salt(), grounds=grounds)
+
+    async def is_served(self, agent: str) -> bool:
+        """Say whether any instance of `agent` runs.
+
+        Nobody listening is known at once. Somebody who listens and is silent counts as there: what
+        they hold is for the turn's own time to end.
+        """
+        try:
+            await self._bus.request(f"$SRV.PING.{agent}", timeout_s=PING_S)
+        except NoResponders:
+            return False
+        except OutcomeUnknown:
+            return True
+        return True
