@@ -315,7 +315,7 @@ class _Verdict:
             self.turn.agent if left else NOBODY,
             move=self.move,
             refusal=refusal,
-            work=next_round(self.turn, past) if left else None,
+            work=next_round(self.turn, past, self.proposal.report) if left else None,
         )
 
     def _suspended(self, move: Ask) -> AnyEvent:

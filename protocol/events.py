@@ -61,6 +61,8 @@ class Work(Part, frozen=True, kw_only=True):
     withheld: Withheld | None = None
     past: tuple[Past, ...] = ()
     """The rounds before this one, in order."""
+    reported: Report = Report()
+    """What the rounds before this one reported, summed up: the next report begins with it."""
     continues: TurnId | None = None
     """The turn whose journal and effect keys this one takes up again."""
 

@@ -5,17 +5,19 @@ from msgspec.structs import replace
 from protocol.events import Past, Work
 from protocol.ids import derive
 from protocol.ledger import Turn
-from protocol.messages import Failure
+from protocol.messages import Failure, Report
 from protocol.policy import Policy
 
 
-def next_round(turn: Turn, past: Past | None) -> Work:
+def next_round(turn: Turn, past: Past | None, report: Report | None = None) -> Work:
     """Return a turn's work for its next round: the same handoff, and how the last round ended.
 
-    `past` is None where the ledger has taken that in already (a failure is an event of its own).
+    Args:
+        past: None where the ledger has taken that in already (a failure is an event of its own).
+        report: the newest, where it comes with the very proposal that is being judged.
     """
     ended = turn.past if past is None else (*turn.past, past)
-    return replace(turn.work, round=turn.round + 1, past=ended)
+    return replace(turn.work, round=turn.round + 1, past=ended, reported=report or turn.report)
 
 
 def retry_at(turn: Turn, error: Failure, policy: Policy, now: int, cause: str) -> int | None:

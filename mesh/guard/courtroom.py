@@ -53,7 +53,9 @@ class Contended(MeshError):
 class Courtroom:
     """Judges requests, one at a time each, any number at once."""
 
-    def __init__(self, bus: Bus, log: EventLog, surroundings: Surroundings, cache: Cache | None = None) -> None:
+    def __init__(
+        self, bus: Bus, log: EventLog, surroundings: Surroundings, cache: Cache | None = None
+    ) -> None:
         self._bus = bus
         self._log = log
         self._around = surroundings
@@ -124,14 +126,18 @@ class Courtroom:
     async def _session(
         self, docket: Docket, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
     ) -> Ruling:
+        ruling: Ruling = Late("", 0, docket.ledger.status)
+        if self._around.frozen.is_set():
+            # Only control messages come here then. They append their own event and nothing else; what
+            # is due is for the timers that wait in their queue until the thaw.
+            return ruling if hearing is None else await self._rule(docket, hearing, headers)
         what = _what(hearing)
         deciding = (what.turn, what.round) if isinstance(what, MoveProposed) else None
-        await self._finish(docket, request, deciding)
-        ruling: Ruling = Late("", 0, docket.ledger.status)
+        await self._finish(docket, deciding)
         if hearing is not None:
             ruling = await self._rule(docket, hearing, headers)
             if isinstance(ruling, Decided):
-                await self._finish(docket, request, None)
+                await self._finish(docket, None)
         await self._arm(docket, request)
         return ruling
 
@@ -149,7 +155,7 @@ class Courtroom:
             if not isinstance(event, FactsWithheld):
                 return Decided(event)
 
-    async def _finish(self, docket: Docket, request: str, deciding: tuple[str, int] | None) -> None:
+    async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> None:
         """Append every consequence that is due, one at a time."""
         ledger = docket.ledger
         while ledger.is_open:
@@ -216,5 +222,3 @@ def _of_note(event: AnyEvent) -> dict[str, object]:
     if error is not None:
         said["error"] = error.code
     return said
-
-

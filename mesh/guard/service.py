@@ -7,6 +7,7 @@ come again. Fail closed: nothing is decided on a log that cannot be read.
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -86,7 +87,7 @@ class Guard:
                 for partition in range(subjects.PARTITIONS)
             ]
             for puller in self._pullers[stream]:
-                await puller.start()
+                puller.start()
         _log.info("guard_ready", identity=self._identity, fleet=self._around.fleet.name)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._around.keep_current())
@@ -99,22 +100,23 @@ class Guard:
 
     async def _follow_freeze(self) -> None:
         """Stop taking proposals and timers while the mesh is frozen; control messages go on."""
-        frozen = self._around.frozen
         while True:
-            await frozen.wait()
+            await self._around.frozen.wait()
             for stream in ("PROP", "TIMER"):
                 for puller in self._pullers[stream]:
                     puller.pause()
-            while frozen.is_set():
-                await asyncio.sleep(0.2)
+            await self._around.thawed.wait()
             for stream in ("PROP", "TIMER"):
                 for puller in self._pullers[stream]:
                     puller.resume()
 
-    async def drain(self, timeout_s: float) -> None:
-        """Take nothing more and finish what is in hand."""
+    async def drain(self, grace_s: float) -> None:
+        """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
         pullers = [puller for listed in self._pullers.values() for puller in listed]
-        await asyncio.gather(*(puller.drain(timeout_s) for puller in pullers))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await asyncio.gather(*(puller.drain() for puller in pullers))
+        await asyncio.gather(*(puller.close() for puller in pullers))
         _log.info("guard_drained", decided=self.decided, dead=self.dead)
 
     # --- messages ---------------------------------------------------------------------------------
@@ -136,7 +138,9 @@ class Guard:
             except Exception:
                 _log.exception("guard_failed", subject=message.subject, delivered=message.delivered)
                 if message.delivered >= GIVE_UP_AFTER:
-                    await self._bury(message, Objection("guard.failed", "the guard itself failed on this message"))
+                    await self._bury(
+                        message, Objection("guard.failed", "the guard itself failed on this message")
+                    )
                 else:
                     message.nak(_AGAIN_S)
 
@@ -178,7 +182,9 @@ class Guard:
             await self._bury(message, objection)
             return
         cause = control_cause(request, sender, control.id)
-        await self._hear(message, Hearing(request, AgentName(sender), control, cause, self._around.role_of(sender)))
+        await self._hear(
+            message, Hearing(request, AgentName(sender), control, cause, self._around.role_of(sender))
+        )
 
     async def _on_fire(self, message: Message) -> None:
         await self._courtroom.look(subjects.parse_fire(message.subject))
@@ -200,7 +206,7 @@ class Guard:
 
     def _may_have_overtaken(self, message: Message, hearing: Hearing, ruling: Objection) -> bool:
         is_control = not hasattr(hearing.what, "report") and not isinstance(hearing.what, Submit)
-        waited_s = (self._around.now() - message.stored_at) / 1e6
+        waited_s = (self._around.now() - message.stored_us) / 1e6
         return ruling.code == UNKNOWN_REQUEST and is_control and waited_s < OVERTAKEN_S
 
     # --- checks before anything is read -----------------------------------------------------------
@@ -248,8 +254,8 @@ class Guard:
             return
         self.dead += 1
         _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
-        error = notices.NoticeError(code=objection.code, detail=objection.detail)
-        await self._notify(sender, request, error=error)
+        reason = notices.NoticeError(code=objection.code, detail=objection.detail)
+        await self._notify(sender, request, error=reason)
         message.ack()
 
     async def _tell_late(self, hearing: Hearing, late: Late) -> None:

@@ -70,6 +70,9 @@ class Surroundings:
         self.fleet = Fleet(name="", entry=HUMAN)
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
+        self.thawed = asyncio.Event()
+        """Set while it is not."""
+        self.thawed.set()
 
     async def start(self) -> None:
         await self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change)
@@ -109,7 +112,9 @@ class Surroundings:
         frozen = freeze is not None and msgspec.json.decode(freeze.data, type=_FreezeEntry).frozen
         if frozen != self.frozen.is_set():
             _log.warning("mesh_frozen" if frozen else "mesh_thawed")
-        (self.frozen.set if frozen else self.frozen.clear)()
+        now, before = (self.frozen, self.thawed) if frozen else (self.thawed, self.frozen)
+        before.clear()
+        now.set()
         entries = await asyncio.gather(*(self._get(subjects.breaker(name)) for name in self.fleet.agents))
         self._breakers = {
             name: msgspec.json.decode(entry.data, type=_BreakerEntry).state

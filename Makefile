@@ -1,0 +1,68 @@
+# Everything a contributor runs. Needs Python 3.11 or newer with pip, and nothing else: the targets make
+# their own .venv from the pinned, hashed set in constraints.txt, and make it again when that changes.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ENV    := $(VENV)/.made
+
+# Nothing here depends on what the caller's shell has activated.
+unexport PYTHONPATH VIRTUAL_ENV
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--quiet --custom-compile-command "make constraints"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lint types imports bench schema constraints clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(ENV) ## Run the sample requests through guard and agents on this machine, then stop
+	@$(BIN)/mesh demo
+
+test: $(ENV) ## Run the whole test suite; ARGS='-k cycle' passes arguments on
+	@$(BIN)/pytest $(ARGS)
+
+check: format lint types imports ## Formatting, lint, types, import contracts; make -k check goes on after a failure
+
+format: $(ENV)
+	@$(BIN)/ruff format --check .
+
+lint: $(ENV)
+	@$(BIN)/ruff check .
+
+types: $(ENV)
+	@$(BIN)/mypy
+
+imports: $(ENV)
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(ENV) ## Measure this machine
+	@$(BIN)/mesh bench
+
+schema: $(ENV) ## Write the JSON schemas of the wire contract into protocol/schema/
+	@$(BIN)/mesh schema export --out protocol/schema
+
+constraints: $(ENV) ## Pin the dependencies anew: UPGRADE=1 moves them to their newest versions
+	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --group dev --all-extras --output-file constraints.txt
+	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group build --all-extras \
+		--output-file deploy/requirements.txt
+
+clean: ## Remove the environment and everything generated
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The system's pip fills the environment, so that a Python without ensurepip will do; pip itself is pinned.
+$(ENV): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "make: $(PYTHON) is not Python 3.11 or newer; name one with: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv --without-pip $(VENV) || { \
+		echo "make: $(PYTHON) cannot make a virtual environment; install its venv module (Debian: python3-venv)" >&2; exit 1; }
+	@if $(PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(PYTHON) -m pip --python $(BIN)/python"; \
+	elif $(BIN)/python -m ensurepip >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
+	else echo "make: $(PYTHON) has neither pip nor ensurepip; install one (Debian: python3-pip)" >&2; exit 1; fi; \
+	$$pip install -qq --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --no-index -e .
+	@touch $@

@@ -1,0 +1,114 @@
+"""An agent: a plain async function from a turn to a move, with what others may know about it."""
+
+import importlib
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesh.errors import MeshError
+from protocol.ids import is_name
+
+if TYPE_CHECKING:
+    from mesh.agent.tools import Tool
+    from mesh.agent.turn import Turn
+    from protocol.messages import Move
+
+    Handler = Callable[[Turn], Awaitable[Move]]
+
+
+class AgentNotFound(MeshError):
+    """`MODULE:NAME` leads to no agent."""
+
+    code = "agent.not_found"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A handler and its card. Call it with a turn to run the handler."""
+
+    name: str
+    handler: "Handler"
+    version: str = "0"
+    description: str = ""
+    prompt_version: str = ""
+    tools: "tuple[Tool, ...]" = ()
+    concurrency: int = 8
+    """Turns that one process works on at once."""
+
+    async def __call__(self, turn: "Turn") -> "Move":
+        return await self.handler(turn)
+
+
+def agent(
+    *,
+    name: str | None = None,
+    version: str = "0",
+    description: str = "",
+    prompt_version: str = "",
+    tools: "Sequence[Tool]" = (),
+    concurrency: int = 8,
+) -> "Callable[[Handler], Agent]":
+    """Make an async function an agent.
+
+    Args:
+        name: as in the fleet file; the function's own name by default, or its module's where the
+            function is called `agent`.
+        version, prompt_version: for the card; a turn that is journaled is bound to `version`.
+        concurrency: turns that one process works on at once.
+
+    Raises ValueError for a name that cannot be one.
+    """
+
+    def make(handler: "Handler") -> Agent:
+        return Agent(
+            name=checked_name(name or default_name(handler)),
+            handler=handler,
+            version=version,
+            description=description or _first_line(handler.__doc__),
+            prompt_version=prompt_version,
+            tools=tuple(tools),
+            concurrency=concurrency,
+        )
+
+    return make
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]
+
+
+def default_name(handler: Any) -> str:
+    """Return the name of an agent that names none."""
+    own = str(getattr(handler, "__name__", "agent"))
+    chosen = handler.__module__.rpartition(".")[2] if own == "agent" else own
+    return chosen.replace("_", "-")
+
+
+def checked_name(name: str) -> str:
+    if not is_name(name):
+        raise ValueError(f"not an agent's name: {name!r}; 1 to 24 of a-z 0-9 -")
+    return name
+
+
+def load(reference: str) -> Agent:
+    """Return the agent at `MODULE:NAME`, or `MODULE` for one called `agent`; a function will do.
+
+    The working directory is searched first, as Python itself does for a script. Raises AgentNotFound.
+    """
+    module_name, _, attribute = reference.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute or "agent")
+    except ModuleNotFoundError as missing:
+        raise AgentNotFound(f"no module {missing.name!r} (for {reference!r})") from missing
+    except AttributeError as missing:
+        raise AgentNotFound(f"{module_name} has no {attribute or 'agent'!r}") from missing
+    if isinstance(found, Agent):
+        return found
+    if callable(found):
+        return agent()(found)
+    raise AgentNotFound(f"{reference!r} is neither an agent nor an async function")

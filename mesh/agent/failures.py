@@ -1,0 +1,56 @@
+"""What a handler raises to say how it failed. Anything else that it raises is a bug, and says so."""
+
+from typing import ClassVar
+
+from mesh.errors import MeshError
+from protocol.messages import Failure
+
+
+class TurnError(MeshError):
+    """Root of what a handler may raise. `str(error)` goes on the bus: keep it a safe sentence."""
+
+    code: ClassVar[str] = "turn.error"
+
+
+class Retry(TurnError):
+    """This round failed and the next may not: the guard tries again, with backoff.
+
+    Args:
+        after_s: not before so many seconds; the guard's own backoff if None.
+    """
+
+    code: ClassVar[str] = "retry"
+
+    def __init__(self, message: str = "", *, after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+class Permanent(TurnError):
+    """No further round can help: the turn escalates at once."""
+
+    code: ClassVar[str] = "permanent"
+
+
+class ActionNotAllowed(Permanent):
+    """The turn's constraints do not allow this tool."""
+
+    code: ClassVar[str] = "action_not_allowed"
+
+
+class Superseded(TurnError):
+    """The turn was ended by somebody else; there is nothing left to propose."""
+
+    code: ClassVar[str] = "superseded"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
+    match error:
+        case Retry(after_s=after_s):
+            return Failure(code=Retry.code, message=str(error), retry_after_s=after_s)
+        case Permanent():
+            return Failure(code=error.code, message=str(error), permanent=True)
+        case MeshError():
+            return Failure(code=error.code, message="the runtime could not go on")
+    return Failure(code="bug", message=f"the handler raised {type(error).__name__}")

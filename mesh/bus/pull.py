@@ -1,0 +1,301 @@
+"""Continuous pulling: work comes in as fast as slots are free, and never faster.
+
+Two rules. What is requested and what is in hand together never exceed `slots`, because a message that
+waits in our memory is one that nobody else can take. And a pull ends, at the server, before a lease
+does: a frozen process would otherwise be given again and again what it had just lost.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from mesh.bus.connection import Bus
+from mesh.bus.roles import NEXT
+from mesh.bus.streams import NS
+from mesh.bus.wire import Incoming
+from mesh.errors import MeshError
+
+_log = structlog.get_logger(__name__)
+
+_GRACE_S = 1.5
+_PAUSED_NAK_S = 1.0
+_QUIET_STATUSES = (404, 408)
+"""Nothing there, time is up: how every idle pull ends."""
+_BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
+"""Something about the consumer or its leader changed; nobody leads; we asked for something wrong."""
+
+
+class Message:
+    """One delivery. It holds a slot until its handler ends or `done` is called, whichever is first."""
+
+    __slots__ = ("_ack", "_incoming", "_puller", "_taken")
+
+    def __init__(self, puller: "Puller", incoming: Incoming) -> None:
+        self._puller = puller
+        self._incoming = incoming
+        self._ack: list[str] | None = None
+        self._taken = True
+
+    @property
+    def subject(self) -> str:
+        """The subject under which the message is stored."""
+        return self._incoming.subject
+
+    @property
+    def data(self) -> bytes:
+        return self._incoming.data
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._incoming.headers
+
+    @property
+    def _tokens(self) -> list[str]:
+        """`$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`"""
+        if self._ack is None:
+            self._ack = self._incoming.reply.split(".")
+        return self._ack
+
+    @property
+    def delivered(self) -> int:
+        """How often it was delivered, this time included."""
+        return int(self._tokens[4])
+
+    @property
+    def stream_seq(self) -> int:
+        return int(self._tokens[5])
+
+    @property
+    def stored_us(self) -> int:
+        """When it was stored: UTC µs."""
+        return int(self._tokens[7]) // 1000
+
+    @property
+    def pending(self) -> int:
+        """How many messages of this consumer were waiting behind it."""
+        return int(self._tokens[8])
+
+    def ack(self) -> bool:
+        """It is done for good. False without a connection: it will come again."""
+        return self._say(b"")
+
+    async def ack_sync(self, timeout_s: float = 5.0) -> None:
+        """It is done for good, and the server has noted it. Raises as `Bus.request`."""
+        await self._puller.bus.request(self._incoming.reply, b"+ACK", timeout_s=timeout_s)
+
+    def nak(self, delay_s: float = 0.0) -> bool:
+        """Deliver it again, to anybody, after `delay_s`."""
+        if delay_s <= 0:
+            return self._say(b"-NAK")
+        return self._say(b'-NAK {"delay": %d}' % int(delay_s * NS))
+
+    def in_progress(self) -> bool:
+        """Extend the lease by the consumer's ack wait from now."""
+        return self._say(b"+WPI")
+
+    def term(self, reason: str = "") -> bool:
+        """Never deliver it again, to nobody."""
+        return self._say(f"+TERM {reason}".strip().encode())
+
+    def done(self) -> None:
+        """Free the slot before the handler ends. Idempotent; acknowledges nothing."""
+        if self._taken:
+            self._taken = False
+            self._puller._slot_free()
+
+    def _say(self, what: bytes) -> bool:
+        return self._puller.bus.send(self._incoming.reply, what)
+
+
+Handler = Callable[[Message], Awaitable[None]]
+
+
+class Puller:
+    """Pulls from one durable consumer and runs `on_message` for each message, as a task of its own.
+
+    A handler acknowledges by itself. What it raises is logged with its traceback; the message is then
+    delivered again when its lease ends.
+
+    Args:
+        slots: most messages requested or in hand at any time.
+        expires_s: how long one pull waits at the server; less than the consumer's ack wait.
+        heartbeat_s: ask the server for signs of life while a pull waits. A pull that ends within a few
+            seconds is one itself, so that None is right there.
+        group, priority: of a consumer with prioritized groups; 0 is served before 9.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        consumer: str,
+        on_message: Handler,
+        *,
+        slots: int,
+        expires_s: float,
+        heartbeat_s: float | None = None,
+        group: str | None = None,
+        priority: int | None = None,
+    ) -> None:
+        if slots < 1:
+            raise ValueError("a puller needs a slot")
+        self.bus = bus
+        self.slots = slots
+        self.in_hand = 0
+        """Messages whose handlers run and have not said `done`."""
+        self.requested = 0
+        """Messages that the server may still send."""
+        self._name = f"{stream}/{consumer}"
+        self._subject = f"{NEXT}{stream}.{consumer}"
+        self._stream, self._consumer = stream, consumer
+        self._on_message = on_message
+        self._silence_s = (2.5 * heartbeat_s if heartbeat_s else expires_s) + _GRACE_S
+        self._body: dict[str, object] = {"expires": int(expires_s * NS)}
+        if heartbeat_s:
+            self._body["idle_heartbeat"] = int(heartbeat_s * NS)
+        if group is not None:
+            self._body["group"] = group
+        if priority is not None:
+            self._body["priority"] = priority
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closers: list[Callable[[], object]] = []
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+        self._troubled = False
+        self._started = self._paused = self._stopped = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to pull. It goes on over reconnects until `drain` or `close`."""
+        if self._started:
+            raise ValueError("this puller was started before")
+        self._started = True
+        self._loop = asyncio.get_running_loop()
+        self._closers = [
+            self.bus.deliver(self._stream, self._consumer, self._on_delivery),
+            self.bus.on_back(self._start_over),
+        ]
+        self._inbox = self.bus.open_inbox(self._on_status)
+        self._closers.append(self._inbox.close)
+        self._start_over()
+        self._watch()
+
+    def pause(self) -> None:
+        """Ask for no more. What the server still sends goes back to it, to come again a second later."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._started:
+            self._pull()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    async def drain(self) -> None:
+        """Ask for no more and wait for the handlers that run. What still comes goes back at once."""
+        self._stopped = True
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    async def close(self) -> None:
+        """Stop, and cancel the handlers that run. Idempotent."""
+        self._stopped = True
+        for close in self._closers:
+            close()
+        self._closers.clear()
+        for timer in (self._watchdog, self._retry):
+            if timer is not None:
+                timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        """Ask for as much as slots are free, unless so little that it can wait."""
+        free = self.slots - self.in_hand - self.requested
+        if free < 1 or self._paused or self._stopped or self._retry is not None:
+            return
+        if self.requested and free * 2 < self.slots:
+            return  # some are on their way anyhow; a request each would cost more than it brings
+        body = msgspec.json.encode({"batch": free, **self._body})
+        if self.bus.send(self._subject, body, reply=self._inbox.subject):
+            self.requested += free
+
+    def _start_over(self) -> None:
+        """Forget what was asked for: with the connection or the leader, the pulls are gone too."""
+        self.requested = 0
+        self._heard_at = self._loop.time()
+        self._pull()
+
+    def _watch(self) -> None:
+        """Start over when neither messages nor the ends of pulls have come for too long."""
+        if self.requested and self._loop.time() - self._heard_at > self._silence_s:
+            _log.info("pull_silent", consumer=self._name)
+            self._start_over()
+        elif not self.requested:
+            self._pull()
+        self._watchdog = self._loop.call_later(self._silence_s / 2, self._watch)
+
+    def _again_later(self, delay_s: float) -> None:
+        if self._retry is None:
+            self._retry = self._loop.call_later(delay_s, self._retry_now)
+
+    def _retry_now(self) -> None:
+        self._retry = None
+        self._pull()
+
+    def _slot_free(self) -> None:
+        self.in_hand -= 1
+        self._pull()
+
+    # --- hearing ----------------------------------------------------------------------------------
+
+    def _on_status(self, message: Incoming) -> None:
+        self._heard_at = self._loop.time()
+        status = message.status
+        if status == 100:
+            return
+        unsent = message.headers.get("Nats-Pending-Messages")
+        # An end without a number is the end of everything asked for: nobody was there to take it.
+        self.requested = max(0, self.requested - int(unsent)) if unsent else 0
+        if status in _QUIET_STATUSES:
+            self._troubled = False
+            self._pull()
+            return
+        if not self._troubled:
+            self._troubled = True
+            _log.warning("pull_refused", consumer=self._name, status=status, description=message.description)
+        self._again_later(_BACKOFF_S.get(status, 0.25))
+
+    def _on_delivery(self, incoming: Incoming) -> None:
+        self._heard_at = self._loop.time()
+        self._troubled = False
+        self.requested = max(0, self.requested - 1)
+        message = Message(self, incoming)
+        if self._paused or self._stopped or self.in_hand >= self.slots:
+            # Over what was asked for: a pull from before a break is still alive at the server.
+            message.nak(_PAUSED_NAK_S if self._paused else 0.0)
+            self._pull()
+            return
+        self.in_hand += 1
+        task = self._loop.create_task(self._handle(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            await self._on_message(message)
+        except MeshError as error:
+            _log.warning("handler_failed", consumer=self._name, code=error.code, exc_info=True)
+        except Exception:
+            _log.exception("handler_failed", consumer=self._name)
+        finally:
+            message.done()

@@ -1,0 +1,69 @@
+"""The alarm clock: one message schedule for each request, at its earliest due time.
+
+The server keeps the schedule and delivers it into the request's own partition when it is due. When it
+has fired it is gone, and the next one is armed after sequence 0 again.
+"""
+
+import base64
+import datetime as dt
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.log import CONFLICTS
+from mesh.errors import ApiError, PublishRefused, SequenceConflict
+from protocol.subjects import timer_at, timer_fire
+
+_NO_MESSAGE = 10037
+
+
+class _Alarm(msgspec.Struct, frozen=True):
+    at: int
+
+
+async def arm(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
+    """Let the request's alarm go off at `at_us` (UTC µs; at once if that is past).
+
+    Args:
+        after: sequence of the schedule that this one replaces, 0 when none stands; None replaces any.
+
+    Returns the new schedule's sequence. Raises SequenceConflict when another one stands (look at
+    `standing`, decide again), and as `Bus.publish_durable`; arming once more is harmless.
+    """
+    headers = {
+        "Nats-Expected-Stream": "TIMER",
+        "Nats-Schedule": f"@at {rfc3339(at_us)}",
+        "Nats-Schedule-Target": timer_fire(request),
+    }
+    if after is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(after)
+    body = msgspec.json.encode(_Alarm(at_us))
+    try:
+        return (await bus.publish_durable(timer_at(request), body, headers)).seq
+    except PublishRefused as refused:
+        if after is not None and refused.err_code in CONFLICTS:
+            raise SequenceConflict(request, after) from None
+        raise
+
+
+async def standing(bus: Bus, request: str) -> tuple[int, int] | None:
+    """Return sequence and due time (UTC µs) of the request's schedule; None when none stands."""
+    try:
+        got = await bus.api("STREAM.MSG.GET.TIMER", {"last_by_subj": timer_at(request)})
+    except ApiError as error:
+        if error.err_code == _NO_MESSAGE:
+            return None
+        raise
+    message = got["message"]
+    return message["seq"], due_of(base64.b64decode(message["data"]))
+
+
+def due_of(body: bytes) -> int:
+    """Return the due time (UTC µs) in a schedule, or in what it fired."""
+    return msgspec.json.decode(body, type=_Alarm).at
+
+
+def rfc3339(at_us: int) -> str:
+    """Return UTC µs as the server reads times."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,190 @@
+"""The NATS protocol on the hot path: bytes in, callbacks out; calls in, bytes out.
+
+`Wire` is nats-py's client (connecting, credentials, TLS, reconnecting, keep-alive are all its work) with
+two things replaced: reading hops over messages by their stated length and calls a *sink* at once, and
+writing joins everything of one pass of the event loop into one system call. nats-py's own paths start a
+task, a queue and several regular expressions for each message.
+
+A sink runs inside the read loop. It must not block and must not raise; what it raises is logged.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+from nats.errors import ProtocolError
+
+_log = structlog.get_logger(__name__)
+
+_M, _H = ord("M"), ord("H")
+_HEADER = b"NATS/1.0"
+_DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
+FULL_BYTES = 1 << 20
+"""Unsent bytes above which `publish` waits for the socket."""
+
+
+class Incoming:
+    """One message as it came. Headers are parsed when somebody asks."""
+
+    __slots__ = ("data", "head", "reply", "subject")
+
+    def __init__(self, subject: str, reply: str, head: bytes, data: bytes) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.head = head
+        self.data = data
+
+    @property
+    def status(self) -> int:
+        """The status of an answer without content (404, 408, 503 …); 0 for a message."""
+        text = self.head[9:12]
+        return int(text) if text.isdigit() else 0
+
+    @property
+    def description(self) -> str:
+        """The words after a status."""
+        return self.head[12 : self.head.find(b"\r\n")].strip().decode() if self.head else ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found = {}
+        for line in self.head.split(b"\r\n")[1:]:
+            name, colon, value = line.partition(b":")
+            if colon:
+                found[name.decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
+        return found
+
+
+Sink = Callable[[Incoming], None]
+
+
+def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:
+    """Return the bytes that publish one message. Raises ValueError for what could break the framing."""
+    if not subject or not subject.isprintable() or " " in subject or " " in reply or not reply.isprintable():
+        raise ValueError(f"not a subject: {subject!r}, {reply!r}")
+    if not headers:
+        return f"PUB {subject} {reply} {len(data)}\r\n".encode() + data + b"\r\n"
+    lines = []
+    for name, value in headers.items():
+        if not name or not name.isprintable() or ":" in name or " " in name or "\r" in value or "\n" in value:
+            raise ValueError(f"not a header: {name!r}")
+        lines.append(f"{name}: {value}\r\n")
+    head = f"NATS/1.0\r\n{''.join(lines)}\r\n".encode()
+    sizes = f"{len(head)} {len(head) + len(data)}"
+    return f"HPUB {subject} {reply} {sizes}\r\n".encode() + head + data + b"\r\n"
+
+
+class Wire(Client):
+    """nats-py's client with a short way in and out."""
+
+    def __init__(self, on_denied: Callable[[str, str], None]) -> None:
+        """`on_denied(operation, subject)` hears of each permission violation."""
+        super().__init__()
+        self.sinks: dict[int, Sink] = {}
+        self.on_denied = on_denied
+        self._ps: Any = Scanner(self)
+        self._out: list[bytes] = []
+        self._flushing = False
+
+    def write(self, chunk: bytes) -> None:
+        """Queue bytes for the end of this pass of the loop. They are dropped if the connection is."""
+        self._out.append(chunk)
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += len(chunk)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._write_out)
+
+    def _write_out(self) -> None:
+        self._flushing = False
+        chunks, self._out = self._out, []
+        if self.is_connected and self._transport is not None:
+            self._transport.write(b"".join(chunks))
+
+    async def drained(self) -> None:
+        """Wait while too much is unsent."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None and writer.transport.get_write_buffer_size() > FULL_BYTES:
+            await writer.drain()
+
+    async def dispatch_error(self, text: str) -> None:
+        """Tell permission violations, which leave the connection standing, from everything else."""
+        denied = _DENIED.search(text)
+        if denied is not None:
+            self.on_denied(denied[1].lower(), denied[2])
+        else:
+            await self._process_err(text.strip("'").lower())
+
+
+class Scanner:
+    """Takes the place of nats-py's parser; it is fed whatever the socket gives."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._rest = b""
+        self._turn = 0
+
+    def reset(self) -> None:
+        """Forget what was read: a new connection begins."""
+        self._rest = b""
+        self._turn += 1
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Dispatch every whole message in what was read so far, and keep the rest."""
+        turn, buffer, position = self._turn, self._rest + data, 0
+        end = len(buffer)
+        while (line_end := buffer.find(b"\r\n", position)) >= 0:
+            if buffer[position] in (_M, _H):
+                position_after = self._message(buffer, position, line_end, end)
+                if position_after < 0:
+                    break
+                position = position_after
+                continue
+            line, position = buffer[position:line_end], line_end + 2
+            await self._control(line)
+            if turn != self._turn:
+                return
+        self._rest = buffer[position:]
+
+    def _message(self, buffer: bytes, position: int, line_end: int, end: int) -> int:
+        """Hand one message to its sink; return where the next begins, -1 if this one is not all there."""
+        words = buffer[position:line_end].split()
+        start = line_end + 2
+        stop = start + int(words[-1])
+        if stop + 2 > end:
+            return -1
+        if buffer[position] == _H:
+            body = start + int(words[-2])
+            reply = words[3] if len(words) == 6 else b""
+            head = buffer[start:body]
+        else:
+            body = start
+            reply = words[3] if len(words) == 5 else b""
+            head = b""
+        stats = self._wire.stats
+        stats["in_msgs"] += 1
+        stats["in_bytes"] += stop - body
+        sink = self._wire.sinks.get(int(words[2]))
+        if sink is not None:
+            try:
+                sink(Incoming(words[1].decode(), reply.decode(), head, buffer[body:stop]))
+            except Exception:
+                _log.exception("bus_sink_failed")
+        return stop + 2
+
+    async def _control(self, line: bytes) -> None:
+        word = line[:4].upper()
+        if word == b"PING":
+            await self._wire._process_ping()
+        elif word == b"PONG":
+            await self._wire._process_pong()
+        elif word == b"-ERR":
+            await self._wire.dispatch_error(line[4:].strip().decode("utf-8", "replace"))
+        elif word == b"INFO":
+            await self._wire._process_info(json.loads(line[4:]))
+        elif line[:3] != b"+OK":
+            raise ProtocolError("nats: unknown protocol")

@@ -1,0 +1,272 @@
+"""The client: submit a request, wait for its answer, follow it. Any number may share one name.
+
+A submit is done when JetStream has stored it. The answer is read by subject, under the client's own
+name, and only there is it true; a note merely says that looking is worth while. So a caller that
+missed every note finds the answer all the same, `POLL_S` later.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, ClassVar, NamedTuple, Self
+
+import msgspec
+import structlog
+
+from mesh.bus.connection import Bus, connect
+from mesh.bus.roles import GET
+from mesh.bus.wire import Incoming
+from mesh.errors import MeshError, OutcomeUnknown, Unreachable
+from mesh.notices import Notice
+from protocol import codec, events, subjects
+from protocol.handoff import Artifact, Constraints, Fact
+from protocol.ids import AgentName, RequestId, request_id
+from protocol.messages import Cancel, Control, Reply, Submit
+
+_log = structlog.get_logger(__name__)
+
+POLL_S = 1.0
+"""How long a caller without a note waits before it looks by itself."""
+_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_NOTICES = msgspec.json.Decoder(Notice)
+
+
+class SubmitRejected(MeshError):
+    """The guard could not take the message up at all; `reason` is the notice's code."""
+
+    code: ClassVar[str] = "client.rejected"
+
+    def __init__(self, request: str, reason: str, detail: str) -> None:
+        super().__init__(f"{request}: {reason}: {detail}")
+        self.request = request
+        self.reason = reason
+        self.detail = detail
+
+
+class Outcome(NamedTuple):
+    """How a request ended."""
+
+    request: RequestId
+    status: str
+    """`completed`, `refused`, `failed`, `expired` or `cancelled`."""
+    event: events.AnyEvent
+    """The last event; for a completed request, `event.answer`."""
+
+    @property
+    def answer(self) -> Any:
+        """The answer of a completed request; None for every other end."""
+        return self.event.answer if isinstance(self.event, events.RequestCompleted) else None
+
+    @property
+    def reason(self) -> str:
+        """Why a request has no answer, in one line; empty for one that has."""
+        match self.event:
+            case events.RequestRefused(refusal=refusal):
+                return f"{refusal.rule}: {refusal.detail}"
+            case events.RequestFailed(code=code, reason=reason):
+                return f"{code}: {reason}" if reason else code
+            case events.RequestCancelled(by=by, reason=reason):
+                return f"cancelled by {by}" + (f": {reason}" if reason else "")
+            case events.RequestExpired():
+                return "the request's deadline passed"
+        return ""
+
+
+class Question(NamedTuple):
+    """An ask that waits for this client's reply."""
+
+    request: RequestId
+    turn: str
+    round: int
+    question: str
+    schema: Mapping[str, Any] | None
+    expires_at: int
+    """UTC µs."""
+
+
+class Client:
+    """One client's connection. Made by `Client.connect`; `async with` closes it."""
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self._bus = bus
+        self.name = AgentName(name)
+        self._wakes: dict[str, set[asyncio.Event]] = {}
+        self._rejections: dict[str, SubmitRejected] = {}
+
+    @classmethod
+    async def connect(cls, url: str, *, name: str, seed: str | None = None, wait: bool = False) -> Self:
+        """Return a client. Raises Unreachable (unless `wait`) and AuthenticationFailed."""
+        return await cls.on(await connect(url, name=name, seed=seed, wait=wait), name)
+
+    @classmethod
+    async def on(cls, bus: Bus, name: str) -> Self:
+        """Return a client on a connection that is there already."""
+        client = cls(bus, name)
+        await bus.subscribe(f"mesh.note.{name}.*", client._on_note)
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._bus.close()
+
+    # --- submitting -------------------------------------------------------------------------------
+
+    def new_id(self) -> RequestId:
+        """Return a fresh request id of this client."""
+        return request_id(self.name, time.time_ns() // 1_000_000, os.urandom(10))
+
+    async def submit(
+        self,
+        text: str,
+        *,
+        to: str | None = None,
+        intent: str | None = None,
+        facts: Mapping[str, Any] | Iterable[Fact] = (),
+        artifacts: Iterable[Artifact] = (),
+        constraints: Constraints | None = None,
+        policy: str = "default",
+        conversation: str | None = None,
+        request: RequestId | None = None,
+    ) -> RequestId:
+        """Store a request and return its id; it will be decided, whatever dies from here on.
+
+        Args:
+            request: an id made earlier; the same id with the same content is the same request, so
+                that a caller may try again after an OutcomeUnknown.
+        """
+        named = facts.items() if isinstance(facts, Mapping) else None
+        submit = Submit(
+            text=text,
+            to=None if to is None else AgentName(to),
+            intent=intent,
+            facts=tuple(Fact(key=key, value=value) for key, value in named)
+            if named is not None
+            else tuple(facts),  # type: ignore[arg-type]  # not a mapping here
+            artifacts=tuple(artifacts),
+            constraints=constraints or Constraints(),
+            policy=policy,
+            conversation=conversation,
+        )
+        chosen = request or self.new_id()
+        await self._store(subjects.prop(self.name, chosen), codec.encode(submit))
+        return chosen
+
+    async def _store(self, subject: str, body: bytes) -> None:
+        """Store a message, again after an unknown outcome: what is stored twice is decided once."""
+        for pause in (*_AGAIN_S, None):
+            try:
+                await self._bus.publish_durable(subject, body)
+            except (OutcomeUnknown, Unreachable):
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def cancel(self, request: str, reason: str = "", *, by: str = "") -> None:
+        """Ask for a request of this client's own to be ended."""
+        await self.control(request, Cancel(id=os.urandom(8).hex(), by=by, reason=reason))
+
+    async def reply(self, question: Question, value: Any, *, by: str = "") -> None:
+        """Answer an ask."""
+        reply = Reply(id=os.urandom(8).hex(), by=by, turn=question.turn, round=question.round, value=value)  # type: ignore[arg-type]
+        await self.control(question.request, reply)
+
+    async def control(self, request: str, message: Control) -> None:
+        """Store a control message. What comes of it shows in the request."""
+        await self._store(subjects.ctl(self.name, request), codec.encode(message))
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def latest(self, request: str) -> events.AnyEvent | None:
+        """Return the last event addressed to this client in a request; None if there is none yet."""
+        message = await self._bus.request(f"{GET}LOG.{subjects.evt(self.name, request)}")
+        return None if message.status == 404 else codec.decode_event(message.data)
+
+    async def wait(
+        self,
+        request: RequestId,
+        *,
+        timeout_s: float | None = None,
+        on_question: Callable[[Question], Awaitable[Any]] | None = None,
+    ) -> Outcome:
+        """Return how a request ended.
+
+        Args:
+            on_question: called with each ask that is put to this client; what it returns is the reply.
+
+        Raises TimeoutError, and SubmitRejected when the guard said that it cannot take the request up.
+        """
+        wake = asyncio.Event()
+        self._wakes.setdefault(request, set()).add(wake)
+        answered: set[str] = set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    wake.clear()
+                    event = await self._look(request)
+                    if isinstance(event, events.Ended):
+                        return Outcome(request, events.type_of(event).partition(".")[2], event)
+                    if isinstance(event, events.TurnSuspended) and on_question and event.id not in answered:
+                        answered.add(event.id)
+                        question = _question(event)
+                        await self.reply(question, await on_question(question))
+                        continue
+                    if event is None and request in self._rejections:
+                        raise self._rejections[request]
+                    await _either(wake, POLL_S)
+        finally:
+            self._wakes[request].discard(wake)
+            if not self._wakes[request]:
+                del self._wakes[request]
+
+    async def _look(self, request: RequestId) -> events.AnyEvent | None:
+        try:
+            return await self.latest(request)
+        except (OutcomeUnknown, Unreachable):
+            return None  # the bus is away; the poll looks again
+
+    def _on_note(self, message: Incoming) -> None:
+        """Wake whoever waits for this request; remember a notice that it was never taken up."""
+        request = message.subject.rpartition(".")[2]
+        if message.data:
+            self._on_notice(message.data)
+        for wake in self._wakes.get(request, ()):
+            wake.set()
+
+    def _on_notice(self, data: bytes) -> None:
+        try:
+            notice = _NOTICES.decode(data)
+        except msgspec.MsgspecError:
+            return  # another client's reply subject can put anything here: a note is only ever a hint
+        if notice.error is not None:
+            _log.warning("notice", request=notice.request, code=notice.error.code, detail=notice.error.detail)
+            if len(self._rejections) >= 1000:
+                self._rejections.pop(next(iter(self._rejections)))
+            rejected = SubmitRejected(notice.request, notice.error.code, notice.error.detail)
+            self._rejections[notice.request] = rejected
+            for wake in self._wakes.get(notice.request, ()):
+                wake.set()
+
+
+async def _either(wake: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await wake.wait()
+    except TimeoutError:
+        pass
+
+
+def _question(event: events.TurnSuspended) -> Question:
+    return Question(
+        event.request, event.turn, event.round, event.ask.question, event.ask.schema, event.expires_at
+    )

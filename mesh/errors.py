@@ -1,0 +1,236 @@
+"""Errors of the bus and of the runtime. Their `code` is API; their text is not.
+
+    MeshError                              (protocol.errors)
+    ├── BusError
+    │   ├── Unreachable                    not connected: nothing was sent
+    │   ├── AuthenticationFailed           the bus does not know these credentials
+    │   ├── Denied                         the bus knows them, and they may not do this
+    │   ├── TooLarge                       more bytes than the bus takes: nothing was sent
+    │   ├── OutcomeUnknown                 it was sent, and nobody said what became of it
+    │   │   ├── NoResponders               nobody listens there, or nobody leads at the moment
+    │   │   ├── TimedOut                   no answer in time
+    │   │   └── Disconnected               the connection broke before the answer
+    │   └── ApiError                       JetStream answered with an error
+    │       └── PublishRefused             JetStream did not store a message, and says why
+    ├── LogError
+    │   ├── SequenceConflict               somebody else appended first: read again, decide again
+    │   └── LogUnreadable                  a request's events do not add up
+    ├── ProvisionError
+    │   ├── UnsafeChange                   would lose data or change what stored data means
+    │   └── NewerSchema                    laid out by a newer version of this software
+    └── ServerError
+        ├── ServerMissing                  no nats-server binary
+        ├── StoreInUse                     another server works on that store
+        ├── ServerMisconfigured            nats-server does not accept the configuration
+        └── ServerFailed                   it ended, or did not become ready
+
+Whoever catches `OutcomeUnknown` must look before it acts again. `Unreachable`, `Denied`, `TooLarge` and
+`ApiError` are certain: nothing was done.
+"""
+
+from typing import ClassVar
+
+from protocol.errors import Malformed, MeshError, ProtocolError, UnknownEvent
+
+
+class BusError(MeshError):
+    """Something between us and the bus."""
+
+    code: ClassVar[str] = "bus.error"
+
+
+class Unreachable(BusError):
+    """There is no connection to the bus; nothing was sent. Try again later."""
+
+    code: ClassVar[str] = "bus.unreachable"
+
+
+class AuthenticationFailed(BusError):
+    """The bus does not know these credentials. Trying again does not help."""
+
+    code: ClassVar[str] = "bus.authentication"
+
+
+class Denied(BusError):
+    """The role may not publish or subscribe there. Trying again does not help."""
+
+    code: ClassVar[str] = "bus.denied"
+
+    def __init__(self, operation: str, subject: str) -> None:
+        super().__init__(f"not allowed to {operation} {subject}")
+        self.operation = operation
+        self.subject = subject
+
+
+class TooLarge(BusError):
+    """A message over the server's `max_payload`; nothing was sent."""
+
+    code: ClassVar[str] = "bus.too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{size} bytes, the bus takes {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class OutcomeUnknown(BusError):
+    """What was sent may have been done or not: look before acting again."""
+
+    code: ClassVar[str] = "bus.outcome_unknown"
+
+
+class NoResponders(OutcomeUnknown):
+    """Nobody listens on that subject, or the stream has no leader at the moment."""
+
+    code: ClassVar[str] = "bus.no_responders"
+
+
+class TimedOut(OutcomeUnknown):
+    """No answer in time."""
+
+    code: ClassVar[str] = "bus.timed_out"
+
+
+class Disconnected(OutcomeUnknown):
+    """The connection broke while the answer was awaited."""
+
+    code: ClassVar[str] = "bus.disconnected"
+
+
+class ApiError(BusError):
+    """JetStream refused; `err_code` says why, the text does not."""
+
+    code: ClassVar[str] = "bus.api_error"
+
+    def __init__(self, subject: str, err_code: int, description: str) -> None:
+        super().__init__(f"{subject}: {description} ({err_code})")
+        self.subject = subject
+        self.err_code = err_code
+        self.description = description
+
+
+class PublishRefused(ApiError):
+    """JetStream did not store the message."""
+
+    code: ClassVar[str] = "bus.publish_refused"
+
+
+class LogError(MeshError):
+    """Something about the log of events."""
+
+    code: ClassVar[str] = "log.error"
+
+
+class SequenceConflict(LogError):
+    """The request's head is not where the caller believed it: read it again, decide again."""
+
+    code: ClassVar[str] = "log.sequence_conflict"
+
+    def __init__(self, request: str, after: int) -> None:
+        super().__init__(f"the head of {request} is not {after}")
+        self.request = request
+        self.after = after
+
+
+class LogUnreadable(LogError):
+    """A request's events could not be read up to its head; `str(error)` holds numbers only."""
+
+    code: ClassVar[str] = "log.unreadable"
+
+    def __init__(self, request: str, detail: str) -> None:
+        super().__init__(f"{request}: {detail}")
+        self.request = request
+
+
+class ProvisionError(MeshError):
+    """Streams and consumers are not, and were not made, what they should be."""
+
+    code: ClassVar[str] = "provision.error"
+
+
+class UnsafeChange(ProvisionError):
+    """A change that would lose data or change what stored data means; an admin must decide it."""
+
+    code: ClassVar[str] = "provision.unsafe_change"
+
+    def __init__(self, what: str, field: str, stands: object, wanted: object) -> None:
+        super().__init__(f"{what}: {field} is {stands!r} and cannot safely become {wanted!r}")
+        self.what = what
+        self.field = field
+        self.stands = stands
+        self.wanted = wanted
+
+
+class NewerSchema(ProvisionError):
+    """The streams were laid out by a newer version; this one must not touch them."""
+
+    code: ClassVar[str] = "provision.newer_schema"
+
+    def __init__(self, what: str, found: int, known: int) -> None:
+        super().__init__(f"{what} has schema {found}, this version knows {known}")
+        self.found = found
+        self.known = known
+
+
+class ServerError(MeshError):
+    """The embedded nats-server did not do what was asked; `log` holds its last lines."""
+
+    code: ClassVar[str] = "server.error"
+
+    def __init__(self, text: str, log: tuple[str, ...] = ()) -> None:
+        super().__init__("\n".join((text, *log)))
+        self.log = log
+
+
+class ServerMissing(ServerError):
+    """There is no nats-server binary beside the interpreter or on the PATH."""
+
+    code: ClassVar[str] = "server.missing"
+
+
+class StoreInUse(ServerError):
+    """Another server holds the store; two on one store would overwrite each other."""
+
+    code: ClassVar[str] = "server.store_in_use"
+
+
+class ServerMisconfigured(ServerError):
+    """nats-server does not accept its configuration."""
+
+    code: ClassVar[str] = "server.misconfigured"
+
+
+class ServerFailed(ServerError):
+    """The server ended, or did not become ready in time."""
+
+    code: ClassVar[str] = "server.failed"
+
+
+__all__ = [
+    "ApiError",
+    "AuthenticationFailed",
+    "BusError",
+    "Denied",
+    "Disconnected",
+    "LogError",
+    "LogUnreadable",
+    "Malformed",
+    "MeshError",
+    "NewerSchema",
+    "NoResponders",
+    "OutcomeUnknown",
+    "ProtocolError",
+    "ProvisionError",
+    "PublishRefused",
+    "SequenceConflict",
+    "ServerError",
+    "ServerFailed",
+    "ServerMisconfigured",
+    "ServerMissing",
+    "StoreInUse",
+    "TimedOut",
+    "TooLarge",
+    "UnknownEvent",
+    "Unreachable",
+    "UnsafeChange",
+]

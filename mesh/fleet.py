@@ -1,0 +1,176 @@
+"""The fleet file, `mesh.toml`: read, checked, and turned into what the bus and the guards use.
+
+name = "support"
+entry = "triage"                  # who gets a submit that names nobody
+
+[agents.triage]
+module = "agents.support.triage:agent"
+description = "Finds out what a customer wants"
+clearance = ["pii"]               # labels it may see
+to = ["billing", "technical"]     # whom it may hand to; leave out for everybody
+intents = ["refund"]              # what it takes; leave out for everything
+actions = ["find_customer"]       # tools it may call; leave out for all of its own
+
+[clients.app]                     # names with credentials, by role
+[operators.ops]
+[viewers.audit]
+[human]                           # people read the `human` queue
+
+[policies.default]                # numbers of protocol.policy.Policy
+max_depth = 5
+
+[log]
+max_age_days = 30
+replicas = 1
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mesh.bus.streams import Storage
+from mesh.errors import MeshError
+from protocol.fleet import AgentEntry, Fleet
+from protocol.ids import AgentName
+from protocol.policy import Policy
+
+FILE_NAME = "mesh.toml"
+_DAY_S = 86_400.0
+
+
+class FleetFileError(MeshError):
+    """The fleet file is missing or wrong; the text says where, line by line."""
+
+    code: ClassVar[str] = "fleet.invalid"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Member(_Strict):
+    """Somebody with credentials."""
+
+    nkey: str | None = None
+    """Public key; made and kept beside the fleet file if there is none."""
+    description: str = ""
+
+
+class AgentSection(Member):
+    module: str | None = None
+    """`MODULE:NAME` of its code, for whoever starts a whole fleet."""
+    clearance: tuple[str, ...] = ()
+    intents: tuple[str, ...] | None = None
+    actions: tuple[str, ...] | None = None
+    to: tuple[str, ...] | None = None
+
+
+class HumanSection(_Strict):
+    description: str = ""
+
+
+class LogSection(_Strict):
+    max_age_days: float = Field(default=30.0, gt=0)
+    max_bytes: int = -1
+    replicas: int = Field(default=1, ge=1, le=5)
+
+
+class FleetFile(_Strict):
+    """The whole file. `path` is where it was read from."""
+
+    name: str
+    entry: str
+    agents: Mapping[str, AgentSection] = {}
+    clients: Mapping[str, Member] = {}
+    operators: Mapping[str, Member] = {}
+    viewers: Mapping[str, Member] = {}
+    human: HumanSection | None = None
+    policies: Mapping[str, Mapping[str, Any]] = {}
+    prices: Mapping[str, Any] = {}
+    log: LogSection = LogSection()
+
+    @property
+    def fleet(self) -> Fleet:
+        """The document that guards watch."""
+        return Fleet(
+            name=self.name,
+            entry=AgentName(self.entry),
+            agents={
+                name: AgentEntry(
+                    name=AgentName(name),
+                    clearance=section.clearance,
+                    intents=section.intents,
+                    actions=section.actions,
+                    to=None if section.to is None else tuple(AgentName(to) for to in section.to),
+                    description=section.description,
+                )
+                for name, section in self.agents.items()
+            },
+            clients=tuple(AgentName(name) for name in self.clients),
+            operators=tuple(AgentName(name) for name in self.operators),
+            viewers=tuple(AgentName(name) for name in self.viewers),
+            human=self.human is not None,
+            log_max_age_s=self.log.max_age_days * _DAY_S,
+        )
+
+    @property
+    def rules(self) -> dict[str, Policy]:
+        """Every policy by name; `default` is there even if the file says nothing. Raises FleetFileError."""
+        found = {"default": Policy()}
+        for name, numbers in self.policies.items():
+            try:
+                found[name] = msgspec.convert({**numbers, "name": name}, Policy, strict=False)
+            except msgspec.ValidationError as wrong:
+                raise FleetFileError(f"policies.{name}: {wrong}") from wrong
+        return found
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(replicas=self.log.replicas, log_max_bytes=self.log.max_bytes)
+
+    @property
+    def given_keys(self) -> dict[str, str]:
+        """Public keys that the file itself names."""
+        sections: dict[str, Member] = {**self.agents, **self.clients, **self.operators, **self.viewers}
+        return {name: section.nkey for name, section in sections.items() if section.nkey is not None}
+
+    def _check(self) -> list[str]:
+        wrong = []
+        if self.entry not in self.agents:
+            wrong.append(f"entry: {self.entry!r} is no agent of this file")
+        for name, section in self.agents.items():
+            wrong += [
+                f"agents.{name}.to: {to!r} is no agent of this file"
+                for to in section.to or ()
+                if to not in self.agents
+            ]
+        return wrong
+
+
+def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
+    """Return the fleet in `text`. Raises FleetFileError with every mistake in it."""
+    try:
+        parsed = FleetFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as wrong:
+        raise FleetFileError(f"{source}: {wrong}") from wrong
+    except ValidationError as wrong:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors()]
+        raise FleetFileError("\n".join((f"{source}:", *lines))) from wrong
+    mistakes = parsed._check()
+    if mistakes:
+        raise FleetFileError("\n".join((f"{source}:", *mistakes)))
+    _ = parsed.rules
+    return parsed
+
+
+def load_fleet(path: Path) -> FleetFile:
+    """Return the fleet file at `path` (or `path`/mesh.toml). Raises FleetFileError."""
+    file = path / FILE_NAME if path.is_dir() else path
+    try:
+        return parse_fleet(file.read_text(), str(file))
+    except OSError as missing:
+        raise FleetFileError(f"{file}: {missing.strerror}") from missing

@@ -1,0 +1,74 @@
+"""Setting a mesh up: keys, the server's configuration, and what the server must hold.
+
+Two halves, each idempotent. `prepare` needs no bus: it makes what keys lack and writes the accounts
+that go into a server's configuration. `apply` needs a server that runs with it: it creates streams,
+consumers, the fleet document and the policies.
+"""
+
+from base64 import b64decode
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mesh.bus.accounts import accounts_config
+from mesh.bus.connection import Bus
+from mesh.bus.keys import KeyPair, keyring
+from mesh.bus.roles import names
+from mesh.bus.streams import Change, provision
+from mesh.errors import ApiError
+from mesh.fleet import FleetFile
+from protocol.subjects import PRICES, policy
+
+KEYS = "keys"
+ACCOUNTS = "accounts.conf"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` made or found."""
+
+    directory: Path
+    keys: dict[str, KeyPair]
+    """Of every member whose seed lies here."""
+    accounts: str
+    """Configuration text: accounts, users, exports and imports."""
+
+
+def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -> Prepared:
+    """Make the keys that lack under `directory`/keys and write `directory`/accounts.conf.
+
+    Members whose public key the fleet file names keep their seed elsewhere; nothing is made for them.
+    """
+    given = file.given_keys
+    keys = keyring(directory / KEYS, [name for name in names(file.fleet) if name not in given])
+    public = given | {name: key.public for name, key in keys.items()}
+    text = accounts_config(file.fleet, public, anonymous=anonymous)
+    (directory / ACCOUNTS).write_text(text)
+    return Prepared(directory, keys, text)
+
+
+async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Change]:
+    """Bring a running server to the fleet file; return what was done, or with `dry_run` would be.
+
+    Raises UnsafeChange, NewerSchema, BusError.
+    """
+    changes = await provision(bus, file.fleet, file.storage, dry_run=dry_run)
+    documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
+    if file.prices:
+        documents[PRICES] = msgspec.json.encode(file.prices)
+    for subject, document in documents.items():
+        if await _stored(bus, subject) != document:
+            changes.append(Change("write", subject))
+            if not dry_run:
+                await bus.publish_durable(subject, document)
+    return changes
+
+
+async def _stored(bus: Bus, subject: str) -> bytes | None:
+    """Return what CONF holds under `subject`; None when nothing, or when there is no CONF yet."""
+    try:
+        message = (await bus.api("STREAM.MSG.GET.CONF", {"last_by_subj": subject}))["message"]
+    except ApiError:
+        return None
+    return b64decode(message.get("data", ""))

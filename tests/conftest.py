@@ -1,0 +1,43 @@
+"""Fixtures that meet a real server: one for each test module, under the configuration that ships."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from mesh.bus.connection import Bus
+from mesh.testing import LocalMesh
+from protocol.fleet import Fleet
+from tests.servers import FLEET, ConnectAs
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Fleet:
+    return FLEET
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+    """A fresh server with `FLEET` provisioned, shared by one module's tests: use ids of your own."""
+    async with LocalMesh(FLEET, tmp_path_factory.mktemp("mesh"), anonymous="c2") as mesh:
+        yield mesh
+
+
+@pytest_asyncio.fixture
+async def own_server(tmp_path: Path) -> AsyncIterator[LocalMesh]:
+    """A server for one test alone: to be killed, filled or provisioned anew."""
+    async with LocalMesh(FLEET, tmp_path) as mesh:
+        yield mesh
+
+
+@pytest_asyncio.fixture
+async def connect_as(server: LocalMesh) -> AsyncIterator[ConnectAs]:
+    """Connect to the module's server by name; every connection is closed after the test."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect(name: str) -> Bus:
+            return await stack.enter_async_context(server.connected_as(name))
+
+        yield connect

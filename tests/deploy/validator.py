@@ -1,0 +1,29 @@
+"""Run the tools that judge deploy/. A tool that is absent fails the test and says how to get it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PYTHON_TOOLS = Path(sys.executable).parent
+
+
+def run(tool: str, *arguments: str | Path, install: str) -> subprocess.CompletedProcess[str]:
+    """Return the finished run of `tool`, found beside this interpreter or on the PATH.
+
+    Args:
+        install: what to tell somebody who lacks it, for instance `apt-get install systemd`.
+    """
+    found = shutil.which(tool, path=str(PYTHON_TOOLS)) or shutil.which(tool)
+    if found is None:
+        pytest.fail(f"{tool} is missing, and without it this cannot be checked: {install}")
+    command = [found, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def complaints(finished: subprocess.CompletedProcess[str]) -> str:
+    """Return what a tool said, both streams in one."""
+    return f"{finished.stdout}{finished.stderr}".strip()

@@ -1,0 +1,169 @@
+"""Provisioning: to the table, once, and never over somebody's data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from mesh.bus.connection import Bus
+from mesh.bus.streams import SCHEMA, Storage, consumer_table, provision, stream_table
+from mesh.errors import ApiError, NewerSchema, UnsafeChange
+from mesh.testing import LocalMesh
+from protocol.fleet import AgentEntry, Fleet
+from protocol.ids import AgentName
+from protocol.subjects import FLEET as FLEET_SUBJECT
+from protocol.subjects import PARTITIONS, partition, prop
+from tests.servers import FLEET, fresh
+
+
+async def state(admin: Bus) -> dict[str, Any]:
+    """Return every stream's configuration and state, and every consumer's configuration."""
+    seen: dict[str, Any] = {}
+    for name in stream_table(FLEET):
+        info = await admin.api(f"STREAM.INFO.{name}")
+        seen[name] = (info["config"], info["state"])
+        listed = (await admin.api(f"CONSUMER.LIST.{name}"))["consumers"] or []
+        seen[f"{name} consumers"] = sorted((each["name"], str(each["config"])) for each in listed)
+    return seen
+
+
+async def update(admin: Bus, stream: str, **fields: object) -> None:
+    config: Mapping[str, Any] = (await admin.api(f"STREAM.INFO.{stream}"))["config"]
+    await admin.api(f"STREAM.UPDATE.{stream}", {**config, **fields})
+
+
+async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        before = await state(admin)
+        assert await provision(admin, FLEET) == []
+        assert await state(admin) == before
+
+
+async def test_everything_in_the_table_is_there(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        for name, wanted in stream_table(FLEET).items():
+            stands = (await admin.api(f"STREAM.INFO.{name}"))["config"]
+            assert stands["metadata"]["mesh.schema"] == str(SCHEMA)
+            for field in ("subjects", "storage", "discard", "max_msgs_per_subject"):
+                assert stands.get(field) == wanted.get(field, stands.get(field))
+        names = {(stream, name) for stream, name, _ in consumer_table(FLEET)}
+        assert {("PROP", "g0"), ("CTL", "g15"), ("TIMER", "g7"), ("LOG", "in-a")} <= names
+        assert {("LOG", "audit-op"), ("LOG", "audit-audit")} <= names
+        for stream, name in names:
+            await admin.api(f"CONSUMER.INFO.{stream}.{name}")
+
+
+async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: LocalMesh) -> None:
+    grown = {**FLEET.agents, "new": AgentEntry(name=AgentName("new"))}
+    fleet = msgspec.structs.replace(FLEET, agents=grown, log_max_age_s=FLEET.log_max_age_s * 2)
+    async with own_server.connected_as("admin") as admin:
+        before = await state(admin)
+        planned = await provision(admin, fleet, dry_run=True)
+        assert await state(admin) == before
+        changes = {(change.action, change.what) for change in planned}
+        ages = {("update", f"stream {name}") for name in ("LOG", "STEPS", "DEAD")}
+        assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages}
+        assert await provision(admin, fleet) == planned
+        assert await provision(admin, fleet, dry_run=True) == []
+
+
+async def test_on_an_empty_server_a_dry_run_names_all_of_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    mesh = LocalMesh(FLEET, tmp_path_factory.mktemp("empty"))
+    async with mesh.server, mesh.connected_as("admin") as admin:
+        planned = await provision(admin, FLEET, dry_run=True)
+        assert len(planned) == len(stream_table(FLEET)) + len(tuple(consumer_table(FLEET))) + 1
+        assert (await admin.api("INFO"))["streams"] == 0
+
+
+async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        last = (await admin.api("STREAM.INFO.CONF"))["state"]["last_seq"]
+        await provision(admin, msgspec.structs.replace(FLEET, revision=last))  # as it was read back
+        assert (await admin.api("STREAM.INFO.CONF"))["state"]["last_seq"] == last
+        await provision(admin, msgspec.structs.replace(FLEET, entry=AgentName("b")))
+        assert (await admin.api("STREAM.INFO.CONF"))["state"]["last_seq"] == last + 1
+    async with own_server.connected_as("guard") as guard:
+        read = await guard.request(f"$JS.API.DIRECT.GET.CONF.{FLEET_SUBJECT}")
+        assert msgspec.json.decode(read.data, type=Fleet).entry == "b"
+
+
+@pytest.mark.parametrize(
+    ("stream", "fields", "fleet_age", "named"),
+    [
+        pytest.param("DEAD", {"max_age": 0}, 1.0, "max_age", id="keeps-less-long"),
+        pytest.param("PROP", {"max_bytes": 2 << 30}, 1.0, "max_bytes", id="holds-less"),
+        pytest.param("CARDS", {"max_msg_size": -1}, 1.0, "max_msg_size", id="takes-smaller-ones"),
+        pytest.param("CARDS", {"subjects": ["mesh.card.*", "x.>"]}, 1.0, "subjects", id="other-subjects"),
+        pytest.param("CARDS", {"discard": "new"}, 1.0, "discard", id="other-discard"),
+        pytest.param("LOG", {}, 0.5, "max_age", id="a-fleet-that-forgets-sooner"),
+    ],
+)
+async def test_an_unsafe_change_is_refused_and_nothing_is_written(
+    own_server: LocalMesh, stream: str, fields: dict[str, object], fleet_age: float, named: str
+) -> None:
+    new = AgentEntry(name=AgentName("new"))  # something else there is to do
+    age = FLEET.log_max_age_s * fleet_age
+    fleet = msgspec.structs.replace(FLEET, agents={**FLEET.agents, "new": new}, log_max_age_s=age)
+    async with own_server.connected_as("admin") as admin:
+        if fields:
+            await update(admin, stream, **fields)
+        before = await state(admin)
+        with pytest.raises(UnsafeChange) as refused:
+            await provision(admin, fleet)
+        assert refused.value.field == named
+        assert await state(admin) == before
+
+
+async def test_what_could_erase_others_writes_is_switched_off_again(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        before = await state(admin)
+        await update(admin, "PROP", allow_rollup_hdrs=True, duplicate_window=120 * 10**9)
+        assert [change.what for change in await provision(admin, FLEET)] == ["stream PROP"]
+        assert await state(admin) == before
+
+
+async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        stands = (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]
+        body = {"stream_name": "LOG", "config": {**stands, "ack_wait": 60 * 10**9}, "action": "update"}
+        await admin.api("CONSUMER.CREATE.LOG.in-a", body)
+        assert [change.what for change in await provision(admin, FLEET)] == ["consumer LOG/in-a"]
+        assert (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]["ack_wait"] == 6 * 10**9
+
+
+async def test_streams_of_a_newer_version_are_left_alone(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        await update(admin, "DEAD", metadata={"mesh.schema": str(SCHEMA + 1)})
+        with pytest.raises(NewerSchema):
+            await provision(admin, FLEET)
+
+
+async def test_only_the_admin_provisions(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("guard") as guard:
+        with pytest.raises(Exception, match="not allowed"):
+            await provision(guard, FLEET)
+
+
+async def test_names_that_clash_are_refused_before_anything_is_written(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        with pytest.raises(ValueError, match="named 'a'"):
+            await provision(admin, msgspec.structs.replace(FLEET, clients=(AgentName("a"),)))
+
+
+async def test_more_replicas_than_servers_is_the_servers_refusal(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin:
+        with pytest.raises(ApiError):
+            await provision(admin, FLEET, Storage(replicas=3))
+
+
+async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(
+    own_server: LocalMesh,
+) -> None:
+    requests = [fresh() for _ in range(4 * PARTITIONS)]
+    async with own_server.connected_as("c1") as client, own_server.connected_as("admin") as admin:
+        for request in requests:
+            await client.publish_durable(prop("c1", request), b"{}")
+        info = await admin.api("STREAM.INFO.PROP", {"subjects_filter": "mesh.prop.>"})
+        stored = {f"mesh.prop.{partition(request)}.c1.{request}" for request in requests}
+        assert set(info["state"]["subjects"]) == stored

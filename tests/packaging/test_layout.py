@@ -1,0 +1,106 @@
+"""Imports: what they cost, and that the contracts in pyproject.toml do find what they forbid."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"anthropic", "nats", "nkeys", "pydantic"}
+
+HELP = """
+import contextlib, io, sys
+sys.argv = ["mesh", "--help"]
+from mesh.cli import main
+said = io.StringIO()
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):
+    main()
+"""
+
+
+def loaded(code: str) -> set[str]:
+    """Return the top-level modules that are loaded in a fresh interpreter after `code`."""
+    report = "\nimport json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    command = [sys.executable, "-c", code + report]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return set(json.loads(finished.stdout))
+
+
+def test_help_loads_neither_the_bus_nor_a_model() -> None:
+    modules = loaded(HELP + "assert 'demo' in said.getvalue(), said.getvalue()")
+    assert "typer" in modules  # it did run
+    assert not modules & HEAVY
+
+
+def test_importing_mesh_loads_neither_the_bus_nor_a_model() -> None:
+    assert not loaded("import mesh") & HEAVY
+
+
+def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
+    files = sorted((ROOT / "protocol").glob("*.py"))
+    modules = [f"protocol.{file.stem}" for file in files if file.stem != "__init__"]
+    pure = loaded("\n".join(f"import {module}" for module in modules)) - loaded("import msgspec")
+    assert {module for module in pure if module not in sys.stdlib_module_names} == {"protocol"}
+
+
+SKELETON = {
+    "agents/support.py": "import mesh",
+    "mesh/__init__.py": "import mesh.agent",
+    "mesh/agent/__init__.py": "import mesh.bus, mesh.model, protocol.ids",
+    "mesh/bus/__init__.py": "import nats, nkeys, protocol.ids",
+    "mesh/cli/__init__.py": "import typer",
+    "mesh/guard/__init__.py": "import mesh.bus, protocol.ids",
+    "mesh/model/__init__.py": "import anthropic",
+    "mesh/testing/__init__.py": "import mesh.bus",
+    "protocol/__init__.py": "",
+    "protocol/ids.py": "import hashlib, msgspec",
+}
+"""The rooms with the imports that each may have."""
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        pytest.param("protocol/ids.py", "import mesh.guard", "layers", id="protocol-reaches-outwards"),
+        pytest.param("mesh/bus/__init__.py", "import agents.support", "layers", id="mesh-knows-a-fleet"),
+        pytest.param("protocol/ids.py", "import secrets", "pure", id="protocol-makes-randomness"),
+        pytest.param("protocol/ids.py", "from time import time", "pure", id="protocol-reads-a-clock"),
+        pytest.param("protocol/ids.py", "import logging", "pure", id="protocol-logs"),
+        pytest.param(
+            "protocol/ids.py", "from os import environ", "pure", id="protocol-reads-the-environment"
+        ),
+        pytest.param("protocol/ids.py", "from pathlib import Path", "pure", id="protocol-opens-files"),
+        pytest.param("protocol/ids.py", "import pydantic", "pure", id="protocol-takes-a-library"),
+        pytest.param("mesh/guard/__init__.py", "import nats", "bus", id="the-guard-speaks-nats-itself"),
+        pytest.param("mesh/guard/__init__.py", "import mesh.agent", "rooms", id="the-guard-runs-an-agent"),
+        pytest.param("mesh/guard/__init__.py", "import mesh.model", "guard", id="the-guard-calls-a-model"),
+        pytest.param("mesh/agent/__init__.py", "import mesh.guard", "rooms", id="an-agent-holds-the-guard"),
+        pytest.param("mesh/agent/__init__.py", "import anthropic", "vendor", id="an-agent-calls-the-vendor"),
+        pytest.param(
+            "mesh/model/__init__.py", "import mesh.cli", "typer", id="a-model-knows-the-command-line"
+        ),
+    ],
+)
+def test_a_forbidden_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:
+    for name, imports in SKELETON.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{imports}\n")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    as_allowed = judged(tmp_path, contract)
+    assert as_allowed.returncode == 0, as_allowed.stdout
+    with (tmp_path / file).open("a") as module:
+        module.write(f"{line}\n")
+    broken = judged(tmp_path, contract)
+    assert broken.returncode == 1, broken.stdout
+    assert "Broken contracts" in broken.stdout, broken.stdout
+
+
+def judged(folder: Path, contract: str) -> subprocess.CompletedProcess[str]:
+    """Return what import-linter says of `folder` by one contract."""
+    tool = Path(sys.executable).parent / "lint-imports"
+    command = [str(tool), "--no-logo", "--no-cache", "--contract", contract]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)

@@ -1,0 +1,120 @@
+"""The wheel: what is in it, and that it lives beside openai-agents, which owns the import name `agents`.
+
+The one test module that needs the package index. It builds from a copy, so that the checkout stays clean.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OPENAI_AGENTS = "openai-agents>=0.24,<0.25"
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mesh", "protocol", "agents")
+"""What is copied to be built. `agents` is there to be left out."""
+
+BOTH = """
+import json, agents, mesh, protocol
+from importlib.metadata import files, version
+named = [file for file in files("openai-agents") if str(file) == "agents/__init__.py"]
+print(json.dumps({
+    "sdk": agents.Agent(name="triage").name,
+    "sdk_untouched": agents.__file__ == str(named[0].locate()),
+    "beside": [mesh.__file__.rsplit("/", 2)[0], protocol.__file__.rsplit("/", 2)[0]],
+    "version": version("handoff-mesh"),
+}))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Return what `command` prints. Its environment knows nothing of this checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    finished = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert finished.returncode == 0, f"{finished.stdout}{finished.stderr}"
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wheel")
+
+
+@pytest.fixture(scope="module")
+def wheel(folder: Path) -> Path:
+    """The project's wheel, built without build isolation: by the pinned backend."""
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, source, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def installed(folder: Path, wheel: Path) -> Path:
+    """The programs of a fresh environment that holds the wheel and openai-agents."""
+    environment = folder / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
+    pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python")
+    run(*pip, "install", "-qq", "--no-compile", wheel, OPENAI_AGENTS, cwd=folder)
+    run(*pip, "check", cwd=folder)
+    return environment / "bin"
+
+
+def test_the_wheel_ships_mesh_and_protocol_and_no_other_package(contents: set[str]) -> None:
+    top = {name.split("/")[0] for name in contents}
+    (metadata,) = (name for name in top if name.endswith(".dist-info"))
+    assert top - {metadata} == {"mesh", "protocol"}
+
+
+def test_the_wheel_ships_every_module_of_the_checkout(contents: set[str]) -> None:
+    modules = {
+        str(path.relative_to(ROOT)) for room in ("mesh", "protocol") for path in (ROOT / room).rglob("*.py")
+    }
+    assert modules <= contents
+
+
+def test_the_wheel_says_that_it_is_typed_and_carries_its_licence(contents: set[str]) -> None:
+    assert {"mesh/py.typed", "protocol/py.typed"} <= contents
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents)
+
+
+def test_the_wheel_ships_the_schemas_of_the_wire_contract(contents: set[str]) -> None:
+    schemas = {str(path.relative_to(ROOT)) for path in (ROOT / "protocol" / "schema").glob("*.json")}
+    assert schemas, "no schema in the checkout: run make schema"
+    assert schemas <= contents
+
+
+def test_the_wheel_and_openai_agents_work_in_one_environment(installed: Path, folder: Path) -> None:
+    seen = json.loads(run(installed / "python", "-c", BOTH, cwd=folder))
+    assert seen["sdk"] == "triage"
+    assert seen["sdk_untouched"]
+    assert all(place.startswith(str(installed.parent)) for place in seen["beside"])
+
+
+def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, folder: Path) -> None:
+    assert "demo" in run(installed / "mesh", "--help", cwd=folder)

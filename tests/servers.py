@@ -1,0 +1,88 @@
+"""What tests of the bus share: a fleet, ways to wait, and processes of their own to kill."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from mesh.bus.connection import Bus
+from protocol.fleet import AgentEntry, Fleet
+from protocol.ids import AgentName, RequestId, request_id
+
+ROOT = Path(__file__).resolve().parent.parent
+ConnectAs = Callable[[str], Awaitable[Bus]]
+
+FLEET = Fleet(
+    name="test",
+    entry=AgentName("a"),
+    agents={name: AgentEntry(name=AgentName(name)) for name in "abcde"},
+    clients=(AgentName("c1"), AgentName("c2")),
+    operators=(AgentName("op"),),
+    viewers=(AgentName("audit"),),
+    human=True,
+)
+
+_made = 0
+
+
+def fresh(client: str = "c1") -> RequestId:
+    """Return a request id that no other test of this run uses."""
+    global _made
+    _made += 1
+    return request_id(client, 1_800_000_000_000, os.getpid().to_bytes(4) + _made.to_bytes(6))
+
+
+async def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Wait for an observable change; TimeoutError means that it did not come."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - what is watched sets no event
+            await asyncio.sleep(0.005)
+
+
+async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = 20.0) -> None:
+    """As `until`, for a condition that has to be asked for."""
+    async with asyncio.timeout(within_s):
+        while not await ask():  # noqa: ASYNC110 - it lies in another process
+            await asyncio.sleep(0.02)
+
+
+class Child:
+    """Another Python process that says what it does, a line at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def line(self, start: str, within_s: float = 20.0) -> str:
+        """Return the next line that begins with `start`; what comes before is skipped."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(within_s):
+            while raw := await self._process.stdout.readline():
+                if (text := raw.decode().rstrip()).startswith(start):
+                    return text
+        raise AssertionError(f"the process ended without saying {start!r}")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        return await self._process.wait()
+
+
+@contextlib.asynccontextmanager
+async def child(module: str, *arguments: str) -> AsyncIterator[Child]:
+    """Run `python -m <module> <arguments>` from the repository, and kill it in the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        yield Child(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
