@@ -5,13 +5,17 @@ label of a key stays with it through the request, whoever brings the key again, 
 make a secret public by repeating it without its label.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 
 from protocol.events import Withheld
 from protocol.handoff import Artifact, Fact
+
+T = TypeVar("T", Fact, Artifact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +40,37 @@ def merge(
     artifacts: Iterable[Artifact] = (),
     drop: Collection[str] = (),
     shown: Collection[str] = (),
+    labels: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> Load:
-    """Return what is carried after a proposal: less `drop` (of what it was `shown`), plus what is new."""
+    """Return what is carried after a proposal: less `drop` (of what it was `shown`), plus what is new.
+
+    `labels` are those that keys had before, also of facts that are carried no longer.
+    """
     kept = {key: fact for key, fact in carried.facts.items() if key not in drop or key not in shown}
     for fact in facts:
-        kept[fact.key] = _labelled(fact, carried.facts.get(fact.key))
-    named = carried.artifacts | {item.name: item for item in artifacts}
+        before = carried.facts.get(fact.key)
+        known = labels.get(fact.key, ())
+        kept[fact.key] = _labelled(fact, known, before)
+    named = dict(carried.artifacts)
+    for item in artifacts:
+        named[item.name] = _labelled(item, (), carried.artifacts.get(item.name))
     return Load(dict(sorted(kept.items())), dict(sorted(named.items())))
 
 
-def _labelled(fact: Fact, before: Fact | None) -> Fact:
-    labels = {*fact.labels, *(before.labels if before is not None else ())}
-    return msgspec.structs.replace(fact, labels=tuple(sorted(labels)))
+def _labelled(item: T, known: Collection[str], before: T | None) -> T:
+    labels = {*item.labels, *known, *(before.labels if before is not None else ())}
+    return msgspec.structs.replace(item, labels=tuple(sorted(labels)))
+
+
+def says_the_same(one: Fact, other: Fact) -> bool:
+    """Say whether two facts have one value as JSON: `true` is not `1`, and the order of keys is nothing."""
+    return one.value == other.value and (
+        one.value is other.value or _canonical(one.value) == _canonical(other.value)
+    )
+
+
+def _canonical(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
 
 
 def divide(load: Load, clearance: Collection[str]) -> tuple[Load, Load]:

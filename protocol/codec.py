@@ -6,7 +6,7 @@ Writers emit the newest version; readers accept every released one, by way of `U
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,13 +18,17 @@ from protocol.ids import is_token
 from protocol.messages import (
     HANDOFF_MOVES,
     Ask,
+    Complete,
     Control,
     Escalate,
     HandBack,
     Move,
     MoveProposed,
     Proposal,
+    Reply,
     Report,
+    Resolve,
+    Settle,
     Submit,
     Transfer,
     TurnFailed,
@@ -33,6 +37,9 @@ from protocol.messages import (
 
 TEXT_FACT = "text"
 """The key under which a submit's text travels; a submit may not bring another fact of this name."""
+
+DEEPEST = 64
+"""Lists and objects within each other that a value may have: what is read can be written and read again."""
 
 LONGEST_S = 10 * 366 * 86_400.0
 """No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
@@ -128,6 +135,8 @@ def parse_proposal(body: bytes) -> Proposal:
     if max(usage.nano_dollars, usage.tokens, usage.model_calls) > 1 << 62:
         raise Malformed("proposal: a report is beyond 2^62")
     match proposal:
+        case MoveProposed(move=UnknownMove(name=name)) if name in HANDOFF_MOVES or not 0 < len(name) <= 64:
+            raise Malformed("proposal: a move cannot be named so")
         case MoveProposed(move=move):
             _check_move(move)
         case TurnFailed(error=failure):
@@ -166,7 +175,18 @@ def parse_control(body: bytes) -> Control:
         raise Malformed("control: `id` must be 1 to 64 characters of A-Z a-z 0-9 _ -")
     if (turn := getattr(control, "turn", None)) is not None and not is_token(turn):
         raise Malformed("control: `turn` cannot be one")
-    _check_facts(getattr(control, "facts", ()))
+    if not 0 <= getattr(control, "round", 0) < 1 << 31:
+        raise Malformed("control: `round` cannot be one")
+    match control:
+        case Resolve():
+            _check_facts(control.facts)
+            _check_nesting(control.answer)
+        case Reply():
+            _check_nesting(control.value)
+        case Settle():
+            _check_nesting(control.result)
+        case _:
+            pass
     return control
 
 
@@ -195,6 +215,9 @@ def _check_move(move: Move) -> None:
             _check_facts(move.facts)
         case Ask():
             _check_span(move.expires_s, "expires_s")
+            _check_nesting(move.schema)
+        case Complete():
+            _check_nesting(move.answer)
         case _:
             pass
 
@@ -204,6 +227,22 @@ def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
     _check_unique(keys, "facts")
     if reserved in keys:
         raise Malformed(f"facts: the key `{reserved}` is taken by the request's own text")
+    for fact in facts:
+        _check_nesting(fact.value)
+
+
+def _check_nesting(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [item for node in level if isinstance(node, dict | list) for item in _items(node)]
+        if not level:
+            return
+    if any(isinstance(node, dict | list) for node in level):
+        raise Malformed(f"a value has more than {DEEPEST} lists and objects within each other")
+
+
+def _items(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node
 
 
 def _check_unique(names: list[str], what: str) -> None:

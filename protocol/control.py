@@ -129,7 +129,7 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
             sender=hearing.sender,
             control=control.id,
         )
-    whole = _handed_on(ledger, human, control)
+    whole = _handed_on(ledger, human, control, world.now)
     load = Load({fact.key: fact for fact in whole.facts}, {item.name: item for item in whole.artifacts})
     placed = place(ledger, world, hearing.cause, whole, load)
     if isinstance(placed, FactsWithheld):
@@ -168,11 +168,16 @@ def _continued(ledger: Ledger, human: Turn) -> Any:
     return None if ended is None else ended.work.continues or ended.id
 
 
-def _handed_on(ledger: Ledger, human: Turn, control: Resolve) -> Handoff:
-    """Return the whole handoff that a person gives on: what they hold, and what they add."""
+def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Handoff:
+    """Return the whole handoff that a person gives on: what they hold, and what they add.
+
+    A deadline that has passed is not handed on, or the turn would end as it begins; the request's holds.
+    """
     held = human.work.handoff
+    own = held.constraints.deadline
+    deadline = ledger.deadline if own is not None and own <= now else own
     carried = Load({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
-    load = merge(carried, control.facts)
+    load = merge(carried, control.facts, labels=ledger.labels)
     frame = ledger.frames[human.instead_of] if human.instead_of is not None else None
     rest = budget.UNLIMITED if frame is None else budget.left(frame.ceiling, ledger.spent)
     return Handoff(
@@ -184,5 +189,5 @@ def _handed_on(ledger: Ledger, human: Turn, control: Resolve) -> Handoff:
         intent=held.intent if control.to is None or control.again else None,
         facts=load.fact_tuple,
         artifacts=load.artifact_tuple,
-        constraints=replace(held.constraints, budget=budget.public(rest)),
+        constraints=replace(held.constraints, deadline=deadline, budget=budget.public(rest)),
     )

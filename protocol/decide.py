@@ -193,9 +193,11 @@ class _Verdict:
         match self.move:
             case Transfer() | HandBack():
                 shown = {fact.key for fact in self.turn.work.handoff.facts}
-                load = carry.merge(before, self.move.facts, self.move.artifacts, self.move.drop, shown)
+                load = carry.merge(
+                    before, self.move.facts, self.move.artifacts, self.move.drop, shown, self.ledger.labels
+                )
             case Escalate():
-                load = carry.merge(before, self.move.facts)
+                load = carry.merge(before, self.move.facts, labels=self.ledger.labels)
         return Case(
             ledger=self.ledger,
             turn=self.turn,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol import budget, chain, codec, events
+from protocol.carry import says_the_same
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
@@ -24,6 +25,7 @@ State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
 
 
 NO_REPORT = Report()
+_WITHHELD = events.type_of(events.FactsWithheld)
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class Ledger:
         "handoffs",
         "head",
         "hops",
+        "labels",
         "open",
         "pending",
         "policy",
@@ -119,7 +122,9 @@ class Ledger:
         """The frame that each agent's turn holds or held the work under."""
         self.hops: list[Hop] = []
         self.handoffs: list[tuple[Fact, ...]] = []
-        """Facts as each admitted handoff and each withholding held them: what `is_new` looks through."""
+        """Facts as each admitted handoff held them, withheld or not: what `is_new` looks through."""
+        self.labels: dict[str, frozenset[str]] = {}
+        """By key: every label that a fact of this key ever had in this request."""
         self.stash = Stash()
         self.pending: events.FactsWithheld | None = None
         self.spent: Usage = budget.NOTHING
@@ -167,13 +172,13 @@ class Ledger:
         return self.causes.get((Cause(cause), type_), 0)
 
     def knows(self, cause: str) -> bool:
-        """Say whether any event follows from this cause."""
-        return any(known == cause for known, _ in self.causes)
+        """Say whether this cause was decided: a withholding alone only comes before what decides it."""
+        return any(known == cause and type_ != _WITHHELD for known, type_ in self.causes)
 
     def is_new(self, fact: Fact) -> bool:
         """Say whether no admitted handoff of this request held this key with this value."""
         return not any(
-            held.key == fact.key and held.value == fact.value for facts in self.handoffs for held in facts
+            held.key == fact.key and says_the_same(held, fact) for facts in self.handoffs for held in facts
         )
 
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
@@ -242,9 +247,10 @@ class Ledger:
             tier=tier,
         )
         self.turns[turn.id] = self.open[turn.id] = turn
-        self.handoffs.append(work.handoff.facts)
+        self._remember(work.handoff.facts)
         pending = self.pending
         if pending is not None and pending.cause == event.cause:
+            self._remember(pending.facts)
             self.stash = Stash(
                 {fact.key: fact for fact in pending.facts},
                 {item.name: item for item in pending.artifacts},
@@ -260,6 +266,12 @@ class Ledger:
             )
         self.pending = None
         return turn
+
+    def _remember(self, facts: tuple[Fact, ...]) -> None:
+        self.handoffs.append(facts)
+        for fact in facts:
+            if fact.labels:
+                self.labels[fact.key] = self.labels.get(fact.key, frozenset()).union(fact.labels)
 
     def _next_round(self, event: Any, work: Work, past: Past | None = None) -> None:
         turn = self.turns[work.turn]
@@ -328,7 +340,6 @@ class Ledger:
     def _on_withheld(self, event: events.FactsWithheld) -> None:
         self.request = event.request
         self.pending = event
-        self.handoffs.append(event.facts)
 
     def _on_failed_turn(self, event: events.TurnFailed) -> None:
         turn = self.turns[event.turn]

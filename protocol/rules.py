@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from protocol import budget
-from protocol.carry import Load
+from protocol.carry import Load, says_the_same
 from protocol.fleet import AgentEntry
 from protocol.handoff import Budget, Constraints, Handoff
 from protocol.ids import HUMAN
@@ -26,6 +26,7 @@ from protocol.messages import (
     Move,
     Report,
     Transfer,
+    UnknownMove,
     move_name,
 )
 from protocol.policy import Policy
@@ -75,7 +76,7 @@ def _path(case: Case) -> str:
 def known_move(case: Case) -> Refusal | None:
     moves = TOPOLOGIES.get(case.policy.topology, ())
     name = move_name(case.move)
-    if name in moves:
+    if name in moves and not isinstance(case.move, UnknownMove):
         return None
     return Refusal(
         rule=Rule.KNOWN_MOVE,
@@ -294,7 +295,7 @@ def must_carry(case: Case) -> Refusal | None:
         key
         for key in case.own.must_carry
         if key in case.before.facts
-        and (key not in case.load.facts or case.load.facts[key].value != case.before.facts[key].value)
+        and (key not in case.load.facts or not says_the_same(case.load.facts[key], case.before.facts[key]))
     ]
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
     missing = [key for key in asked if key not in case.load.facts]

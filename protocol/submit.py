@@ -1,5 +1,7 @@
 """The verdict on a submit: `request.opened`, the entry agent's inbox message, or `request.refused`."""
 
+from msgspec.structs import replace
+
 from protocol import budget, rules
 from protocol.carry import Load, merge
 from protocol.codec import TEXT_FACT
@@ -59,7 +61,7 @@ def decide_submit(
             depth=0,
             withheld=placed.withheld,
         ),
-        asked=submit.constraints,
+        asked=replace(submit.constraints, must_carry=()),  # keys stand in the handoff, as far as shown
         digest=hearing.digest,
         policy=policy,
         policy_hash=policy_hash(policy),

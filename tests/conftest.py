@@ -30,6 +30,7 @@ async def own_server(tmp_path: Path) -> AsyncIterator[LocalMesh]:
     """A server for one test alone: to be killed, filled or provisioned anew."""
     async with LocalMesh(FLEET, tmp_path) as mesh:
         yield mesh
+        await mesh.server.kill()  # a clean end takes half a second, and nobody looks at this store again
 
 
 @pytest_asyncio.fixture

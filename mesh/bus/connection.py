@@ -371,8 +371,9 @@ class Bus:
         """Wait until the server has handled everything written so far, subscriptions included.
 
         Twice, since nats-py 2.16 puts the first flush's PING on the wire ahead of a queued SUB.
-        Raises Disconnected.
+        Raises Unreachable and Disconnected.
         """
+        self._require_connection()
         try:
             for _ in range(2):
                 await self._wire.flush()

@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
@@ -74,6 +74,8 @@ class EmbeddedServer:
             JetStream answers it. Without one and with `accounts`, `healthz` alone decides.
         memory_limit_mib: soft limit of the server's heap (GOMEMLIMIT).
         ready_s: how long recovery of the store may take.
+        lock_wait_s: how long to wait for the store: the server of a process that has just died is still
+            on its way out.
         extra: lines added to the configuration, for instance a cluster.
     """
 
@@ -88,6 +90,7 @@ class EmbeddedServer:
         probe_name: str = "admin",
         memory_limit_mib: int = 1024,
         ready_s: float = 60.0,
+        lock_wait_s: float = 3.0,
         leash: Leash | None = None,
         extra: str = "",
     ) -> None:
@@ -99,6 +102,7 @@ class EmbeddedServer:
         self._probe_name = probe_name
         self._memory_limit_mib = memory_limit_mib
         self._ready_s = ready_s
+        self._lock_wait_s = lock_wait_s
         self._leash: Leash = leash or ("signal" if sys.platform == "linux" else "pipe")
         self._extra = extra
         self._process: subprocess.Popen[bytes] | None = None
@@ -148,7 +152,7 @@ class EmbeddedServer:
             raise ServerFailed("the server runs already")
         binary = server_binary()
         self.store.mkdir(parents=True, exist_ok=True)
-        with self._locked() as lock:
+        async with self._locked() as lock:
             configuration = self._write_configuration()
             self._check(binary, configuration)
             self._spawn(binary, configuration, lock)
@@ -181,14 +185,20 @@ class EmbeddedServer:
 
     # --- starting ---------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[IO[str]]:
+    @contextlib.asynccontextmanager
+    async def _locked(self) -> AsyncIterator[IO[str]]:
         """Hold the store's lock. The child inherits it and so keeps it for as long as it lives."""
         with open(self.store / ".lock", "a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreInUse(f"another server works on {self.store}") from None
+            loop = asyncio.get_running_loop()
+            give_up_at = loop.time() + self._lock_wait_s
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if loop.time() >= give_up_at:
+                        raise StoreInUse(f"another server works on {self.store}") from None
+                await asyncio.sleep(0.02)
             yield lock
 
     def _write_configuration(self) -> Path:

@@ -137,7 +137,13 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "max_age": age,
         },
     }
-    common = {"storage": "file", "num_replicas": storage.replicas, "duplicate_window": _SHORT_WINDOW}
+    common = {
+        "storage": "file",
+        "retention": "limits",
+        "discard": "old",
+        "num_replicas": storage.replicas,
+        "duplicate_window": _SHORT_WINDOW,
+    }
     return {
         name: {
             "name": name,

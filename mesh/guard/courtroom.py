@@ -161,7 +161,7 @@ class Courtroom:
         while ledger.is_open:
             asked = asks_who_serves(ledger, None, self._around.now())
             served = None if asked is None else await self._around.is_served(asked)
-            follows = due(ledger, None, self._around.world_for_due(served), deciding)
+            follows = due(ledger, None, self._around.world_for_due(ledger, served), deciding)
             if follows is None:
                 return
             if isinstance(follows, Hearing):

@@ -172,15 +172,21 @@ class Surroundings:
             longest_s=self.fleet.log_max_age_s / 2 if isinstance(what, Submit) else None,
         )
         prices = self._prices if isinstance(what, Submit) else None
-        return World(now=self._clock(), salt=self._salt(), grounds=grounds, policy=policy, prices=prices)
+        now = self._now_for(ledger)
+        return World(now=now, salt=self._salt(), grounds=grounds, policy=policy, prices=prices)
+
+    def _now_for(self, ledger: Ledger) -> int:
+        """Return the time, never before the head's: guards' clocks differ, a request's time does not run back."""
+        now = self._clock()
+        return now if ledger.head is None else max(now, ledger.head.at)
 
     def _entry(self, name: str | None) -> AgentEntry | None:
         return None if name is None else self.fleet.agents.get(name)
 
-    def world_for_due(self, served: bool | None) -> World:
+    def world_for_due(self, ledger: Ledger, served: bool | None) -> World:
         """Return the world for what comes by itself."""
         grounds = Grounds(fleet=self.fleet.revision, human=self.fleet.human, served=served)
-        return World(now=self._clock(), salt=self._salt(), grounds=grounds)
+        return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds)
 
     async def is_served(self, agent: str) -> bool:
         """Say whether any instance of `agent` runs.

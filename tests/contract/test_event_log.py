@@ -38,7 +38,11 @@ def body(n: int, text: str = "") -> bytes:
     return msgspec.json.encode({"n": n, "text": text})
 
 
-async def write(log: Bodies, request: str, count: int, to: Callable[[int], str] = lambda n: "a") -> list[Stored]:
+def always_a(n: int) -> str:
+    return "a"
+
+
+async def write(log: Bodies, request: str, count: int, to: Callable[[int], str] = always_a) -> list[Stored]:
     """Append `count` events one after the other."""
     stored: list[Stored] = []
     for n in range(count):

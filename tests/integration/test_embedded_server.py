@@ -39,7 +39,7 @@ async def test_it_answers_as_soon_as_it_is_started_and_not_after_it_is_stopped(t
 async def test_a_second_server_on_the_store_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     async with EmbeddedServer("", tmp_path) as first:
         with pytest.raises(StoreInUse):
-            await EmbeddedServer("", tmp_path).start()
+            await EmbeddedServer("", tmp_path, lock_wait_s=0.1).start()
         async with await connect(first.url, name="a") as bus:
             await bus.api("INFO")
 

@@ -1,0 +1,151 @@
+"""Rejudging: every recorded event derived anew from what went before it, by the code that guards run.
+
+With the recorded policy and the recorded world an event must come out the same to the letter, id,
+number and digest included. With another policy only verdicts are compared: which would have been
+others, each judged on what really happened before it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mesh.errors import MeshError
+from protocol import chain, codec, events
+from protocol.chain import Break
+from protocol.decide import decide
+from protocol.due import due
+from protocol.events import AnyEvent, type_of
+from protocol.ledger import Ledger
+from protocol.messages import Hearing, Submit
+from protocol.policy import Policy
+from protocol.recover import message_of
+from protocol.world import Grounds, World
+
+
+class Difference(NamedTuple):
+    """An event that does not come out as recorded."""
+
+    n: int
+    type: str
+    """As recorded."""
+    recorded: Any
+    """For a changed policy `{type, rule}`; otherwise the fields that differ."""
+    rederived: Any
+
+
+class Rejudged(NamedTuple):
+    """What came of judging one request again."""
+
+    request: str
+    events: int
+    differences: tuple[Difference, ...]
+    breaks: tuple[Break, ...]
+    """Where the hash chain does not hold."""
+    unreadable: str = ""
+    """Why reading stopped, if it did: an event of a newer version, or none at all."""
+
+    @property
+    def same(self) -> bool:
+        return not self.differences and not self.breaks and not self.unreadable
+
+
+def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
+    """Judge one request again.
+
+    Args:
+        bodies: its stored events, in order from the first.
+        policy: judge by this one instead of the recorded one, and compare verdicts only.
+    """
+    differences: list[Difference] = []
+    ledger = Ledger()
+    happened: list[AnyEvent] = []
+    unreadable = ""
+    try:
+        happened = [codec.decode_event(body) for body in bodies]
+    except MeshError as error:
+        unreadable = str(error)
+    for index, event in enumerate(happened):
+        derived = _derive(ledger, happened, index, policy)
+        difference = None
+        if policy is None and derived != event:
+            difference = _difference(event, derived)
+        elif policy is not None and _verdict(derived) != _verdict(event):
+            difference = Difference(event.n, type_of(event), _verdict(event), _verdict(derived))
+        if difference is not None:
+            differences.append(difference)
+        ledger.apply(event, bodies[index])
+    request = happened[0].request if happened else ""
+    return Rejudged(request, len(happened), tuple(differences), tuple(chain.breaks(bodies)), unreadable)
+
+
+def _derive(
+    ledger: Ledger, happened: Sequence[AnyEvent], index: int, policy: Policy | None
+) -> AnyEvent | None:
+    """Return what the live code makes of the state before an event and of what it answered."""
+    event = happened[index]
+    belongs_to = event
+    hearing: Hearing | None
+    if isinstance(event, events.FactsWithheld):
+        following = next((later for later in happened[index + 1 :] if later.cause == event.cause), None)
+        if following is None:
+            return event  # its verdict was never given: there is nothing to judge
+        belongs_to = following
+        before = Ledger()
+        for earlier in happened[:index]:
+            before.apply(earlier)
+        before.apply(event)
+        hearing = message_of(before, following)
+    else:
+        hearing = message_of(ledger, event)
+    world = World(
+        now=event.at,
+        salt=event.salt,
+        grounds=getattr(belongs_to, "grounds", None) or Grounds(),
+        prices=getattr(belongs_to, "prices", None),
+    )
+    if hearing is None:
+        return _consequence(ledger, event, policy, world)
+    recorded = getattr(belongs_to, "policy", None) if isinstance(hearing.what, Submit) else ledger.policy
+    return decide(ledger, hearing, policy if policy is not None and recorded is not None else recorded, world)
+
+
+def _consequence(ledger: Ledger, event: AnyEvent, policy: Policy | None, world: World) -> AnyEvent | None:
+    """Return what is due, also where a round's own timeout had to wait for its proposal's verdict."""
+    deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
+    first: AnyEvent | None = None
+    for round_ in deciding:
+        follows = due(ledger, policy, world, round_)
+        if isinstance(follows, Hearing):
+            continue
+        if follows == event:
+            return follows
+        first = first or follows
+    return first
+
+
+def _verdict(event: AnyEvent | None) -> dict[str, str]:
+    if event is None:
+        return {"type": "nothing"}
+    refusal = getattr(event, "refusal", None)
+    said = {"type": type_of(event)}
+    if refusal is not None:
+        said["rule"] = str(refusal.rule)
+    if isinstance(event, events.TurnFailed):
+        said["retried"] = "no" if event.retry_at is None else "yes"
+    if isinstance(event, events.MoveRefused):
+        said["next"] = "round" if event.work is not None else "escalation"
+    return said
+
+
+def _difference(event: AnyEvent, derived: AnyEvent | None) -> Difference:
+    """Return only the fields that differ, the type among them where it does."""
+    one: dict[str, Any] = msgspec.to_builtins(event)
+    other: dict[str, Any] = {} if derived is None else msgspec.to_builtins(derived)
+    names = [name for name in (*one, *other) if one.get(name) != other.get(name)]
+    return Difference(
+        event.n,
+        type_of(event),
+        {name: one[name] for name in names if name in one},
+        {name: other[name] for name in names if name in other} or _verdict(derived),
+    )

@@ -1,0 +1,378 @@
+"""The timeline: one request told in order, for people and for programs.
+
+`Timeline` is the documented JSON of `mesh request show --json`. It is derived from the events alone,
+so that a log file tells the same story as the bus.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from protocol import events
+from protocol.events import AnyEvent, Withheld, Work
+from protocol.handoff import Fact
+from protocol.ids import HUMAN
+from protocol.ledger import Ledger
+from protocol.messages import Usage, move_name, move_summary
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """Base: every field is always written, so that whoever reads the JSON need not guess."""
+
+
+class Spent(_Told, frozen=True, kw_only=True):
+    """What was spent, by the agents' own reports."""
+
+    nano_dollars: int
+    tokens: int
+    model_calls: int
+
+
+def _spent(usage: Usage) -> Spent:
+    return Spent(nano_dollars=usage.nano_dollars, tokens=usage.tokens, model_calls=usage.model_calls)
+
+
+class TurnTold(_Told, frozen=True, kw_only=True):
+    """The turn that an entry is about."""
+
+    id: str
+    agent: str
+    rounds: int
+    steps: tuple[Any, ...] = ()
+    usage: Spent
+    status: str
+    """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
+
+
+class MoveTold(_Told, frozen=True, kw_only=True):
+    """One thing that happened."""
+
+    seq: int
+    """The event's number in its request."""
+    id: str
+    at: int
+    """UTC µs."""
+    move: str
+    """A move's name, or what else it was: `submit`, `turn_failed`, `retry`, `reply`, `freeze` …"""
+    from_: str = msgspec.field(name="from")
+    to: str | None = None
+    summary: str = ""
+    verdict: str
+    """`admitted`, `refused` or `deferred`; `recorded` for what needs no verdict."""
+    rule: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+    facts: tuple[Fact, ...] = ()
+    """New or changed ones."""
+    dropped: tuple[str, ...] = ()
+    withheld: Withheld | None = None
+    turn: TurnTold | None = None
+
+
+class Waiting(_Told, frozen=True, kw_only=True):
+    """What an open request waits for."""
+
+    for_: str = msgspec.field(name="for")
+    """An agent, `human`, the client's name, or `thaw`."""
+    since: int
+    """UTC µs."""
+    why: str
+
+
+class Timeline(_Told, frozen=True, kw_only=True):
+    """A whole request."""
+
+    request: str
+    status: str
+    """`open`, `completed`, `refused`, `failed`, `expired` or `cancelled`."""
+    policy: str
+    topology: str
+    client: str
+    entry: str | None
+    path: tuple[str, ...]
+    """The stack of holders as it stands."""
+    trail: tuple[str, ...]
+    """Everybody who held the work, in order, as often as they did."""
+    depth: int
+    answer: Any = None
+    error: dict[str, str] | None = None
+    cost: Spent
+    waiting: tuple[Waiting, ...] = ()
+    moves: tuple[MoveTold, ...] = ()
+
+
+def timeline(happened: Sequence[AnyEvent]) -> Timeline:
+    """Return the story of one request from its events, in order from the first.
+
+    Raises ValueError without events.
+    """
+    if not happened:
+        raise ValueError("no events, no timeline")
+    ledger = Ledger()
+    told: list[MoveTold] = []
+    trail: list[str] = []
+    for event in happened:
+        before = dict(ledger.carried())
+        ledger.apply(event)
+        if not isinstance(event, events.FactsWithheld):
+            told.append(_tell(ledger, event, before))
+        work = getattr(event, "work", None)
+        if isinstance(work, Work) and str(work.turn) == event.id:
+            trail.append(work.handoff.to_agent)
+    settled = tuple(_with_turn_as_it_ended(ledger, move) for move in told)
+    segment = ledger.segment if ledger.turns else None
+    return Timeline(
+        request=str(ledger.request),
+        status=ledger.status,
+        policy=ledger.policy.name,
+        topology=ledger.policy.topology,
+        client=str(ledger.client or ""),
+        entry=trail[0] if trail else None,
+        path=() if segment is None else segment.names,
+        trail=tuple(trail),
+        depth=0 if segment is None else segment.depth,
+        answer=ledger.ended.answer if isinstance(ledger.ended, events.RequestCompleted) else None,
+        error=_error(ledger.ended),
+        cost=_spent(ledger.spent),
+        waiting=tuple(_waiting(ledger)),
+        moves=settled,
+    )
+
+
+def _error(ended: AnyEvent | None) -> dict[str, str] | None:
+    match ended:
+        case events.RequestRefused(refusal=refusal):
+            return {"code": str(refusal.rule), "detail": refusal.detail}
+        case events.RequestFailed(code=code, reason=reason):
+            return {"code": code, "detail": reason}
+        case events.RequestExpired():
+            return {"code": "expired", "detail": "the request's deadline passed"}
+        case events.RequestCancelled(by=by, reason=reason):
+            return {"code": "cancelled", "detail": f"by {by}: {reason}" if reason else f"by {by}"}
+    return None
+
+
+def _waiting(ledger: Ledger) -> Iterable[Waiting]:
+    if not ledger.is_open:
+        return
+    if ledger.frozen_at is not None:
+        yield Waiting(for_="thaw", since=ledger.frozen_at, why="the request is frozen")
+    for turn in ledger.open.values():
+        why = {
+            "working": "a person has not resolved it" if turn.agent == HUMAN else "its turn is not done",
+            "failed": "the turn failed and is tried again",
+            "refused": "the turn has no round left",
+            "suspended": "a question waits for its reply",
+            "doubted": "an effect is in doubt",
+        }.get(turn.state, turn.state)
+        who = str(turn.asked) if turn.state == "suspended" else turn.agent
+        yield Waiting(for_=who, since=turn.clock, why=why)
+
+
+def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
+    work = getattr(event, "work", None)
+    after = ledger.carried() if ledger.is_open else before
+    opens = isinstance(work, Work) and str(work.turn) == event.id
+    said = _SAID.get(type(event), _other)(ledger, event)
+    fields: dict[str, Any] = {
+        "seq": event.n,
+        "id": event.id,
+        "at": event.at,
+        "verdict": "recorded",
+        "facts": tuple(fact for key, fact in after.items() if before.get(key) != fact) if opens else (),
+        "dropped": tuple(key for key in before if key not in after) if opens else (),
+        "withheld": work.withheld if isinstance(work, Work) else None,
+        "turn": _turn(ledger, getattr(event, "turn", work.turn if isinstance(work, Work) else None)),
+    }
+    return MoveTold(**(fields | said))
+
+
+def _turn(ledger: Ledger, turn_id: str | None) -> TurnTold | None:
+    turn = ledger.turns.get(turn_id) if turn_id else None  # type: ignore[call-overload]
+    if turn is None:
+        return None
+    return TurnTold(
+        id=turn.id,
+        agent=turn.agent,
+        rounds=turn.round + 1,
+        usage=_spent(turn.report.usage),
+        status=turn.state,
+    )
+
+
+def _with_turn_as_it_ended(ledger: Ledger, move: MoveTold) -> MoveTold:
+    """Return the entry with its turn as it stands now: usage and rounds are known only afterwards."""
+    if move.turn is None:
+        return move
+    return msgspec.structs.replace(move, turn=_turn(ledger, move.turn.id))
+
+
+def _opened(ledger: Ledger, event: events.RequestOpened) -> dict[str, Any]:
+    handoff = event.work.handoff
+    return {
+        "move": "submit",
+        "from_": event.client,
+        "to": handoff.to_agent,
+        "summary": handoff.summary,
+        "verdict": "admitted",
+    }
+
+
+def _refused_submit(ledger: Ledger, event: events.RequestRefused) -> dict[str, Any]:
+    return {
+        "move": "submit",
+        "from_": event.client,
+        "to": event.submit.to,
+        "summary": event.submit.text.strip().partition("\n")[0],
+        "verdict": "refused",
+        "rule": str(event.refusal.rule),
+        "detail": event.refusal.detail,
+        "hint": event.refusal.hint,
+    }
+
+
+def _admitted(ledger: Ledger, event: events.HandoffAdmitted) -> dict[str, Any]:
+    handoff = event.work.handoff
+    return {
+        "move": handoff.move,
+        "from_": handoff.from_agent,
+        "to": handoff.to_agent,
+        "summary": handoff.summary,
+        "verdict": "admitted",
+    }
+
+
+def _refused(ledger: Ledger, event: events.MoveRefused) -> dict[str, Any]:
+    return {
+        "move": move_name(event.move),
+        "from_": ledger.turns[event.turn].agent,
+        "to": getattr(event.move, "to_agent", None),
+        "summary": move_summary(event.move),
+        "verdict": "refused",
+        "rule": str(event.refusal.rule),
+        "detail": event.refusal.detail,
+        "hint": event.refusal.hint,
+    }
+
+
+def _deferred(ledger: Ledger, event: events.MoveDeferred) -> dict[str, Any]:
+    return {
+        "move": "proposal",
+        "from_": event.sender,
+        "verdict": "deferred",
+        "detail": "the request is frozen",
+    }
+
+
+def _failed_turn(ledger: Ledger, event: events.TurnFailed) -> dict[str, Any]:
+    return {
+        "move": "turn_failed",
+        "from_": ledger.turns[event.turn].agent,
+        "summary": event.error.message,
+        "detail": event.error.code,
+    }
+
+
+def _again(ledger: Ledger, event: Any) -> dict[str, Any]:
+    past = event.work.past[-1] if event.work.past else None
+    name = {"replied": "reply", "expired": "expire", "settled": "settle"}.get(
+        past.how if past else "", "retry"
+    )
+    said: dict[str, Any] = {"move": name, "from_": getattr(event, "sender", None) or "guard", "to": event.to}
+    if past is not None and past.reply is not None:
+        said["summary"] = (
+            past.reply if isinstance(past.reply, str) else msgspec.json.encode(past.reply).decode()
+        )
+    return said
+
+
+def _suspended(ledger: Ledger, event: events.TurnSuspended) -> dict[str, Any]:
+    return {
+        "move": "ask",
+        "from_": ledger.turns[event.turn].agent,
+        "to": event.ask.to_agent,
+        "summary": event.ask.question,
+        "verdict": "admitted",
+    }
+
+
+def _escalated(ledger: Ledger, event: events.EscalationRaised) -> dict[str, Any]:
+    by_move = event.reason == "asked"
+    return {
+        "move": "escalate",
+        "from_": ledger.turns[event.turn].agent if by_move else "guard",
+        "to": HUMAN,
+        "summary": event.work.handoff.summary,
+        "verdict": "admitted" if by_move else "recorded",
+        "detail": None if by_move else f"{event.reason}, tier {event.tier}",
+    }
+
+
+def _resolved(ledger: Ledger, event: events.EscalationResolved) -> dict[str, Any]:
+    return {"move": "resolve", "from_": event.by, "to": event.work.handoff.to_agent, "summary": event.summary}
+
+
+def _completed(ledger: Ledger, event: events.RequestCompleted) -> dict[str, Any]:
+    answer = event.answer
+    return {
+        "move": "complete",
+        "from_": event.by or event.sender,
+        "to": event.to,
+        "summary": answer if isinstance(answer, str) else msgspec.json.encode(answer).decode(),
+        "verdict": "recorded" if event.control else "admitted",
+    }
+
+
+def _failed(ledger: Ledger, event: events.RequestFailed) -> dict[str, Any]:
+    return {
+        "move": "fail",
+        "from_": event.sender or "guard",
+        "to": event.to,
+        "summary": event.reason,
+        "verdict": "recorded" if event.sender is None else "admitted",
+        "detail": event.code,
+    }
+
+
+def _other(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
+    """Tell of a control message or of an end by the clock."""
+    names = {
+        events.RequestFrozen: "freeze",
+        events.RequestThawed: "thaw",
+        events.RequestCancelled: "cancel",
+        events.RequestExpired: "expire",
+        events.EscalationAssigned: "assign",
+        events.EffectDoubted: "doubt",
+    }
+    person = getattr(event, "person", None)
+    by = getattr(event, "by", "") or getattr(event, "sender", None)
+    effect = getattr(event, "effect", None)
+    return {
+        "move": names.get(type(event), events.type_of(event)),
+        "from_": by or (ledger.turns[effect_turn].agent if (effect_turn := _turn_of(event)) else "guard"),
+        "to": person,
+        "summary": getattr(event, "reason", "") or (f"{effect.action} is in doubt" if effect else ""),
+    }
+
+
+def _turn_of(event: AnyEvent) -> Any:
+    return event.turn if isinstance(event, events.EffectDoubted) else None
+
+
+_SAID: dict[type, Any] = {
+    events.RequestOpened: _opened,
+    events.RequestRefused: _refused_submit,
+    events.HandoffAdmitted: _admitted,
+    events.MoveRefused: _refused,
+    events.MoveDeferred: _deferred,
+    events.TurnFailed: _failed_turn,
+    events.TurnRetried: _again,
+    events.TurnResumed: _again,
+    events.EffectSettled: _again,
+    events.TurnSuspended: _suspended,
+    events.EscalationRaised: _escalated,
+    events.EscalationResolved: _resolved,
+    events.RequestCompleted: _completed,
+    events.RequestFailed: _failed,
+}

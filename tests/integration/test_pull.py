@@ -1,0 +1,361 @@
+"""Pulling: never more than the slots, nothing lost when a process dies or freezes."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mesh.bus.connection import Bus, connect
+from mesh.bus.embedded import EmbeddedServer
+from mesh.bus.pull import Message, Puller
+from tests.servers import child, eventually, until
+
+NS = 10**9
+LEASE_S = 1.0
+EXPIRES_S = 0.5
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bare(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
+    async with EmbeddedServer("", tmp_path_factory.mktemp("bare"), sync_always=False) as server:
+        yield server
+
+
+class Queue:
+    """A stream of a test's own with one consumer."""
+
+    made = 0
+
+    def __init__(self, bus: Bus, server: EmbeddedServer) -> None:
+        Queue.made += 1
+        self.stream = f"Q{Queue.made}"
+        self.bus = bus
+        self.server = server
+
+    async def create(self, **consumer: object) -> None:
+        config = {"name": self.stream, "subjects": [f"{self.stream}.*"], "retention": "workqueue"}
+        await self.bus.api(f"STREAM.CREATE.{self.stream}", {**config, "storage": "file"})
+        await self.consumer(**consumer)
+
+    async def consumer(self, **more: object) -> None:
+        config = {"name": "w", "durable_name": "w", "ack_policy": "explicit", "ack_wait": int(LEASE_S * NS)}
+        body = {"stream_name": self.stream, "config": {**config, **more}, "action": ""}
+        await self.bus.api(f"CONSUMER.CREATE.{self.stream}.w", body)
+
+    async def put(self, count: int) -> None:
+        await asyncio.gather(*(self.bus.publish_durable(f"{self.stream}.x", b"%d" % n) for n in range(count)))
+
+    async def info(self) -> dict[str, Any]:
+        return await self.bus.api(f"CONSUMER.INFO.{self.stream}.w")
+
+    async def left(self) -> int:
+        state = (await self.bus.api(f"STREAM.INFO.{self.stream}"))["state"]
+        return int(state["messages"])
+
+    async def empty(self) -> bool:
+        return await self.left() == 0
+
+    def puller(self, handler: Callable[[Message], Any], **options: Any) -> Puller:
+        return Puller(
+            self.bus, self.stream, "w", handler, **{"slots": 4, "expires_s": EXPIRES_S, **options}
+        )
+
+    def process(self, **options: object) -> Any:
+        encoded = json.dumps({"slots": 4, "expires_s": EXPIRES_S, **options})
+        return child("tests.pull_process", self.server.url, self.stream, "w", encoded)
+
+
+@pytest_asyncio.fixture
+async def queue(bare: EmbeddedServer) -> AsyncIterator[Queue]:
+    async with await connect(bare.url, name="a") as bus:
+        made = Queue(bus, bare)
+        await made.create()
+        yield made
+
+
+class Busy:
+    """A handler that works until it is let go, and counts."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.at_once = 0
+        self.most = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await self.go.wait()
+        self.at_once -= 1
+        await message.ack_sync()
+
+
+@pytest.mark.parametrize("slots", [1, 3, 64])
+async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, slots: int) -> None:
+    await queue.put(200)
+    busy = Busy()
+    puller = queue.puller(busy, slots=slots)
+    puller.start()
+    await until(lambda: len(busy.messages) == slots)
+    assert puller.in_hand == slots
+    assert (await queue.info())["num_ack_pending"] == slots  # the server knows of no more either
+    busy.go.set()
+    await eventually(queue.empty)
+    assert busy.most <= slots
+    assert sorted(int(message.data) for message in busy.messages) == list(range(200))
+    await until(lambda: puller.in_hand == 0)
+    await puller.close()
+
+
+async def test_a_message_knows_what_it_is(queue: Queue) -> None:
+    before_us = time.time_ns() // 1000
+    busy = Busy()
+    await queue.bus.publish_durable(f"{queue.stream}.x", b"body", {"A": "b"})
+    puller = queue.puller(busy)
+    puller.start()
+    await until(lambda: bool(busy.messages))
+    message = busy.messages[0]
+    assert (message.subject, message.data, message.headers) == (f"{queue.stream}.x", b"body", {"A": "b"})
+    assert (message.stream_seq, message.delivered, message.pending) == (1, 1, 0)
+    assert before_us <= message.stored_us <= time.time_ns() // 1000
+    await puller.close()
+
+
+async def test_an_idle_puller_goes_on_when_its_pulls_run_out(queue: Queue) -> None:
+    busy = Busy()
+    busy.go.set()
+    puller = queue.puller(busy, expires_s=0.1)
+    puller.start()
+    for count in range(1, 4):
+        started = queue.bus.counters.in_messages
+        await until(lambda seen=started: queue.bus.counters.in_messages > seen + 3)  # type: ignore[misc]
+        await queue.put(1)
+        await until(lambda wanted=count: len(busy.messages) == wanted)  # type: ignore[misc]
+    assert puller.requested <= puller.slots
+    await puller.close()
+
+
+async def test_done_frees_the_slot_before_the_handler_ends(queue: Queue) -> None:
+    await queue.put(2)
+    messages: list[Message] = []
+    go = asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        messages.append(message)
+        message.done()
+        message.done()
+        await go.wait()
+
+    puller = queue.puller(handler, slots=1)
+    puller.start()
+    await until(lambda: len(messages) == 2)
+    assert puller.in_hand == 0
+    await puller.close()
+
+
+async def test_a_handler_that_raises_is_logged_and_its_message_comes_again(
+    queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await queue.put(3)
+    seen: list[tuple[bytes, int]] = []
+
+    async def handler(message: Message) -> None:
+        seen.append((message.data, message.delivered))
+        if message.delivered == 1:
+            raise RuntimeError("a bug in the handler")
+        await message.ack_sync()
+
+    puller = queue.puller(handler, slots=1)
+    puller.start()
+    await eventually(queue.empty)
+    assert {delivered for _, delivered in seen} == {1, 2}
+    assert "a bug in the handler" in capsys.readouterr().out
+    await puller.close()
+
+
+async def test_nak_term_and_progress_do_what_they_say(queue: Queue) -> None:
+    await queue.put(1)
+    delivered: list[int] = []
+
+    async def handler(message: Message) -> None:
+        delivered.append(message.delivered)
+        match message.delivered:
+            case 1:
+                message.nak()
+            case 2:
+                message.nak(0.1)
+            case 3:
+                until_s = asyncio.get_running_loop().time() + 2 * LEASE_S
+                while asyncio.get_running_loop().time() < until_s:
+                    message.in_progress()
+                    await asyncio.sleep(LEASE_S / 4)
+                message.term("had enough of it")
+
+    puller = queue.puller(handler)
+    puller.start()
+    await eventually(queue.empty)
+    assert delivered == [1, 2, 3]
+    await puller.close()
+
+
+async def test_a_paused_puller_takes_nothing_and_goes_on_when_resumed(queue: Queue) -> None:
+    busy = Busy()
+    busy.go.set()
+    puller = queue.puller(busy)
+    puller.start()
+    await queue.bus.settle()
+    puller.pause()
+    await queue.put(3)  # its pull still waits at the server, and brings them here all the same
+    await eventually(lambda: _ended(queue))
+    assert busy.messages == []
+    puller.resume()
+    await eventually(queue.empty)
+    assert len(busy.messages) == 3
+    await puller.close()
+
+
+async def _ended(queue: Queue) -> bool:
+    return (await queue.info())["num_waiting"] == 0
+
+
+async def test_drain_waits_for_what_is_in_hand_and_takes_no_more(queue: Queue) -> None:
+    await queue.put(5)
+    busy = Busy()
+    puller = queue.puller(busy, slots=2)
+    puller.start()
+    await until(lambda: len(busy.messages) == 2)
+    draining = asyncio.ensure_future(puller.drain())
+    await queue.bus.settle()
+    assert not draining.done()
+    busy.go.set()
+    await draining
+    assert len(busy.messages) == 2
+    assert await queue.left() == 3
+    await puller.close()
+    rest = Busy()
+    rest.go.set()
+    successor = queue.puller(rest)
+    successor.start()
+    await eventually(queue.empty)
+    await successor.close()
+
+
+async def test_close_cancels_what_is_in_hand(queue: Queue) -> None:
+    await queue.put(1)
+    busy = Busy()
+    puller = queue.puller(busy)
+    puller.start()
+    await until(lambda: bool(busy.messages))
+    await puller.close()
+    await puller.close()
+    assert await queue.left() == 1
+    assert not [task for task in asyncio.all_tasks() if "Puller" in str(task.get_coro())]
+
+
+async def test_one_connection_pulls_from_a_consumer_once(queue: Queue) -> None:
+    first, second = queue.puller(Busy()), queue.puller(Busy())
+    first.start()
+    with pytest.raises(ValueError, match="already"):
+        second.start()
+    await first.close()
+    with pytest.raises(ValueError, match="slot"):
+        queue.puller(Busy(), slots=0)
+
+
+# --- processes that die and freeze ----------------------------------------------------------------
+
+
+async def test_what_a_killed_process_had_in_hand_comes_to_another(queue: Queue) -> None:
+    async with queue.process(hold=True) as doomed:
+        await doomed.line("ready")
+        await queue.put(3)
+        for _ in range(3):
+            await doomed.line("got")
+        busy = Busy()
+        busy.go.set()
+        puller = queue.puller(busy)
+        puller.start()
+        doomed.signal(signal.SIGKILL)
+        await eventually(queue.empty)
+    assert sorted(message.stream_seq for message in busy.messages) == [1, 2, 3]
+    assert {message.delivered for message in busy.messages} == {2}
+    await puller.close()
+
+
+async def test_what_a_frozen_process_holds_and_asked_for_comes_to_another(queue: Queue) -> None:
+    async with queue.process(hold=True) as frozen:
+        await frozen.line("ready")
+        await queue.put(1)
+        await frozen.line("got")
+        frozen.signal(signal.SIGSTOP)
+        busy = Busy()
+        busy.go.set()
+        puller = queue.puller(busy)
+        puller.start()
+        await queue.put(6)  # some of them go to the pull of the frozen one, which is still open
+        await eventually(queue.empty)
+        assert len({message.stream_seq for message in busy.messages}) == 7
+        await puller.close()
+
+
+@pytest.mark.parametrize("how", ["crash", "consumer-deleted"])
+async def test_a_puller_goes_on_over_a_broken_bus(tmp_path: Path, how: str) -> None:
+    async with EmbeddedServer("", tmp_path) as server, await connect(server.url, name="a") as bus:
+        queue = Queue(bus, server)
+        await queue.create()
+        busy = Busy()
+        puller = queue.puller(busy, expires_s=30.0, heartbeat_s=0.5)
+        puller.start()
+        await queue.put(2)
+        await until(lambda: len(busy.messages) == 2)
+        if how == "crash":
+            await server.kill()
+            await until(lambda: not bus.connected)
+            await server.start()
+            await until(lambda: bus.connected)
+        else:
+            await bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
+            await queue.consumer()
+        busy.go.set()
+        await queue.put(3)
+        await eventually(queue.empty)
+        assert len({message.stream_seq for message in busy.messages}) == 5
+        await puller.close()
+
+
+async def test_with_priorities_the_first_is_served_and_the_second_when_it_is_gone(bare: EmbeddedServer) -> None:
+    async with await connect(bare.url, name="a") as one, await connect(bare.url, name="b") as two:
+        queue = Queue(one, bare)
+        await queue.create(priority_policy="prioritized", priority_groups=["guard"])
+        first, second = Busy(), Busy()
+        first.go.set()
+        second.go.set()
+        options: dict[str, Any] = {"slots": 8, "expires_s": EXPIRES_S, "group": "guard"}
+        pullers = [
+            Puller(two, queue.stream, "w", second, **options, priority=5),
+            Puller(one, queue.stream, "w", first, **options, priority=0),
+        ]
+        for puller in pullers:
+            puller.start()
+        await one.settle()
+        await two.settle()
+        await queue.bus.publish_durable(f"{queue.stream}.x", b"")
+        await eventually(queue.empty)
+        assert (len(first.messages), len(second.messages)) == (1, 0)
+        await pullers[1].close()
+        await eventually(lambda: _served_by(queue, second))
+        await pullers[0].close()
+
+
+async def _served_by(queue: Queue, handler: Busy) -> bool:
+    seen = len(handler.messages)
+    await queue.put(1)
+    await eventually(queue.empty)
+    return len(handler.messages) > seen

@@ -1,0 +1,118 @@
+"""Subjects: each is built and taken apart in one place, and no token can widen one."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import subjects
+from protocol.ids import is_token
+
+BUILDERS: list[Callable[..., str]] = [
+    subjects.evt,
+    subjects.evt_of,
+    subjects.inbox,
+    subjects.prop,
+    subjects.ctl,
+    subjects.step,
+    subjects.timer_at,
+    subjects.timer_fire,
+    subjects.card,
+    subjects.dead,
+    subjects.note,
+    subjects.live,
+    subjects.policy,
+    subjects.breaker,
+]
+TOKENS = {subjects.step: 4, subjects.live: 4} | dict.fromkeys(
+    (subjects.evt, subjects.prop, subjects.ctl, subjects.note), 2
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (subjects.evt("billing", "r"), "mesh.evt.billing.r"),
+        (subjects.evt_of("r"), "mesh.evt.*.r"),
+        (subjects.inbox("billing"), "mesh.evt.billing.*"),
+        (subjects.prop("a", "r"), "mesh.prop.a.r"),
+        (subjects.ctl("op1", "_"), "mesh.ctl.op1._"),
+        (subjects.step("a", "r", "t", "0-1"), "mesh.step.a.r.t.0-1"),
+        (subjects.timer_at("r"), "mesh.timer.at.r"),
+        (subjects.timer_fire("a"), "mesh.timer.fire.12.a"),
+        (subjects.card("a"), "mesh.card.a"),
+        (subjects.dead("g1"), "mesh.dead.g1"),
+        (subjects.note("c1", "_"), "mesh.note.c1._"),
+        (subjects.live("c1", "r", "a", "t"), "mesh.live.c1.r.a.t"),
+        (subjects.policy("default"), "mesh.conf.policy.default"),
+        (subjects.breaker("a"), "mesh.conf.breaker.a"),
+    ],
+)
+def test_a_subject_is_spelled_as_the_streams_expect_it(made: str, expected: str) -> None:
+    assert made == expected
+
+
+@pytest.mark.parametrize("bad", ["", ".", "a.b", "*", ">", "a b", "a\tb", "a\r\n", "é", "$JS", "x" * 65])
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: str(build.__name__))
+def test_a_token_that_would_widen_a_subject_is_refused_wherever_it_stands(
+    build: Callable[..., str], bad: str
+) -> None:
+    count = TOKENS.get(build, 1)
+    for at in range(count):
+        tokens = ["ok"] * count
+        tokens[at] = bad
+        with pytest.raises(ValueError, match="not a subject token"):
+            build(*tokens)
+
+
+@given(st.text(), st.text())
+def test_whatever_is_built_has_the_tokens_it_was_built_from(to: str, request: str) -> None:
+    if is_token(to) and is_token(request):
+        assert subjects.parse_evt(subjects.evt(to, request)) == (to, request)
+    else:
+        with pytest.raises(ValueError, match="not a subject token"):
+            subjects.evt(to, request)
+
+
+def test_a_queued_message_names_its_sender_and_request() -> None:
+    assert subjects.parse_queued("mesh.prop.3.a.r") == ("a", "r")
+    assert subjects.parse_queued("mesh.ctl.3.op1.r") == ("op1", "r")
+    assert subjects.parse_fire("mesh.timer.fire.3.r") == "r"
+
+
+@pytest.mark.parametrize(
+    ("parse", "subject"),
+    [
+        (subjects.parse_evt, "mesh.evt.a"),
+        (subjects.parse_evt, "mesh.evt.a.b.c"),
+        (subjects.parse_evt, "mesh.prop.a.b"),
+        (subjects.parse_queued, "mesh.prop.a.b"),
+        (subjects.parse_queued, "mesh.evt.1.a.b"),
+        (subjects.parse_queued, "other.prop.1.a.b"),
+        (subjects.parse_fire, "mesh.timer.at.r"),
+        (subjects.parse_fire, ""),
+    ],
+)
+def test_another_subject_is_not_taken_for_it(parse: Callable[[str], object], subject: str) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        parse(subject)
+
+
+@pytest.mark.parametrize(
+    ("text", "hashed"),
+    # The published test vectors of FNV-1a with 32 bits, and a request id as this mesh makes them.
+    [
+        pytest.param("", 0x811C9DC5, id="empty"),
+        pytest.param("a", 0xE40C292C, id="a"),
+        pytest.param("b", 0xE70C2DE5, id="b"),
+        pytest.param("foobar", 0xBF9CF968, id="foobar"),
+        pytest.param("c1_01HF7YAT0060RK4CSM6MV3EE1S", 0x08D6D796, id="request"),
+    ],
+)
+def test_the_partition_is_that_of_the_servers_fnv_1a(text: str, hashed: int) -> None:
+    assert subjects.partition(text) == hashed % subjects.PARTITIONS
+
+
+def test_requests_spread_over_all_partitions() -> None:
+    assert {subjects.partition(f"c1_{n}") for n in range(500)} == set(range(subjects.PARTITIONS))

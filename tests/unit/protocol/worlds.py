@@ -1,0 +1,303 @@
+"""Small worlds: a court that plays a request through the pure domain as a guard does, without a bus.
+
+The court does what a guard does and nothing more: it asks `standing`, calls `decide` until the
+message is decided, appends what is due, and stores bytes. Its clock stands still unless it is moved.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from protocol import codec
+from protocol.control import objection_to, resolves_to
+from protocol.decide import decide, target_of
+from protocol.due import asks_who_serves, due, next_due
+from protocol.events import AnyEvent, FactsWithheld
+from protocol.fleet import AgentEntry
+from protocol.handoff import Constraints, Fact
+from protocol.ids import AgentName, Cause, TurnId, control_cause, request_id
+from protocol.ledger import Ledger, Turn
+from protocol.messages import (
+    Ask,
+    Complete,
+    Control,
+    Doubt,
+    EffectDoubted,
+    Escalate,
+    Fail,
+    Failure,
+    HandBack,
+    Hearing,
+    Move,
+    MoveProposed,
+    Proposal,
+    Report,
+    Resolve,
+    Submit,
+    Transfer,
+    TurnFailed,
+    Usage,
+    id_of,
+    submit_id,
+)
+from protocol.policy import Policy
+from protocol.standing import Fit, Late, Objection, standing
+from protocol.world import Breaker, Grounds, World
+
+START = 1_700_000_000_000_000
+"""UTC µs: when every court begins."""
+
+REQUEST = request_id("c1", START // 1000, b"\x01" * 10)
+CLIENT = AgentName("c1")
+NO_REPORT = Report()
+E = TypeVar("E")
+
+
+def agent(name: str, **entry: Any) -> AgentEntry:
+    return AgentEntry(name=AgentName(name), **entry)
+
+
+def agents(names: Iterable[str] = "abcde", **entry: Any) -> dict[str, AgentEntry]:
+    return {name: agent(name, **entry) for name in names}
+
+
+def fact(key: str = "k", value: Any = 1, *labels: str) -> Fact:
+    return Fact(key=key, value=value, labels=labels)
+
+
+def transfer(to: str, *facts: Fact, summary: str = "please", **rest: Any) -> Transfer:
+    return Transfer(to_agent=AgentName(to), summary=summary, facts=facts, **rest)
+
+
+def hand_back(*facts: Fact, to: str | None = None, **rest: Any) -> HandBack:
+    named = None if to is None else AgentName(to)
+    return HandBack(summary="found out", facts=facts, to_agent=named, **rest)
+
+
+def ask(to: str = "c1", **rest: Any) -> Ask:
+    return Ask(to_agent=AgentName(to), question="which one?", **rest)
+
+
+def escalate(*facts: Fact) -> Escalate:
+    return Escalate(summary="a person, please", facts=facts)
+
+
+def complete(answer: Any = "done") -> Complete:
+    return Complete(answer=answer)
+
+
+def give_up() -> Fail:
+    return Fail(reason="it cannot be done")
+
+
+def usage(tokens: int = 0, nano_dollars: int = 0, model_calls: int = 0) -> Report:
+    return Report(usage=Usage(tokens=tokens, nano_dollars=nano_dollars, model_calls=model_calls))
+
+
+@dataclass
+class Court:
+    """One request, played. What it returns is the event that decided the message."""
+
+    fleet: dict[str, AgentEntry] = field(default_factory=agents)
+    policy: Policy | None = field(default_factory=Policy)
+    human: bool = True
+    entry: str = "a"
+    longest_s: float | None = None
+    breakers: dict[str, Breaker] = field(default_factory=dict)
+    served: bool = True
+    """Whether whoever is waited for runs."""
+    now: int = START
+    ledger: Ledger = field(default_factory=Ledger)
+    events: list[AnyEvent] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    controls: int = 0
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def submit(self, text: str = "help me", sender: str = "c1", digest: str = "d0", **rest: Any) -> AnyEvent:
+        return self.event(self.hear_submit(Submit(text=text, **rest), sender, digest))
+
+    def move(self, move: Move, report: Report = NO_REPORT, *, by: str | None = None) -> AnyEvent:
+        """The holder (or `by`, in the holder's place) asks for a move."""
+        turn = self.holder
+        proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
+        return self.event(self.propose(proposal, by or turn.agent))
+
+    def fail(
+        self,
+        code: str = "boom",
+        *,
+        permanent: bool = False,
+        retry_after_s: float | None = None,
+        report: Report = NO_REPORT,
+    ) -> AnyEvent:
+        turn = self.holder
+        error = Failure(code=code, message="it broke", permanent=permanent, retry_after_s=retry_after_s)
+        return self.event(
+            self.propose(TurnFailed(turn=turn.id, round=turn.round, error=error, report=report), turn.agent)
+        )
+
+    def doubt(self, action: str = "pay", report: Report = NO_REPORT) -> AnyEvent:
+        turn = self.holder
+        effect = Doubt(step=f"{turn.round}-3", action=action)
+        return self.event(
+            self.propose(
+                EffectDoubted(turn=turn.id, round=turn.round, effect=effect, report=report), turn.agent
+            )
+        )
+
+    def control(self, kind: type[Control], sender: str = "op1", **said: Any) -> AnyEvent:
+        """Somebody sends a control message of `kind` under a fresh id."""
+        return self.event(self.hear_control(self.message(kind, **said), sender))
+
+    def wait(self, seconds: float) -> list[AnyEvent]:
+        """Let time pass, as if a timer fired then; return what fell due."""
+        self.now += round(seconds * 1e6)
+        return self.finish()
+
+    def wait_until(self, at: int | None) -> list[AnyEvent]:
+        assert at is not None
+        self.now = max(self.now, at)
+        return self.finish()
+
+    # --- as the guard has it ----------------------------------------------------------------------
+
+    def hear_submit(
+        self, what: Submit, sender: str = "c1", digest: str = "d0", role: Any = "client"
+    ) -> AnyEvent | Late | Objection:
+        return self.hear(Hearing(REQUEST, AgentName(sender), what, Cause(submit_id(REQUEST)), role, digest))
+
+    def propose(self, proposal: Proposal, sender: str) -> AnyEvent | Late | Objection:
+        cause = Cause(id_of(REQUEST, proposal))
+        return self.hear(Hearing(REQUEST, AgentName(sender), proposal, cause, "agent"))
+
+    def message(self, kind: type[Control], **said: Any) -> Control:
+        self.controls += 1
+        return kind(id=f"ctl-{self.controls}", **said)
+
+    def hear_control(self, what: Control, sender: str = "op1") -> AnyEvent | Late | Objection:
+        role = "operator" if sender.startswith("op") else "client" if sender.startswith("c") else "agent"
+        cause = control_cause(REQUEST, sender, what.id)
+        return self.hear(Hearing(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
+
+    def hear(self, hearing: Hearing) -> AnyEvent | Late | Objection:
+        what = hearing.what
+        self.finish((what.turn, what.round) if isinstance(what, Proposal) else None)
+        ruling = self.rule(hearing)
+        self.finish()
+        return ruling
+
+    def rule(self, hearing: Hearing) -> AnyEvent | Late | Objection:
+        found = standing(self.ledger, hearing)
+        if not isinstance(found, Fit):
+            return found
+        while True:
+            world = self.world_for(hearing)
+            objection = objection_to(self.ledger, hearing, world)
+            if objection is not None:
+                return objection
+            event = decide(self.ledger, hearing, world.policy, world)
+            self.append(event)
+            if not isinstance(event, FactsWithheld):
+                return event
+
+    def finish(self, deciding: tuple[str, int] | None = None) -> list[AnyEvent]:
+        """Append what is due; return it."""
+        before = len(self.events)
+        for _ in range(50):
+            follows = due(self.ledger, None, self.world_for_due(), deciding)
+            if follows is None:
+                return self.events[before:]
+            if isinstance(follows, Hearing):
+                self.rule(follows)
+            else:
+                self.append(follows)
+        raise AssertionError("what is due does not come to an end")
+
+    def append(self, event: AnyEvent) -> None:
+        body = codec.encode(event)
+        assert codec.decode_event(body) == event
+        self.ledger.apply(event, body)
+        self.events.append(event)
+        self.bodies.append(body)
+
+    def grounds_for(self, hearing: Hearing) -> Grounds:
+        what = hearing.what
+        target = target_of(self.ledger, hearing)
+        if isinstance(what, Submit):
+            target = AgentName(what.to or self.entry)
+        elif isinstance(what, Resolve):
+            target = resolves_to(self.ledger, what)
+        return Grounds(
+            fleet=1,
+            sender=self.fleet.get(hearing.sender),
+            target=self.fleet.get(target or ""),
+            human=self.human,
+            breaker=self.breakers.get(target or "", "closed"),
+            longest_s=self.longest_s if isinstance(what, Submit) else None,
+        )
+
+    def world_for(self, hearing: Hearing) -> World:
+        policy = self.policy if isinstance(hearing.what, Submit) else self.ledger.policy
+        return World(now=self.now, salt=self.salt, grounds=self.grounds_for(hearing), policy=policy)
+
+    def world_for_due(self) -> World:
+        asked = asks_who_serves(self.ledger, None, self.now)
+        served = None if asked is None else self.served
+        return World(now=self.now, salt=self.salt, grounds=Grounds(fleet=1, human=self.human, served=served))
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def salt(self) -> str:
+        return f"{len(self.events):032x}"
+
+    @property
+    def holder(self) -> Turn:
+        turn = self.ledger.holder
+        assert turn is not None, f"nobody holds the request: {self.ledger.status}"
+        return turn
+
+    @property
+    def turn(self) -> TurnId:
+        return self.holder.id
+
+    @property
+    def last(self) -> AnyEvent:
+        return self.events[-1]
+
+    @property
+    def next_due(self) -> int | None:
+        return next_due(self.ledger, None, self.now)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What the holder is shown: values by key."""
+        return {item.key: item.value for item in self.holder.work.handoff.facts}
+
+    @staticmethod
+    def event(ruling: AnyEvent | Late | Objection) -> AnyEvent:
+        assert not isinstance(ruling, Late | Objection), ruling
+        return ruling
+
+
+def opened(**court: Any) -> Court:
+    """Return a court whose request is open and held by `a`."""
+    made = Court(**court)
+    made.submit()
+    return made
+
+
+def is_(event: object, kind: type[E]) -> E:
+    """Return `event`, which has to be of `kind`."""
+    assert isinstance(event, kind), event
+    return event
+
+
+def seconds(value: float) -> int:
+    """Return µs."""
+    return round(value * 1e6)
+
+
+def asked(**rest: Any) -> Constraints:
+    return Constraints(**rest)
