@@ -37,8 +37,16 @@ _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")  # 128 bits in 26 times 5 bit
 
 def derive(*parts: str | int) -> str:
     """Return 26 lower-case base32 characters (130 bits) of SHA-256 over `parts` joined by 0x1f."""
-    joined = "\x1f".join(str(part) for part in parts)
-    return base64.b32encode(hashlib.sha256(joined.encode()).digest()).decode()[:26].lower()
+    return base64.b32encode(_digest(*parts)).decode()[:26].lower()
+
+
+def draw(*parts: str | int) -> float:
+    """Return a number from 0 up to 1, exclusive, that looks random and is always the same for `parts`."""
+    return int.from_bytes(_digest(*parts)[:4]) / (1 << 32)
+
+
+def _digest(*parts: str | int) -> bytes:
+    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
 
 
 def proposal_id(request: str, turn: str, round_: int) -> ProposalId:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from protocol.events import Past, Work
-from protocol.ids import derive
+from protocol.ids import draw
 from protocol.ledger import Turn
 from protocol.messages import Failure, Report
 from protocol.policy import Policy
@@ -30,6 +30,5 @@ def retry_at(turn: Turn, error: Failure, policy: Policy, now: int, cause: str) -
     if error.permanent or turn.failures >= policy.max_retries:
         return None
     backoff = min(policy.retry_backoff_s * 2.0 ** min(turn.failures, 64), policy.retry_backoff_max_s)
-    draw = int(derive("jitter", cause)[:6], 32) / 32**6
-    wait = max(backoff * (0.5 + 0.5 * draw), error.retry_after_s or 0.0)
+    wait = max(backoff * (0.5 + 0.5 * draw("jitter", cause)), error.retry_after_s or 0.0)
     return now + int(wait * 1e6)

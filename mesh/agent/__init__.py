@@ -1,1 +1,27 @@
-"""Agents as services: what a turn is to its code, and the runtime that takes turns off the inbox."""
+"""All that an agent's file imports: `from mesh.agent import Turn, agent, tool`.
+
+Beside it, in this folder, the runtime that takes turns off the inbox and runs that file's code.
+"""
+
+from mesh.agent.definition import Agent, agent
+from mesh.agent.failures import Permanent, Retry
+from mesh.agent.tools import Tool, tool
+from mesh.agent.turn import Refusal, Turn
+from protocol.handoff import Artifact, Budget, Constraints, Fact
+from protocol.messages import Move
+
+__all__ = [
+    "Agent",
+    "Artifact",
+    "Budget",
+    "Constraints",
+    "Fact",
+    "Move",
+    "Permanent",
+    "Refusal",
+    "Retry",
+    "Tool",
+    "Turn",
+    "agent",
+    "tool",
+]

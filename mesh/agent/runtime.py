@@ -38,6 +38,8 @@ HEARTBEAT_S = 2.0
 """A third of the inbox's lease, so that one lost heartbeat costs nothing."""
 STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 LATER_S = 5.0
+FRESH_S = 1.0
+"""A delivery this young cannot have been ended by a guard without a notice that is on its way."""
 _STORED_TOO_LARGE = 10054  # JetStream: message size exceeds maximum allowed
 _NOTICES = msgspec.json.Decoder(Notice)
 
@@ -113,11 +115,22 @@ class Runtime:
         ):
             await self._work(message, event.request, work)
 
+    async def _is_over(self, message: Message, request: str, work: Work) -> bool:
+        """Say whether a guard ended the turn; only a delivery that has waited is worth asking about."""
+        if message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S:
+            return False
+        step = subjects.step(self._agent.name, request, work.turn, "end")
+        return (await self._bus.request(f"{GET}STEPS.{step}")).status != 404
+
     async def _work(self, message: Message, request: str, work: Work) -> None:
         """Run one round and store what it proposes; acknowledge only then."""
         heart = asyncio.create_task(self._beat(message))
         started = time.perf_counter()
         try:
+            if await self._is_over(message, request, work):
+                _log.info("turn_over")
+                message.ack()
+                return
             proposal = await self._propose(request, work)
             if proposal is not None:
                 await self._store(request, proposal, message.headers.get("traceparent"))

@@ -6,23 +6,27 @@ than its next due time. A guard that dies anywhere in between is finished by who
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from mesh.bus import timer
 from mesh.bus.connection import Bus
 from mesh.bus.log import EventLog
-from mesh.errors import MeshError, OutcomeUnknown, SequenceConflict, Unreachable
+from mesh.errors import MeshError, OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
-from protocol import codec
+from mesh.notices import Ended, Notice, note_subject
+from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
 from protocol.due import asks_who_serves, due, next_due
 from protocol.events import AnyEvent, FactsWithheld, type_of
-from protocol.ledger import Ledger
+from protocol.ids import HUMAN, proposal_id
+from protocol.ledger import Ledger, Turn
 from protocol.messages import Hearing, MoveProposed, Submit
 from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing
@@ -176,11 +180,27 @@ class Courtroom:
         seq = await self._log.append(
             event.to, event.request, body, after=docket.seq, headers={**headers, **own} if headers else own
         )
+        open_before = tuple(docket.ledger.open.values())
         docket.ledger.apply(event, body)
         docket.seq = seq
-        _log.info(
-            type_.replace(".", "_"), request=event.request, n=event.n, to=event.to, seq=seq, **_of_note(event)
-        )
+        _say(event, seq)
+        for turn in open_before:
+            if turn.state == "ended" and turn.agent != HUMAN:
+                await self._end(event, turn)
+
+    async def _end(self, event: AnyEvent, turn: Turn) -> None:
+        """Tell an agent that its turn is over, unless its own proposal ended it.
+
+        The step lies where the agent looks before it does anything that counts; the notice makes it quick.
+        """
+        if str(event.cause) == proposal_id(event.request, turn.id, turn.round):
+            return
+        ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
+        with contextlib.suppress(PublishRefused):  # 10077: the step is there already
+            step = subjects.step(turn.agent, event.request, turn.id, "end")
+            await self._bus.publish_durable(step, msgspec.json.encode(ended))
+        notice = Notice(request=event.request, ended=ended)
+        await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
 
     async def _arm(self, docket: Docket, request: str) -> None:
         """See to it that the request's timer stands no later than its next due time."""
@@ -212,13 +232,26 @@ def _policy(ledger: Ledger, hearing: Hearing, named: Policy | None) -> Policy | 
     return named if isinstance(hearing.what, Submit) else ledger.policy
 
 
-def _of_note(event: AnyEvent) -> dict[str, object]:
-    """Return what the log line of an event says besides: nothing that a person or a model wrote."""
-    refusal = getattr(event, "refusal", None)
-    error = getattr(event, "error", None)
-    said: dict[str, object] = {}
+_ROUTINE = (
+    events.RequestOpened,
+    events.HandoffAdmitted,
+    events.FactsWithheld,
+    events.RequestCompleted,
+    events.TurnRetried,
+)
+"""What goes as it should: the log of events tells it; the guard's own lines need not."""
+
+
+def _say(event: AnyEvent, seq: int) -> None:
+    """Log an event: ids and codes, nothing that a person or a model wrote."""
+    said: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
+    refusal, error = getattr(event, "refusal", None), getattr(event, "error", None)
     if refusal is not None:
         said["rule"] = str(refusal.rule)
     if error is not None:
         said["error"] = error.code
-    return said
+    name = type_of(event).replace(".", "_")
+    if isinstance(event, _ROUTINE):
+        _log.debug(name, **said)
+    else:
+        _log.info(name, **said)

@@ -176,7 +176,7 @@ class Surroundings:
         return World(now=now, salt=self._salt(), grounds=grounds, policy=policy, prices=prices)
 
     def _now_for(self, ledger: Ledger) -> int:
-        """Return the time, never before the head's: guards' clocks differ, a request's time does not run back."""
+        """Return the time, never before the head's: clocks differ, a request's time does not run back."""
         now = self._clock()
         return now if ledger.head is None else max(now, ledger.head.at)
 

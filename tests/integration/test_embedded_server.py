@@ -140,5 +140,3 @@ async def test_a_mesh_that_is_started_again_finds_its_keys_and_its_data(tmp_path
     for file in (tmp_path / "keys").iterdir():
         assert os.stat(file).st_mode & 0o077 == 0
     assert not any(seeds[0] in line for line in (tmp_path / "store" / "nats.conf").read_text().splitlines())
-
-

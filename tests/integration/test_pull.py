@@ -62,9 +62,7 @@ class Queue:
         return await self.left() == 0
 
     def puller(self, handler: Callable[[Message], Any], **options: Any) -> Puller:
-        return Puller(
-            self.bus, self.stream, "w", handler, **{"slots": 4, "expires_s": EXPIRES_S, **options}
-        )
+        return Puller(self.bus, self.stream, "w", handler, **{"slots": 4, "expires_s": EXPIRES_S, **options})
 
     def process(self, **options: object) -> Any:
         encoded = json.dumps({"slots": 4, "expires_s": EXPIRES_S, **options})
@@ -330,7 +328,9 @@ async def test_a_puller_goes_on_over_a_broken_bus(tmp_path: Path, how: str) -> N
         await puller.close()
 
 
-async def test_with_priorities_the_first_is_served_and_the_second_when_it_is_gone(bare: EmbeddedServer) -> None:
+async def test_with_priorities_the_first_is_served_and_the_second_when_it_is_gone(
+    bare: EmbeddedServer,
+) -> None:
     async with await connect(bare.url, name="a") as one, await connect(bare.url, name="b") as two:
         queue = Queue(one, bare)
         await queue.create(priority_policy="prioritized", priority_groups=["guard"])

@@ -93,7 +93,12 @@ async def test_of_two_guards_that_arm_at_once_one_is_told(connect_as: ConnectAs)
 
 
 async def test_it_survives_a_crash_of_the_server(own_server: LocalMesh) -> None:
-    late, soon, request_due_while_down, request_later = now_us() + HOUR_US, now_us() + 50_000, fresh(), fresh()
+    late, soon, request_due_while_down, request_later = (
+        now_us() + HOUR_US,
+        now_us() + 50_000,
+        fresh(),
+        fresh(),
+    )
     async with own_server.connected_as("guard") as guard:
         await arm(guard, request_due_while_down, soon, after=0)
         seq = await arm(guard, request_later, late, after=0)

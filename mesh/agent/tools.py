@@ -1,0 +1,184 @@
+"""Tools: functions of an agent that a model can be told about and that leave a trace.
+
+A tool's signature is its contract: the JSON schema that a model reads and the check that its arguments
+pass come from the same annotations. What a tool does to the world is declared, never guessed.
+
+    @tool                        reads only; may run again at will
+    @tool(effect="idempotent")   changes the world once for each key, however often it runs
+    @tool(effect="reconcilable") changes the world, and can be asked later whether it did
+    @tool(effect="once")         changes the world, and nobody can tell whether it did
+
+pydantic is imported when a schema is first needed, not when an agent's module is.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints, overload
+
+from mesh.errors import MeshError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Effect = Literal["idempotent", "reconcilable", "once"]
+"""How a tool changes the world; None for one that only reads."""
+
+KEY = "idempotency_key"
+"""The parameter that the runtime fills in. No model sees it."""
+
+
+class ToolError(MeshError):
+    """A tool cannot do what was asked, and did nothing. The text is for the model: say what would do."""
+
+    code: ClassVar[str] = "tool.error"
+
+
+class ToolArgumentsInvalid(ToolError):
+    """The arguments do not fit the tool's schema; nothing was run. The text names each mistake."""
+
+    code: ClassVar[str] = "tool.arguments_invalid"
+
+    def __init__(self, tool: str, mistakes: tuple[str, ...]) -> None:
+        super().__init__(f"{tool} was not called: {'; '.join(mistakes)}")
+        self.tool = tool
+        self.mistakes = mistakes
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function with what a model and the journal need to know of it. Calling it calls the function."""
+
+    name: str
+    description: str
+    effect: Effect | None
+    fn: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    @property
+    def takes_key(self) -> bool:
+        return KEY in inspect.signature(self.fn).parameters
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments, an object; the idempotency key is not in it."""
+        return untitled(self._arguments.model_json_schema())
+
+    def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function takes them. Raises ToolArgumentsInvalid."""
+        from pydantic import ValidationError
+
+        try:
+            found = self._arguments.model_validate(dict(arguments))
+        except ValidationError as wrong:
+            raise ToolArgumentsInvalid(self.name, mistakes_in(wrong)) from wrong
+        return {str(field.alias): getattr(found, own) for own, field in type(found).model_fields.items()}
+
+    async def run(self, arguments: Mapping[str, Any], *, idempotency_key: str = "") -> Any:
+        """Check the arguments, run the function (in a thread unless it is async), return its result.
+
+        Raises ToolArgumentsInvalid, and whatever the function raises.
+        """
+        given = self.check(arguments)
+        if self.takes_key:
+            given[KEY] = idempotency_key
+        if inspect.iscoroutinefunction(self.fn):
+            return await self.fn(**given)
+        return await asyncio.to_thread(self.fn, **given)
+
+    @cached_property
+    def _arguments(self) -> "type[BaseModel]":
+        """The arguments as a pydantic model.
+
+        Its fields have neutral names and the parameters' as aliases, so that a parameter may be called
+        `schema` or `copy` without hiding something of pydantic's.
+        """
+        from pydantic import ConfigDict, Field, create_model
+
+        hints = get_type_hints(self.fn, include_extras=True)
+        fields: dict[str, Any] = {}
+        for index, parameter in enumerate(inspect.signature(self.fn).parameters.values()):
+            if parameter.name == KEY:
+                continue
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[f"argument_{index}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+        return create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def mistakes_in(wrong: "ValidationError") -> tuple[str, ...]:
+    """Return each mistake as `where: what`, without the value: a model knows what it said."""
+    return tuple(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors())
+
+
+def untitled(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a pydantic schema without the titles that it makes up: a model pays for every word."""
+
+    def bare(node: Any) -> Any:
+        if isinstance(node, list):
+            return [bare(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        kept = {key: value for key, value in node.items() if key != "title" or not isinstance(value, str)}
+        for named in ("properties", "$defs"):  # beneath these, `title` is somebody's own name
+            if isinstance(kept.get(named), dict):
+                kept[named] = {key: bare(value) for key, value in kept[named].items()}
+        return {key: value if key in ("properties", "$defs") else bare(value) for key, value in kept.items()}
+
+    result: dict[str, Any] = bare(schema)
+    return result
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *, effect: Effect | None = None, name: str | None = None, description: str | None = None
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect | None = None,
+    name: str | None = None,
+    description: str | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a tool. Every parameter must be annotated; the docstring is for the model.
+
+    Args:
+        effect: how it changes the world; None if it only reads. An idempotent one may have a parameter
+            `idempotency_key: str`, which the runtime fills in: the same key, the same effect.
+        name, description: the function's name and docstring by default.
+
+    Raises TypeError for a function that no model could call.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        if effect is not None and effect not in get_args(Effect):
+            raise TypeError(f"no such effect: {effect!r}; one of {', '.join(get_args(Effect))}")
+        _require_callable_by_name(function, effect)
+        return Tool(
+            name=name or function.__name__,
+            description=description or inspect.getdoc(function) or "",
+            effect=effect,
+            fn=function,
+        )
+
+    return make if fn is None else make(fn)
+
+
+def _require_callable_by_name(function: Callable[..., Any], effect: Effect | None) -> None:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"{function.__name__}: a tool's arguments have names, {parameter} has none")
+        if parameter.annotation is parameter.empty:
+            raise TypeError(f"{function.__name__}: {parameter.name} has no annotation")
+        if parameter.name == KEY and effect != "idempotent":
+            raise TypeError(f"{function.__name__}: only an idempotent effect takes {KEY}")

@@ -1,0 +1,1 @@
+"""Models behind a port: what a model is shown, what it may answer, and the loop between it and the tools."""

@@ -1,0 +1,110 @@
+"""The brief: one round of a turn as text, the same for every model.
+
+Whatever others wrote stands on one line, values as JSON: a customer's text cannot begin a section of
+its own. One fact, one peer, one refusal a line, so that what a model is shown can be read back.
+"""
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from mesh.agent.turn import Turn
+from protocol.events import Past
+from protocol.fleet import AgentEntry
+from protocol.handoff import Artifact, Constraints, Fact
+from protocol.messages import move_name
+
+_PLAIN = re.compile(r"[\w.-]+")
+
+
+def render(turn: Turn) -> str:
+    """Return what the model of this round is told."""
+    handoff = turn.handoff
+    head = [
+        f"You are: {turn.agent}",
+        f"Given by: {handoff.from_agent} ({handoff.move})",
+        f"Summary: {one_line(handoff.summary)}",
+        f"Intent: {one_line(handoff.intent)}" if handoff.intent is not None else None,
+        f"Path: {' > '.join(turn.path)}",
+        f"Round: {turn.round}",
+        f"Withheld from you: {', '.join(turn.withheld)} (it travels on without you)" if turn.withheld else None,
+    ]
+    sections = (
+        ("Facts", map(_fact, handoff.facts)),
+        ("Artifacts", map(_artifact, handoff.artifacts)),
+        ("Constraints", _constraints(handoff.constraints)),
+        ("May hand to", map(_peer, turn.peers.values())),
+        ("Earlier rounds of this turn", map(_past, turn.past)),
+    )
+    blocks = ["\n".join(line for line in head if line is not None)]
+    for title, lines in sections:
+        listed = [f"- {line}" for line in lines]
+        if listed:
+            blocks.append("\n".join((f"{title}:", *listed)))
+    return "\n\n".join(blocks)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if _PLAIN.fullmatch(key) else _json(key)
+
+
+def _fact(fact: Fact) -> str:
+    labels = f" [{', '.join(map(one_line, fact.labels))}]" if fact.labels else ""
+    return f"{_key(fact.key)}: {_json(fact.value)}{labels}"
+
+
+def _artifact(item: Artifact) -> str:
+    return one_line(f"{_key(item.name)}: {item.uri} {item.media_type}")
+
+
+def _constraints(own: Constraints) -> Iterable[str]:
+    if own.deadline is not None:
+        yield f"deadline: {_utc(own.deadline)}"
+    if own.allowed_actions is not None:
+        yield f"allowed actions: {', '.join(map(one_line, own.allowed_actions)) or 'none'}"
+    if own.must_carry:
+        yield f"facts that must be carried on unchanged: {', '.join(map(_key, own.must_carry))}"
+
+
+def _utc(micros: int) -> str:
+    """Return UTC µs as ISO 8601, to the second."""
+    at = dt.datetime.fromtimestamp(micros // 1_000_000, dt.UTC)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _peer(peer: AgentEntry) -> str:
+    takes = f" (intents: {', '.join(peer.intents)})" if peer.intents else ""
+    return one_line(f"{peer.name}: {peer.description}{takes}")
+
+
+def _past(past: Past) -> str:
+    return one_line(f"round {past.round} {past.how}: {_how(past)}")
+
+
+def _how(past: Past) -> str:
+    if past.refusal is not None:
+        asked = _asked(past)
+        hint = f" Allowed instead: {past.refusal.hint}." if past.refusal.hint else ""
+        return f"rule {past.refusal.rule} refused {asked}: {past.refusal.detail}.{hint}"
+    if past.failure is not None:
+        return f"{past.failure.code}: {past.failure.message}"
+    if past.settled is not None:
+        return f"{past.settled}: {_json(past.reply)}"
+    return _json(past.reply)
+
+
+def _asked(past: Past) -> str:
+    if past.move is None:
+        return "the move"
+    to = getattr(past.move, "to_agent", None)
+    return move_name(past.move) if to is None else f"{move_name(past.move)} to {to}"

@@ -1,0 +1,91 @@
+"""The port to a model: a prompt in, a reply out.
+
+A `Prompt` holds what a model would be sent and nothing else. No turn, no handoff, no guard is in it, so
+that whatever stands in for a model can know no more, and do no more, than a model could.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from protocol.messages import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    """JSON schema of the arguments, an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model asks for. Nothing of it has been checked."""
+
+    id: str
+    """Tells the calls of one transcript apart."""
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the model said in one reply."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of one call, as text."""
+
+    call: str
+    """The call's id; empty for a remark on the reply as a whole."""
+    name: str
+    text: str
+    """The result as JSON, or one sentence that says what is wrong."""
+    is_error: bool = False
+
+
+Exchange = Said | ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """All that a model sees."""
+
+    agent: str
+    """Who it speaks as."""
+    instructions: str
+    """The system text."""
+    brief: str
+    """The turn as text: what is wanted, what is known, what was refused."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The only means to act, moves included."""
+    transcript: tuple[Exchange, ...] = ()
+    """This round's replies and results, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply. Without calls, its text is the answer to the request."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    """What this one reply cost."""
+
+
+class Model(Protocol):
+    """Anything that replies."""
+
+    mode: str
+    """What stands behind it, for people: `scripted`, a model's id, …"""
+
+    async def reply(self, prompt: Prompt) -> Reply:
+        """Return one reply. Raises Retry when another attempt may help, Permanent when none can."""
+        ...
