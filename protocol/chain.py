@@ -40,6 +40,10 @@ COMMITTED = frozenset(
 """Names of fields whose content is committed to, wherever in an event they stand."""
 
 
+_PLAIN = frozenset({"grounds", "policy", "prices"})
+"""Parts of an event that hold no such field: documents of the admin's, taken as they are."""
+
+
 class Break(NamedTuple):
     """Where a chain does not hold."""
 
@@ -56,21 +60,21 @@ def digest(body: bytes) -> str:
 
 
 def _committed(node: Any, salt: bytes, path: str) -> Any:
-    if isinstance(node, dict):
-        return {
-            key: _commitment(value, salt, f"{path}.{key}")
-            if key in COMMITTED
-            else _committed(value, salt, f"{path}.{key}")
-            if isinstance(value, dict | list)
-            else value
-            for key, value in node.items()
-        }
+    """Return the canonical form of a dictionary or list."""
     if isinstance(node, list):
         return [
             _committed(item, salt, f"{path}.{index}") if isinstance(item, dict | list) else item
             for index, item in enumerate(node)
         ]
-    return node
+    form = {}
+    for key, value in node.items():
+        if key in COMMITTED:
+            form[key] = _commitment(value, salt, f"{path}.{key}")
+        elif isinstance(value, dict | list) and value and key not in _PLAIN:
+            form[key] = _committed(value, salt, f"{path}.{key}")
+        else:
+            form[key] = value
+    return form
 
 
 def _commitment(value: Any, salt: bytes, path: str) -> str:

@@ -29,7 +29,9 @@ def render(turn: Turn) -> str:
         f"Intent: {one_line(handoff.intent)}" if handoff.intent is not None else None,
         f"Path: {' > '.join(turn.path)}",
         f"Round: {turn.round}",
-        f"Withheld from you: {', '.join(turn.withheld)} (it travels on without you)" if turn.withheld else None,
+        f"Withheld from you: {', '.join(turn.withheld)} (it travels on without you)"
+        if turn.withheld
+        else None,
     ]
     sections = (
         ("Facts", map(_fact, handoff.facts)),

@@ -85,14 +85,13 @@ class _Conversation:
             failed = moved = False
             for call in reply.calls:
                 is_move = call.name in self._moves
-                if is_move and not failed and not moved:
-                    found = self._read(call)
-                    if not isinstance(found, ToolResult):
-                        return found
-                elif not self._take():
+                found = self._read(call) if is_move and not failed and not moved else None
+                if found is not None and not isinstance(found, ToolResult):
+                    return found
+                if not self._take():
                     return self._given_up()
-                elif is_move:
-                    found = _error(call, _SECOND_MOVE if moved else _TOO_EARLY)
+                if is_move:
+                    found = found or _error(call, _SECOND_MOVE if moved else _TOO_EARLY)
                 else:
                     found = await self._run(call)
                 self._transcript.append(found)

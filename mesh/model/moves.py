@@ -5,7 +5,7 @@ may try again in the same round. Whether it may happen is for the guard alone, a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 
@@ -151,6 +151,5 @@ def _to(peer: AgentEntry) -> type[BaseModel]:
     """Return the arguments of a transfer to `peer`: those of every transfer, with the intents it takes."""
     if not peer.intents:
         return TransferArguments
-    return create_model(
-        "TransferArguments", __base__=TransferArguments, intent=(Literal[peer.intents] | None, None)
-    )
+    intent: Any = Literal[peer.intents]
+    return create_model("TransferArguments", __base__=TransferArguments, intent=(intent | None, None))

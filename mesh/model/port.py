@@ -83,8 +83,10 @@ class Reply:
 class Model(Protocol):
     """Anything that replies."""
 
-    mode: str
-    """What stands behind it, for people: `scripted`, a model's id, …"""
+    @property
+    def mode(self) -> str:
+        """What stands behind it, for people: `scripted`, a model's id, …"""
+        ...
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Return one reply. Raises Retry when another attempt may help, Permanent when none can."""

@@ -1,0 +1,180 @@
+"""The scripted model: rules in the place of a language model, honest about being no more than that.
+
+It sees the `Prompt` and nothing else, reads the brief back from its text, and acts only through tools that
+the prompt offers. The first rule that fits is followed; where none fits, the agent's declared fallback is.
+It knows no request beforehand, guesses nothing, spends nothing.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
+from mesh.model.script import Action, Rule, Script, ScriptInvalid
+
+_PLACE = re.compile(r"\{([a-z_][\w.-]*)\}")
+_HEADS = {"Given by": "from", "Summary": "summary", "Intent": "intent", "Path": "path", "Round": "round"}
+_FACT = re.compile(r'- (?P<key>[\w.-]+|"(?:[^"\\]|\\.)*"): (?P<rest>.*)')
+_REFUSED = re.compile(r"- round \d+ refused: rule (?P<rule>\w+) refused (?P<detail>.*)")
+_GIVEN = re.compile(r"(?P<name>\S+) \((?P<move>\w+)\)")
+_NOTHING_LEFT = "I cannot help with this, and there is nobody here to ask."
+
+
+class _Unknown(Exception):
+    """A template names something that is not known."""
+
+
+class ScriptedModel:
+    """A `Model` that follows a script."""
+
+    mode: ClassVar[str] = "scripted"
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def require(self, agent: str) -> None:
+        """Raise ScriptInvalid if the script has no part for `agent`."""
+        if agent not in self._script:
+            raise ScriptInvalid(f"the script has no part for {agent!r}")
+
+    async def reply(self, prompt: Prompt) -> Reply:
+        """Return what the first rule that fits says. Raises ScriptInvalid for an agent not in the script."""
+        self.require(prompt.agent)
+        role = self._script[prompt.agent]
+        known = read_prompt(prompt)
+        for rule in role.rules:
+            groups = _fits(rule, known)
+            reply = None if groups is None else _follow(rule, {**groups, **known}, prompt)
+            if reply is not None:
+                return reply
+        return _follow(role.fallback, known, prompt) or Reply(text=_NOTHING_LEFT)
+
+
+# --- what is known ----------------------------------------------------------------------------------
+
+
+def read_prompt(prompt: Prompt) -> dict[str, Any]:
+    """Return what a prompt says, by name: the brief's lines and the newest result of each tool."""
+    known = _read_brief(prompt.brief)
+    for each in prompt.transcript:
+        if isinstance(each, ToolResult) and each.name:
+            known[each.name] = {"error": each.text} if each.is_error else json.loads(each.text)
+    return known
+
+
+def _read_brief(brief: str) -> dict[str, Any]:
+    known: dict[str, Any] = {"facts": {}, "refused": {}}
+    section = ""
+    for line in brief.split("\n"):
+        head, _, rest = line.partition(": ")
+        if line.startswith("- "):
+            _read_item(section, line, known)
+        elif head in _HEADS and not section:
+            known[_HEADS[head]] = rest
+        elif line.endswith(":"):
+            section = line[:-1]
+    given = _GIVEN.fullmatch(known.get("from", ""))
+    if given is not None:
+        known["from"], known["move"] = given["name"], given["move"]
+    known["text"] = known["facts"].get("text", known.get("summary", ""))
+    return known
+
+
+def _read_item(section: str, line: str, known: dict[str, Any]) -> None:
+    if section == "Facts" and (fact := _FACT.fullmatch(line)) is not None:
+        key = fact["key"]
+        value, _ = json.JSONDecoder().raw_decode(fact["rest"])
+        known["facts"][json.loads(key) if key.startswith('"') else key] = value
+    elif section.startswith("Earlier rounds") and (refused := _REFUSED.fullmatch(line)) is not None:
+        known["refused"][refused["rule"]] = refused["detail"]
+
+
+def _at(known: Mapping[str, Any], path: str) -> Any:
+    """Return what stands at a dotted path. Raises _Unknown."""
+    found: Any = known
+    for step in path.split("."):
+        if isinstance(found, Mapping) and step in found:
+            found = found[step]
+        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            raise _Unknown(path)
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# --- whether a rule fits ----------------------------------------------------------------------------
+
+
+def _fits(rule: Rule, known: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the named groups of what the customer says; None if the rule does not fit."""
+    words = _text(known["text"])
+    found = [pattern.search(words) for pattern in rule.says]
+    if None in found or any(pattern.search(words) for pattern in rule.unless):
+        return None
+    try:
+        if any(not pattern.fullmatch(_text(_at(known, path))) for path, pattern in rule.where.items()):
+            return None
+    except _Unknown:
+        return None
+    if any(_is_known(known, path) for path in rule.without):
+        return None
+    said = (match.groupdict() for match in found if match is not None)
+    return {name: value for groups in said for name, value in groups.items() if value is not None}
+
+
+def _is_known(known: Mapping[str, Any], path: str) -> bool:
+    try:
+        _at(known, path)
+    except _Unknown:
+        return False
+    return True
+
+
+# --- what it does -----------------------------------------------------------------------------------
+
+
+def _follow(action: Action, known: Mapping[str, Any], prompt: Prompt) -> Reply | None:
+    """Return the reply; None if it cannot be made, is not offered, or was made before in this round."""
+    try:
+        if action.answer is not None:
+            return Reply(text=str(_filled(action.answer, known)))
+        arguments = {name: _filled(value, known) for name, value in action.arguments.items()}
+    except _Unknown:
+        return None
+    facts = [{"key": key, "value": value} for key, value in _what_is_known(action.facts, known)]
+    if facts:
+        arguments["facts"] = facts
+    call = str(action.call)
+    asked = [each for said in prompt.transcript if isinstance(said, Said) for each in said.calls]
+    if call not in {tool.name for tool in prompt.tools}:
+        return None
+    if any((each.name, each.arguments) == (call, arguments) for each in asked):
+        return None
+    return Reply(calls=(ToolCall(f"call_{len(asked) + 1}", call, arguments),))
+
+
+def _what_is_known(facts: Mapping[str, str], known: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for key, template in facts.items():
+        try:
+            yield key, _filled(template, known)
+        except _Unknown:
+            continue
+
+
+def _filled(template: Any, known: Mapping[str, Any]) -> Any:
+    """Return a template with every `{path}` replaced. Raises _Unknown."""
+    if isinstance(template, Mapping):
+        return {key: _filled(value, known) for key, value in template.items()}
+    if isinstance(template, list):
+        return [_filled(value, known) for value in template]
+    if not isinstance(template, str):
+        return template
+    alone = _PLACE.fullmatch(template)
+    if alone is not None:
+        return _at(known, alone[1])
+    return _PLACE.sub(lambda place: _text(_at(known, place[1])), template)

@@ -1,0 +1,365 @@
+"""Verdicts: what an admitted, refused, deferred or failed proposal becomes."""
+
+import pytest
+
+from protocol.decide import target_of
+from protocol.events import (
+    EffectDoubted,
+    EscalationRaised,
+    HandoffAdmitted,
+    MoveDeferred,
+    MoveRefused,
+    RequestCompleted,
+    RequestFailed,
+    TurnFailed,
+    TurnSuspended,
+)
+from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.ids import AgentName, Cause, event_id, proposal_id
+from protocol.messages import (
+    Complete,
+    Doubt,
+    Failure,
+    Freeze,
+    Hearing,
+    Move,
+    MoveProposed,
+    Report,
+    Submit,
+    id_of,
+)
+from protocol.policy import Policy
+from protocol.refusals import Rule
+from tests.unit.protocol.worlds import (
+    REQUEST,
+    START,
+    Court,
+    ask,
+    complete,
+    escalate,
+    fact,
+    give_up,
+    hand_back,
+    is_,
+    opened,
+    seconds,
+    transfer,
+    usage,
+)
+
+# --- admitted -------------------------------------------------------------------------------------
+
+
+def test_an_admitted_transfer_hands_over_the_whole_of_what_is_known() -> None:
+    court = Court()
+    first = Artifact(name="scan", uri="s3://scan")
+    court.submit("Refund me\nplease", facts=(fact("order", 7),), artifacts=(first,), intent="refund")
+    opening = court.turn
+    court.now += 5
+    event = is_(
+        court.move(
+            transfer(
+                "b",
+                fact("amount", 12.5),
+                summary="check the amount",
+                artifacts=(Artifact(name="bill", uri="s3://bill"),),
+                drop=("order",),
+                return_to="a",
+                intent="check",
+            )
+        ),
+        HandoffAdmitted,
+    )
+    assert event.to == "b"
+    assert event.work.turn == event.id
+    assert (event.work.round, event.work.depth, event.work.path) == (0, 1, ("a", "b"))
+    assert event.work.handoff == Handoff(
+        move="transfer",
+        from_agent=AgentName("a"),
+        to_agent=AgentName("b"),
+        parent=opening,
+        summary="check the amount",
+        intent="check",
+        facts=(fact("amount", 12.5), Fact(key="text", value="Refund me\nplease")),
+        artifacts=(Artifact(name="bill", uri="s3://bill"), first),
+        constraints=Constraints(deadline=START + seconds(86_400)),
+        return_to=AgentName("a"),
+    )
+
+
+def test_an_events_id_cause_number_and_time_follow_from_what_it_decides() -> None:
+    court = opened()
+    turn = court.turn
+    court.now += 12
+    event = court.move(transfer("b"))
+    cause = proposal_id(REQUEST, turn, 0)
+    assert (event.n, event.at, event.request, event.v) == (1, START + 12, REQUEST, 1)
+    assert (event.cause, event.id) == (cause, event_id(cause, "handoff.admitted", 0))
+
+
+def test_a_clock_that_went_back_does_not_take_the_log_with_it() -> None:
+    court = opened()
+    court.now -= seconds(5)
+    assert court.move(transfer("b")).at == START
+
+
+def test_a_changed_fact_replaces_the_old_one_and_facts_travel_in_order_of_their_keys() -> None:
+    court = opened()
+    court.move(transfer("b", fact("z", 1), fact("a", 1)))
+    court.move(transfer("c", fact("z", 2)))
+    assert court.holder.work.handoff.facts == (fact("a", 1), Fact(key="text", value="help me"), fact("z", 2))
+
+
+def test_a_transfer_says_what_was_asked_for_without_the_keys_that_must_be_carried() -> None:
+    asked = Constraints(max_resolution_time_s=5, allowed_actions=("z", "a"), must_carry=("text",))
+    event = is_(opened().move(transfer("b", constraints=asked)), HandoffAdmitted)
+    assert event.asked == Constraints(max_resolution_time_s=5, allowed_actions=("z", "a"))
+    given = event.work.handoff.constraints
+    assert given == Constraints(deadline=START + seconds(5), allowed_actions=("a", "z"), must_carry=("text",))
+
+
+def test_a_hand_back_restores_the_resumed_frames_own_constraints() -> None:
+    own = Constraints(max_resolution_time_s=600, allowed_actions=("look", "pay"))
+    court = Court()
+    court.submit(constraints=own)
+    before = court.holder.work.handoff.constraints
+    narrow = Constraints(max_resolution_time_s=5, allowed_actions=("look",))
+    court.move(transfer("b", constraints=narrow))
+    event = is_(court.move(hand_back(fact("found", 1))), HandoffAdmitted)
+    assert event.work.handoff.constraints == before
+    assert (event.work.handoff.move, event.work.handoff.from_agent) == ("hand_back", "b")
+    assert court.shown["found"] == 1
+
+
+# --- refused, rounds ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_the_refusal_after_max_refusals_escalates(most: int) -> None:
+    court = opened(policy=Policy(max_refusals=most))
+    turn = court.turn
+    for round_ in range(most):
+        event = is_(court.move(transfer("nobody"), usage(tokens=round_ + 1)), MoveRefused)
+        assert event.to == "a"
+        assert event.work is not None
+        assert (event.work.turn, event.work.round, event.round) == (turn, round_ + 1, round_)
+        assert [past.how for past in event.work.past] == ["refused"] * (round_ + 1)
+        assert event.work.past[-1].refusal == event.refusal
+        assert event.work.past[-1].move == transfer("nobody")
+        assert event.work.reported == usage(tokens=round_ + 1)
+        assert event.work.handoff == court.events[0].work.handoff  # type: ignore[union-attr]
+    last = is_(court.move(transfer("nobody")), MoveRefused)
+    assert (last.to, last.work) == ("_", None)
+    raised = is_(court.last, EscalationRaised)
+    assert (raised.reason, raised.turn, raised.to) == ("refusals", turn, "human")
+    assert len(raised.work.past) == most + 1
+
+
+def test_a_refusal_changes_nothing_but_the_round() -> None:
+    court = opened()
+    before = (court.ledger.segment, court.ledger.carried(), court.ledger.hops)
+    court.move(transfer("nobody", fact("k", 1)))
+    assert (court.ledger.segment, court.ledger.carried(), court.ledger.hops) == before
+
+
+# --- ask ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expires_s", "own_s", "after_s"),
+    [
+        pytest.param(None, None, 86_400, id="until-the-requests-deadline"),
+        pytest.param(60, None, 60, id="as-long-as-it-says"),
+        pytest.param(1e6, None, 86_400, id="not-beyond-the-requests-deadline"),
+        pytest.param(60, 30, 30, id="not-beyond-the-handoffs-own"),
+        pytest.param(None, 30, 30, id="until-the-handoffs-own"),
+        pytest.param(0, None, 0, id="not-at-all"),
+    ],
+)
+def test_a_question_waits_no_longer_than_any_deadline(
+    expires_s: float | None, own_s: float | None, after_s: float
+) -> None:
+    court = opened()
+    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=own_s)))
+    event = is_(court.move(ask(expires_s=expires_s)), TurnSuspended)
+    assert event.expires_at == START + seconds(after_s)
+    assert event.to == "c1"
+
+
+def test_a_question_keeps_its_schema_and_digest() -> None:
+    asked = ask("human", schema={"type": "boolean"}, digest="f00")
+    event = is_(opened().move(asked), TurnSuspended)
+    assert (event.to, event.ask) == ("human", asked)
+
+
+# --- escalate -------------------------------------------------------------------------------------
+
+
+def test_an_escalation_opens_a_persons_turn_with_everything_that_is_carried() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.move(transfer("nobody"))
+    turn = court.turn
+    event = is_(court.move(escalate(fact("why", "odd")), usage(tokens=30)), EscalationRaised)
+    assert (event.to, event.turn, event.round, event.reason, event.tier) == ("human", turn, 1, "asked", 1)
+    handoff = event.work.handoff
+    assert (handoff.move, handoff.from_agent, handoff.to_agent) == ("escalate", "a", "human")
+    assert handoff.facts == (Fact(key="text", value="help me"), fact("why", "odd"))
+    assert handoff.constraints.budget == Budget(tokens=70)
+    assert [past.how for past in event.work.past] == ["refused"]
+    assert court.ledger.turns[turn].state == "ended"
+
+
+def test_the_escalation_after_max_escalations_ends_the_request() -> None:
+    court = opened(policy=Policy(max_escalations=0))
+    event = is_(court.move(escalate()), RequestFailed)
+    assert (event.code, event.reason, event.to) == ("max_escalations", "a person, please", "c1")
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("move", "kind", "status"),
+    [
+        pytest.param(complete([1, {"x": None}]), RequestCompleted, "completed", id="complete"),
+        pytest.param(Complete(answer=None), RequestCompleted, "completed", id="nothing-as-an-answer"),
+        pytest.param(give_up(), RequestFailed, "failed", id="fail"),
+    ],
+)
+def test_an_end_goes_to_the_client_and_leaves_nothing_open(move: Move, kind: type, status: str) -> None:
+    court = opened()
+    event = court.move(move, usage(tokens=3))
+    assert isinstance(event, kind)
+    assert event.to == "c1"
+    assert (court.ledger.status, court.ledger.holder, court.next_due) == (status, None, None)
+    assert court.ledger.spent.tokens == 3
+    assert court.wait(1e6) == []
+
+
+# --- failures, doubts, deferral -------------------------------------------------------------------
+
+
+def test_a_failure_is_recorded_as_it_was_said() -> None:
+    court = opened()
+    event = is_(court.fail("model_overloaded", report=usage(tokens=4)), TurnFailed)
+    assert event.to == "_"
+    assert event.error == Failure(code="model_overloaded", message="it broke")
+    assert (event.sender, event.report, event.grounds) == ("a", usage(tokens=4), None)
+
+
+def test_a_doubt_is_recorded_and_the_turn_waits() -> None:
+    court = opened()
+    event = is_(court.doubt("pay"), EffectDoubted)
+    assert (event.to, event.effect) == ("_", Doubt(step="0-3", action="pay"))
+    assert court.holder.state == "doubted"
+
+
+def test_a_frozen_request_defers_a_move_whole_and_records_failures_and_doubts() -> None:
+    court = opened()
+    court.control(Freeze)
+    move = transfer("nobody")
+    event = is_(court.move(move, usage(tokens=5)), MoveDeferred)
+    assert event.to == "_"
+    assert (event.sender, event.proposal.report) == ("a", usage(tokens=5))
+    assert is_(event.proposal, MoveProposed).move == move
+    assert court.ledger.spent.tokens == 0
+    for say in (Court.fail, Court.doubt):
+        frozen = opened()
+        frozen.control(Freeze)
+        assert not isinstance(say(frozen), MoveDeferred)
+
+
+# --- whom a message concerns ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("move", "target"),
+    [
+        pytest.param(transfer("c"), "c", id="transfer"),
+        pytest.param(hand_back(to="x"), "a", id="hand_back-goes-where-it-must"),
+        pytest.param(escalate(), "human", id="escalate"),
+        pytest.param(ask("c1"), "c1", id="ask"),
+        pytest.param(complete(), None, id="complete"),
+    ],
+)
+def test_the_target_is_whom_the_fleet_has_to_be_asked_about(move: Move, target: str | None) -> None:
+    court = opened()
+    court.move(transfer("b"))
+    proposal = MoveProposed(turn=court.turn, round=0, move=move)
+    hearing = Hearing(REQUEST, AgentName("b"), proposal, Cause(id_of(REQUEST, proposal)), "agent")
+    assert target_of(court.ledger, hearing) == target
+
+
+def test_a_submit_concerns_whom_it_names() -> None:
+    submit = Submit(text="x", to=AgentName("d"))
+    assert target_of(Court().ledger, Hearing(REQUEST, AgentName("c1"), submit, Cause("x"))) == "d"
+
+
+# --- budgets --------------------------------------------------------------------------------------
+
+
+def budget_of(court: Court) -> Budget | None:
+    return court.holder.work.handoff.constraints.budget
+
+
+def test_asking_for_nothing_takes_all_that_is_left_and_a_part_leaves_the_rest_beneath() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100, nano_dollars=1000)))
+    court.move(transfer("b"), usage(tokens=10))
+    assert budget_of(court) == Budget(tokens=90, nano_dollars=1000)
+    court.move(transfer("c", constraints=Constraints(budget=Budget(tokens=20))), usage(nano_dollars=400))
+    assert budget_of(court) == Budget(tokens=20, nano_dollars=600)
+    court.move(hand_back(), usage(tokens=15))
+    assert budget_of(court) == Budget(tokens=75, nano_dollars=600)
+    court.move(hand_back(fact("x", 1)))
+    assert budget_of(court) == Budget(tokens=75, nano_dollars=600)
+
+
+def test_reports_are_cumulative_over_the_rounds_of_a_turn() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.move(transfer("nobody"), usage(tokens=10))
+    court.fail(report=usage(tokens=25))
+    court.wait(60)
+    court.move(transfer("b"), usage(tokens=30))
+    assert court.ledger.spent.tokens == 30
+    assert budget_of(court) == Budget(tokens=70)
+
+
+def test_overspending_is_recorded_and_leaves_less_than_nothing() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.move(transfer("b"), usage(tokens=130))
+    assert budget_of(court) == Budget(tokens=-30)
+    nothing = transfer("c", constraints=Constraints(budget=Budget(tokens=0)))
+    assert is_(court.move(nothing), MoveRefused).refusal.rule == Rule.BUDGET
+    court.move(transfer("c"))
+    assert budget_of(court) == Budget(tokens=-30)
+
+
+def test_a_turn_that_overspends_its_grant_takes_it_from_those_beneath() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=10))))
+    court.move(hand_back(), usage(tokens=40))
+    assert budget_of(court) == Budget(tokens=60)
+
+
+def test_a_turn_that_never_reported_is_charged_its_whole_grant_when_it_escalates() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100), max_retries=0))
+    court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=30))), usage(tokens=20))
+    court.wait(900)  # nobody answers
+    assert is_(court.last, EscalationRaised).reason == "timeout"
+    assert court.ledger.spent.tokens == 50
+
+
+@pytest.mark.parametrize("reported", [usage(tokens=1), Report(actions=("look",))])
+def test_a_turn_that_reported_is_charged_what_it_said(reported: Report) -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100), max_retries=1))
+    court.fail(report=reported)
+    court.wait(60)
+    court.wait(900)
+    assert is_(court.last, EscalationRaised).reason == "timeout"
+    assert court.ledger.spent.tokens == reported.usage.tokens
+
+
+def test_an_agent_that_asks_for_a_person_has_reported_even_if_it_spent_nothing() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.move(escalate())
+    assert court.ledger.spent.tokens == 0
