@@ -18,7 +18,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, Self
+from typing import Literal, Self
 
 from mesh.bus.connection import connect
 from mesh.errors import (
@@ -186,9 +186,10 @@ class EmbeddedServer:
     # --- starting ---------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _locked(self) -> AsyncIterator[IO[str]]:
+    async def _locked(self) -> AsyncIterator[int]:
         """Hold the store's lock. The child inherits it and so keeps it for as long as it lives."""
-        with open(self.store / ".lock", "a+") as lock:
+        lock = os.open(self.store / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
             loop = asyncio.get_running_loop()
             give_up_at = loop.time() + self._lock_wait_s
             while True:
@@ -200,6 +201,8 @@ class EmbeddedServer:
                         raise StoreInUse(f"another server works on {self.store}") from None
                 await asyncio.sleep(0.02)
             yield lock
+        finally:
+            os.close(lock)
 
     def _write_configuration(self) -> Path:
         text = self._accounts if isinstance(self._accounts, str) else self._accounts()
@@ -230,7 +233,7 @@ class EmbeddedServer:
             lines = (checked.stdout + checked.stderr).strip().splitlines()[-_LOG_LINES:]
             raise ServerMisconfigured("nats-server does not accept its configuration", tuple(lines))
 
-    def _spawn(self, binary: Path, configuration: Path, lock: IO[str]) -> None:
+    def _spawn(self, binary: Path, configuration: Path, lock: int) -> None:
         """Start the process from the thread that lives on: the parent-death signal follows that thread."""
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
@@ -239,7 +242,7 @@ class EmbeddedServer:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
-                pass_fds=(lock.fileno(),),
+                pass_fds=(lock,),
                 preexec_fn=_die_with(os.getpid()) if self._leash == "signal" else None,
             )
         if self._leash == "pipe":

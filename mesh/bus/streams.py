@@ -30,6 +30,8 @@ INBOX_ACK_WAIT_S = 6.0
 INBOX_PULL_S = 4.0
 GUARD_GROUP = "guard"
 
+STREAM_NAMES = ("PROP", "CTL", "LOG", "STEPS", "TIMER", "CONF", "CARDS", "DEAD")
+
 _API_S = 30.0
 _NOT_FOUND = (10059, 10014)  # stream, consumer
 _NO_MESSAGE = 10037

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 from mesh.bus import accounts, roles
 from mesh.bus.connection import Bus
-from mesh.bus.streams import stream_table
+from mesh.bus.streams import STREAM_NAMES
 from mesh.errors import ApiError, BusError
 from mesh.testing import LocalMesh
 from protocol.fleet import Fleet
-from tests.servers import FLEET
 
-STREAMS = tuple(stream_table(FLEET))
 KEPT = ("LOG", "PROP", "CTL", "STEPS", "DEAD")
 MISSING = 10037
 
@@ -53,6 +51,8 @@ class Scene:
     def __init__(self, mesh: LocalMesh, *, shipped: bool) -> None:
         self.mesh = mesh
         self.shipped = shipped
+        self.expected: set[tuple[str, str]] = set()
+        """Stream and subject of what the victims of the running attack store themselves."""
         self._stack = contextlib.AsyncExitStack()
         self._buses: dict[str, Bus] = {}
 
@@ -75,9 +75,9 @@ class Scene:
 
     async def snapshot(self) -> "Snapshot":
         admin = await self.admin()
-        streams = {name: await admin.api(f"STREAM.INFO.{name}") for name in STREAMS}
+        streams = {name: await admin.api(f"STREAM.INFO.{name}") for name in STREAM_NAMES}
         consumers: dict[str, Any] = {}
-        for name in STREAMS:
+        for name in STREAM_NAMES:
             for each in (await admin.api(f"CONSUMER.LIST.{name}"))["consumers"] or ():
                 consumers[f"{name}/{each['name']}"] = each["config"]
         states = {name: info["state"] for name, info in streams.items()}

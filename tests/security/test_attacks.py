@@ -40,26 +40,21 @@ async def has_effect(scene: Scene, attack: Attack, attacker: str = "b") -> bool:
         foreign = [
             (stream, subject)
             for stream, subject in await scene.stored_since(before)
-            if not any(own in subject for own in OWN[attacker]) and (stream, subject) not in prepared
+            if not any(own in subject for own in OWN[attacker]) and (stream, subject) not in scene.expected
         ]
-        prepared.clear()
         after = await scene.snapshot()
         assert foreign == []
         assert after.removed == before.removed
         assert after.configs == before.configs
         assert after.consumers == before.consumers
-    prepared.clear()
+    scene.expected.clear()
     return effect
-
-
-prepared: set[tuple[str, str]] = set()
-"""What the victims of the running attack stored themselves."""
 
 
 async def append(scene: Scene, to: str, request: str) -> int:
     """Let the guard write the first event of a request, as it should be."""
     guard = await scene.bus("guard")
-    prepared.add(("LOG", evt(to, request)))
+    scene.expected.add(("LOG", evt(to, request)))
     body = msgspec.json.encode({"n": 0, "secret": request})
     return await JetStreamLog(guard).append(to, request, body, after=0)
 
@@ -308,7 +303,7 @@ async def test_an_agent_reads_its_own_steps_and_nobody_elses(
     async def attack(scene: Scene) -> bool:
         request = fresh()
         subject = step("a", request, "t", "0-0")
-        prepared.add(("STEPS", subject))
+        scene.expected.add(("STEPS", subject))
         await (await scene.bus("a")).publish_durable(subject, b"the secret of a")
         await (await scene.bus("b")).publish_durable(step("b", request, "t", "0-0"), b"mine")
         last = {"last_by_subj": subject}
@@ -387,7 +382,6 @@ async def test_nobody_listens_to_what_is_anothers(
                 await (await scene.bus("a")).publish(live("c1", request, "a", "t"), b"a token")
             for name in ("a", "c1"):  # something is answered to each
                 await attempt(await scene.bus(name), card("a") if name == "a" else prop("c1", request), b"{}")
-                prepared.update({("CARDS", card("a")), ("PROP", "")})
             await JetStreamLog(await scene.bus("guard")).head(request)
             await attempt(await scene.bus("admin"), API + "STREAM.INFO.NONE")
             if "ADVISORY" in subject:
@@ -397,7 +391,6 @@ async def test_nobody_listens_to_what_is_anothers(
             return bool(heard)
 
     assert await has_effect(without_permissions, attack, attacker)
-    prepared.clear()
     before = await shipped.snapshot()
     assert not await attack(shipped)
     assert (await shipped.snapshot()).configs == before.configs
@@ -424,7 +417,7 @@ async def test_nobody_listens_to_what_is_anothers(
 async def test_nobody_but_the_admin_changes_a_stream(
     verb: str, body: dict[str, object], attacker: str, shipped: Scene
 ) -> None:
-    """The attack is shown to work with the admin's own credentials, on the shipped mesh, in the next test."""
+    """The next test shows what becomes of a stream where these are allowed."""
 
     async def attack(scene: Scene) -> bool:
         answers = []
@@ -462,7 +455,7 @@ async def test_a_guessed_message_id_makes_nobodys_message_vanish(
         squat = {"Nats-Msg-Id": request}
         await attempt(await scene.bus("b"), prop("b", request), b"junk", squat)
         client = await scene.bus("c1")
-        prepared.add(("PROP", as_stored(prop("c1", request))))
+        scene.expected.add(("PROP", as_stored(prop("c1", request))))
         # What a client that sent ids would do, against what ours does.
         await client.publish_durable(prop("c1", request), b"{}", None if scene.shipped else squat)
         return not await stored(scene, "PROP", f"mesh.prop.*.c1.{request}")
@@ -492,7 +485,7 @@ async def test_a_card_cannot_be_erased_or_forged_by_a_header(
     headers: dict[str, str], what: str, shipped: Scene, loose_streams: Scene
 ) -> None:
     async def attack(scene: Scene) -> bool:
-        prepared.add(("CARDS", card("a")))
+        scene.expected.add(("CARDS", card("a")))
         await (await scene.bus("a")).publish_durable(card("a"), b"the card of a")
         await attempt(await scene.bus("b"), card("b"), b"evil", headers)
         admin = await scene.admin()

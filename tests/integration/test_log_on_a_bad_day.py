@@ -1,0 +1,114 @@
+"""The log when the server crashes, stops answering, or fills up."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.streams import provision
+from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
+from mesh.testing import LocalMesh, MemoryLog
+from tests.servers import FLEET, fresh, until
+
+
+def body(n: int, padding: int = 0) -> bytes:
+    return msgspec.json.encode({"n": n, "x": "x" * padding})
+
+
+async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalMesh) -> None:
+    """Appends run while the server is killed: each is stored, or not, and reading says which."""
+    requests = [fresh() for _ in range(200)]
+    async with own_server.connected_as("guard") as guard:
+        log = JetStreamLog(guard, timeout_s=2.0)
+        await log.append("a", fresh(), body(0), after=0)
+        appends = [asyncio.ensure_future(log.append("a", request, body(0), after=0)) for request in requests]
+        await asyncio.wait(appends, return_when=asyncio.FIRST_COMPLETED)
+        await own_server.server.kill()
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        await own_server.server.start()
+        await until(lambda: guard.connected)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            head = await log.head(request)
+            if isinstance(outcome, int):
+                assert head is not None
+                assert head.seq == outcome  # what was acknowledged is there
+            else:
+                assert isinstance(outcome, OutcomeUnknown | Unreachable)
+            if head is None:
+                assert await log.append("a", request, body(0), after=0)
+            else:
+                with pytest.raises(SequenceConflict):
+                    await log.append("a", request, body(0), after=0)
+
+
+async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
+        log, seen = JetStreamLog(guard), list[Stored]()
+
+        async def follow() -> None:
+            async for stored in JetStreamLog(viewer).follow("audit-audit"):
+                seen.append(stored)
+
+        following = asyncio.ensure_future(follow())
+        for crash in range(3):
+            await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(300)))
+            await until(lambda wanted=300 * crash + 100: len(seen) >= wanted)  # type: ignore[misc]
+            await own_server.server.kill()
+            await until(lambda: not guard.connected and not viewer.connected)
+            await own_server.server.start()
+            await until(lambda: guard.connected and viewer.connected)
+        await until(lambda: len(seen) >= 900)
+        following.cancel()
+        assert [stored.seq for stored in seen] == list(range(1, 901))
+
+
+async def test_two_readers_of_one_consumer_both_see_everything(own_server: LocalMesh) -> None:
+    """They take each other's messages, notice, and start over: slow, never wrong."""
+    async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
+        log = JetStreamLog(guard)
+        await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(50)))
+        async with own_server.connected_as("audit") as other:
+            first = [stored.seq async for stored in JetStreamLog(viewer).follow("audit-audit", tail=False)]
+            second = [stored.seq async for stored in JetStreamLog(other).follow("audit-audit", tail=False)]
+        assert first == second == list(range(1, 51))
+
+
+async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("guard") as guard:
+        config = (await admin.api("STREAM.INFO.LOG"))["config"]
+        await admin.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 200_000})
+        log, request, head = JetStreamLog(guard), fresh(), 0
+        with pytest.raises(PublishRefused) as full:
+            for n in range(100):
+                head = await log.append("a", request, body(n, 10_000), after=head)
+        assert full.value.err_code == 10077
+        events = await log.read(request)
+        assert events[-1].seq == head
+        assert [change.what for change in await provision(admin, FLEET)] == ["stream LOG"]  # widens it again
+        assert await log.append("a", request, body(len(events)), after=head)
+
+
+async def test_a_long_history_of_large_events_is_read_whole(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("guard") as guard:
+        log, request, head = JetStreamLog(guard), fresh(), 0
+        for n in range(150):
+            head = await log.append("a", request, body(n, 500_000), after=head)
+        events = await log.read(request)
+        assert len(events) == 150
+        assert events[-1].seq == head
+
+
+async def test_the_memory_log_has_bad_days_too() -> None:
+    log, request = MemoryLog(), fresh()
+    log.lose_answers()
+    with pytest.raises(OutcomeUnknown):
+        await log.append("a", request, body(0), after=0)
+    head = await log.head(request)
+    assert head is not None
+    assert head.seq == 1
+    log.go_away()
+    with pytest.raises(Unreachable):
+        await log.read(request)
+    log.go_away(away=False)
+    assert await log.append("a", request, body(1), after=1) == 2
