@@ -29,7 +29,7 @@ async def main() -> None:
 
     async with await connect(url, name="puller") as bus:
         puller = Puller(bus, stream, consumer, keep, slots=options["slots"], expires_s=options["expires_s"])
-        puller.start()
+        await puller.start()
         await bus.settle()
         say("ready")
         await asyncio.Event().wait()

@@ -61,9 +61,11 @@ def agent(
     Raises ValueError for a name that cannot be one.
     """
 
+    named = None if name is None else checked_name(name)
+
     def make(handler: "Handler") -> Agent:
         return Agent(
-            name=checked_name(name or default_name(handler)),
+            name=named or checked_name(default_name(handler)),
             handler=handler,
             version=version,
             description=description or _first_line(handler.__doc__),

@@ -20,6 +20,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Superseded, failure_of
 from mesh.agent.micro import Presence
 from mesh.agent.turn import Turn
+from mesh.agent.watchdog import Watchdog
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
@@ -38,6 +39,7 @@ HEARTBEAT_S = 2.0
 """A third of the inbox's lease, so that one lost heartbeat costs nothing."""
 STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 LATER_S = 5.0
+REFRESH_S = 30.0
 FRESH_S = 1.0
 """A delivery this young cannot have been ended by a guard without a notice that is on its way."""
 _STORED_TOO_LARGE = 10054  # JetStream: message size exceeds maximum allowed
@@ -74,10 +76,11 @@ class Runtime:
         )
         self._puller.start()
         _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
-        while True:
-            await asyncio.sleep(30)
-            with contextlib.suppress(BusError):
-                await self._read_fleet()
+        with Watchdog():
+            while True:
+                await asyncio.sleep(REFRESH_S)
+                with contextlib.suppress(BusError):
+                    await self._read_fleet()
 
     async def _read_fleet(self) -> None:
         found = await self._bus.request(f"{GET}CONF.{subjects.FLEET}")

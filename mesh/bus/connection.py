@@ -2,8 +2,8 @@
 
 What was sent once is never sent again behind the caller's back: without a connection a call fails at once
 (`Unreachable`), and when the connection breaks, every answer still awaited becomes `Disconnected`. All
-answers and all pulled messages come in through one inbox subscription; its name holds 96 random bits,
-because whoever knew it could, as a reply subject, put words into the bus's mouth.
+answers to requests come in through one subscription. Inboxes' names hold 96 random bits, because whoever
+knew one could name it as a reply subject and so put words into the bus's mouth.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from mesh.bus.wire import Incoming, Sink, Wire, encode
 from mesh.errors import (
     ApiError,
     AuthenticationFailed,
+    BusError,
     Denied,
     Disconnected,
     MeshError,
@@ -103,19 +104,6 @@ class _Waiting:
             self.future.set_exception(error)
 
 
-class Inbox:
-    """A subject of this connection's own; what arrives there goes to one sink until it is closed."""
-
-    def __init__(self, bus: "Bus", number: int) -> None:
-        self._bus = bus
-        self._number = number
-        self.subject = f"{bus.inbox}{number}"
-
-    def close(self) -> None:
-        """Take no more from it. Idempotent."""
-        self._bus._inboxes.pop(self._number, None)
-
-
 class Subscription:
     """A subscription that the server has confirmed."""
 
@@ -125,7 +113,7 @@ class Subscription:
         self.subject = subject
 
     async def close(self) -> None:
-        """End it. Idempotent, and harmless without a connection."""
+        """End it; what the server sent before it knew still reaches the sink. Idempotent."""
         await self._bus._unsubscribe(self._inner)
 
 
@@ -142,8 +130,6 @@ class Bus:
         self._api = API
         self._number = 0
         self._waiting: dict[int, _Waiting] = {}
-        self._inboxes: dict[int, Sink] = {}
-        self._consumers: dict[tuple[str, str], Sink] = {}
         self._back: set[Callable[[], None]] = set()
         self._up = False
         self._closing = False
@@ -340,32 +326,16 @@ class Bus:
         return Subscription(self, inner, subject)
 
     async def _unsubscribe(self, inner: NatsSubscription) -> None:
-        self._wire.sinks.pop(inner._id, None)
         with contextlib.suppress(nats_errors.Error):
             await inner.unsubscribe()
+        with contextlib.suppress(BusError):
+            await self.settle()
+        self._wire.sinks.pop(inner._id, None)
 
-    def open_inbox(self, sink: Sink) -> Inbox:
-        """Return a fresh inbox whose messages go to `sink`."""
+    def new_inbox(self) -> str:
+        """Return a subject of this connection's own to subscribe to, for answers that are no single ones."""
         self._number += 1
-        inbox = Inbox(self, self._number)
-        self._inboxes[self._number] = sink
-        return inbox
-
-    def deliver(self, stream: str, consumer: str, sink: Sink) -> Callable[[], None]:
-        """Hand what a pull on that consumer brings to `sink`. Returns how to stop that.
-
-        Pulled messages keep the subject under which they are stored, so that they are told apart by the
-        consumer in their acknowledgement subject. One sink for a consumer and connection: ValueError.
-        """
-        key = (stream, consumer)
-        if key in self._consumers:
-            raise ValueError(f"this connection pulls from {stream}/{consumer} already")
-        self._consumers[key] = sink
-
-        def stop() -> None:
-            self._consumers.pop(key, None)
-
-        return stop
+        return f"{self.inbox.rstrip('.')}-{self._number}"
 
     async def settle(self) -> None:
         """Wait until the server has handled everything written so far, subscriptions included.
@@ -380,19 +350,10 @@ class Bus:
         except (nats_errors.Error, OSError) as broken:
             raise Disconnected("the connection broke") from broken
 
-    def _on_inbox(self, message: Incoming) -> None:
-        if message.subject.startswith(self.inbox):
-            number = int(message.subject[len(self.inbox) :])
-            waiting = self._waiting.get(number)
-            if waiting is not None:
-                waiting.take(message)
-            elif (sink := self._inboxes.get(number)) is not None:
-                sink(message)
-        elif message.reply.startswith("$JS.ACK."):
-            _, _, stream, consumer, _ = message.reply.split(".", 4)
-            deliver = self._consumers.get((stream, consumer))
-            if deliver is not None:
-                deliver(message)
+    def _on_answer(self, message: Incoming) -> None:
+        waiting = self._waiting.get(int(message.subject[len(self.inbox) :]))
+        if waiting is not None:
+            waiting.take(message)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -444,7 +405,7 @@ class Bus:
             raise Unreachable("the bus does not answer") from failed
         self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
         self._up = True
-        await self.subscribe(f"{self.inbox}*", self._on_inbox)
+        await self.subscribe(f"{self.inbox}*", self._on_answer)
 
     async def _on_error(self, error: Exception) -> None:
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mesh.bus.connection import Bus
+from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import GET, NEXT
 from mesh.bus.streams import NS
 from mesh.bus.wire import Incoming
@@ -190,10 +190,11 @@ class JetStreamLog:
     async def follow(self, consumer: str, from_seq: int = 1, *, tail: bool = True) -> AsyncIterator[Stored]:
         reader = _Follower(self._bus, consumer, tail=tail)
         try:
+            await reader.open()
             async for stored in reader.events(from_seq):
                 yield stored
         finally:
-            reader.close()
+            await reader.close()
 
 
 def _from_direct(message: Incoming) -> Stored:
@@ -229,13 +230,17 @@ class _Follower:
         self._delivered = 0
         self._broken = True
         self._resetting = False
-        self._inbox = bus.open_inbox(self._on_status)
-        stop = bus.deliver(STREAM, consumer, self._on_event)
-        self._closers = (self._inbox.close, stop, bus.on_back(self._break))
+        self._subscription: Subscription | None = None
+        self._stop_hearing = bus.on_back(self._break)
 
-    def close(self) -> None:
-        for close in self._closers:
-            close()
+    async def open(self) -> None:
+        self._subscription = await self._bus.subscribe(self._bus.new_inbox(), self._on_message)
+
+    async def close(self) -> None:
+        """Give up the inbox: with it go the pulls that are under way, which others would starve by."""
+        self._stop_hearing()
+        if self._subscription is not None:
+            await self._subscription.close()
 
     async def events(self, from_seq: int) -> AsyncIterator[Stored]:
         following = max(1, from_seq)
@@ -278,8 +283,9 @@ class _Follower:
     def _pull(self) -> None:
         self._requested += _PULL
         body = {"batch": _PULL, "expires": int(_PULL_S * NS), "idle_heartbeat": int(_HEARTBEAT_S * NS)}
+        assert self._subscription is not None
         subject = f"{NEXT}{STREAM}.{self._consumer}"
-        self._bus.send(subject, msgspec.json.encode(body), reply=self._inbox.subject)
+        self._bus.send(subject, msgspec.json.encode(body), reply=self._subscription.subject)
 
     async def _arrival(self) -> None:
         """Wait for a message, or start over when not even heartbeats come."""
@@ -289,6 +295,13 @@ class _Follower:
                 await self._wake.wait()
         except TimeoutError:
             self._break()
+
+    def _on_message(self, message: Incoming) -> None:
+        if message.reply:
+            self._on_event(message)
+        else:
+            self._on_status(message)
+        self._wake.set()
 
     def _on_event(self, message: Incoming) -> None:
         tokens = message.reply.split(".")
@@ -300,17 +313,15 @@ class _Follower:
             self._queue.append((stored, int(tokens[8])))
         elif not self._resetting:
             self._broken = True
-        self._wake.set()
 
     def _on_status(self, message: Incoming) -> None:
-        if message.status != 100:
-            self._requested -= int(message.headers.get("Nats-Pending-Messages", 0))
-            if message.status == 408:
-                if not self._broken and self._requested + len(self._queue) <= _PULL * (_PULLS - 1):
-                    self._pull()
-            else:
-                self._broken = True
-        self._wake.set()
+        if message.status == 100:
+            return
+        self._requested -= int(message.headers.get("Nats-Pending-Messages", 0))
+        if message.status != 408:
+            self._broken = True
+        elif not self._broken and self._requested + len(self._queue) <= _PULL * (_PULLS - 1):
+            self._pull()
 
     def _break(self) -> None:
         self._broken = True

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from mesh.bus.connection import Bus
+from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
 from mesh.bus.wire import Incoming
@@ -149,7 +149,6 @@ class Puller:
         """Messages that the server may still send."""
         self._name = f"{stream}/{consumer}"
         self._subject = f"{NEXT}{stream}.{consumer}"
-        self._stream, self._consumer = stream, consumer
         self._on_message = on_message
         self._silence_s = (2.5 * heartbeat_s if heartbeat_s else expires_s) + _GRACE_S
         self._body: dict[str, object] = {"expires": int(expires_s * NS)}
@@ -160,7 +159,8 @@ class Puller:
         if priority is not None:
             self._body["priority"] = priority
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closers: list[Callable[[], object]] = []
+        self._subscription: Subscription | None = None
+        self._stop_hearing: Callable[[], None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
@@ -169,18 +169,14 @@ class Puller:
 
     # --- life -------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to pull. It goes on over reconnects until `drain` or `close`."""
+    async def start(self) -> None:
+        """Begin to pull. It goes on over reconnects until `drain` or `close`. Raises Unreachable."""
         if self._started:
             raise ValueError("this puller was started before")
         self._started = True
         self._loop = asyncio.get_running_loop()
-        self._closers = [
-            self.bus.deliver(self._stream, self._consumer, self._on_delivery),
-            self.bus.on_back(self._start_over),
-        ]
-        self._inbox = self.bus.open_inbox(self._on_status)
-        self._closers.append(self._inbox.close)
+        self._subscription = await self.bus.subscribe(self.bus.new_inbox(), self._on_message_in)
+        self._stop_hearing = self.bus.on_back(self._start_over)
         self._start_over()
         self._watch()
 
@@ -198,35 +194,41 @@ class Puller:
         return self._paused
 
     async def drain(self) -> None:
-        """Ask for no more and wait for the handlers that run. What still comes goes back at once."""
-        self._stopped = True
+        """Take no more, and wait for the handlers that run. Pulls end at once; `close` comes after."""
+        await self._stop()
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
     async def close(self) -> None:
-        """Stop, and cancel the handlers that run. Idempotent."""
-        self._stopped = True
-        for close in self._closers:
-            close()
-        self._closers.clear()
-        for timer in (self._watchdog, self._retry):
-            if timer is not None:
-                timer.cancel()
+        """Take no more, and cancel the handlers that run. Idempotent."""
+        await self._stop()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _stop(self) -> None:
+        """Give up the inbox, and with it the pulls. What the server sent before it knew goes back."""
+        self._stopped = True
+        for timer in (self._watchdog, self._retry):
+            if timer is not None:
+                timer.cancel()
+        if self._stop_hearing is not None:
+            self._stop_hearing()
+        if self._subscription is not None:
+            subscription, self._subscription = self._subscription, None
+            await subscription.close()
 
     # --- asking -----------------------------------------------------------------------------------
 
     def _pull(self) -> None:
         """Ask for as much as slots are free, unless so little that it can wait."""
         free = self.slots - self.in_hand - self.requested
-        if free < 1 or self._paused or self._stopped or self._retry is not None:
+        if free < 1 or self._paused or self._retry is not None or self._subscription is None:
             return
         if self.requested and free * 2 < self.slots:
             return  # some are on their way anyhow; a request each would cost more than it brings
         body = msgspec.json.encode({"batch": free, **self._body})
-        if self.bus.send(self._subject, body, reply=self._inbox.subject):
+        if self.bus.send(self._subject, body, reply=self._subscription.subject):
             self.requested += free
 
     def _start_over(self) -> None:
@@ -258,8 +260,14 @@ class Puller:
 
     # --- hearing ----------------------------------------------------------------------------------
 
-    def _on_status(self, message: Incoming) -> None:
+    def _on_message_in(self, message: Incoming) -> None:
         self._heard_at = self._loop.time()
+        if message.reply:
+            self._on_delivery(message)
+        else:
+            self._on_status(message)
+
+    def _on_status(self, message: Incoming) -> None:
         status = message.status
         if status == 100:
             return
@@ -276,7 +284,6 @@ class Puller:
         self._again_later(_BACKOFF_S.get(status, 0.25))
 
     def _on_delivery(self, incoming: Incoming) -> None:
-        self._heard_at = self._loop.time()
         self._troubled = False
         self.requested = max(0, self.requested - 1)
         message = Message(self, incoming)

@@ -59,7 +59,7 @@ class Incoming:
         return found
 
 
-Sink = Callable[[Incoming], None]
+Sink = Callable[[Incoming], object]
 
 
 def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:

@@ -2,5 +2,6 @@
 
 from mesh.testing.memory_log import MemoryLog
 from mesh.testing.server import LocalMesh
+from mesh.testing.turns import turn
 
-__all__ = ["LocalMesh", "MemoryLog"]
+__all__ = ["LocalMesh", "MemoryLog", "turn"]

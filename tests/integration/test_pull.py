@@ -100,7 +100,7 @@ async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, 
     await queue.put(200)
     busy = Busy()
     puller = queue.puller(busy, slots=slots)
-    puller.start()
+    await puller.start()
     await until(lambda: len(busy.messages) == slots)
     assert puller.in_hand == slots
     assert (await queue.info())["num_ack_pending"] == slots  # the server knows of no more either
@@ -117,7 +117,7 @@ async def test_a_message_knows_what_it_is(queue: Queue) -> None:
     busy = Busy()
     await queue.bus.publish_durable(f"{queue.stream}.x", b"body", {"A": "b"})
     puller = queue.puller(busy)
-    puller.start()
+    await puller.start()
     await until(lambda: bool(busy.messages))
     message = busy.messages[0]
     assert (message.subject, message.data, message.headers) == (f"{queue.stream}.x", b"body", {"A": "b"})
@@ -130,7 +130,7 @@ async def test_an_idle_puller_goes_on_when_its_pulls_run_out(queue: Queue) -> No
     busy = Busy()
     busy.go.set()
     puller = queue.puller(busy, expires_s=0.1)
-    puller.start()
+    await puller.start()
     for count in range(1, 4):
         started = queue.bus.counters.in_messages
         await until(lambda seen=started: queue.bus.counters.in_messages > seen + 3)  # type: ignore[misc]
@@ -152,7 +152,7 @@ async def test_done_frees_the_slot_before_the_handler_ends(queue: Queue) -> None
         await go.wait()
 
     puller = queue.puller(handler, slots=1)
-    puller.start()
+    await puller.start()
     await until(lambda: len(messages) == 2)
     assert puller.in_hand == 0
     await puller.close()
@@ -171,7 +171,7 @@ async def test_a_handler_that_raises_is_logged_and_its_message_comes_again(
         await message.ack_sync()
 
     puller = queue.puller(handler, slots=1)
-    puller.start()
+    await puller.start()
     await eventually(queue.empty)
     assert {delivered for _, delivered in seen} == {1, 2}
     assert "a bug in the handler" in capsys.readouterr().out
@@ -197,7 +197,7 @@ async def test_nak_term_and_progress_do_what_they_say(queue: Queue) -> None:
                 message.term("had enough of it")
 
     puller = queue.puller(handler)
-    puller.start()
+    await puller.start()
     await eventually(queue.empty)
     assert delivered == [1, 2, 3]
     await puller.close()
@@ -207,11 +207,11 @@ async def test_a_paused_puller_takes_nothing_and_goes_on_when_resumed(queue: Que
     busy = Busy()
     busy.go.set()
     puller = queue.puller(busy)
-    puller.start()
+    await puller.start()
     await queue.bus.settle()
     puller.pause()
     await queue.put(3)  # its pull still waits at the server, and brings them here all the same
-    await eventually(lambda: _ended(queue))
+    await until_waiting(queue, 0)
     assert busy.messages == []
     puller.resume()
     await eventually(queue.empty)
@@ -219,15 +219,11 @@ async def test_a_paused_puller_takes_nothing_and_goes_on_when_resumed(queue: Que
     await puller.close()
 
 
-async def _ended(queue: Queue) -> bool:
-    return (await queue.info())["num_waiting"] == 0
-
-
 async def test_drain_waits_for_what_is_in_hand_and_takes_no_more(queue: Queue) -> None:
     await queue.put(5)
     busy = Busy()
     puller = queue.puller(busy, slots=2)
-    puller.start()
+    await puller.start()
     await until(lambda: len(busy.messages) == 2)
     draining = asyncio.ensure_future(puller.drain())
     await queue.bus.settle()
@@ -240,7 +236,7 @@ async def test_drain_waits_for_what_is_in_hand_and_takes_no_more(queue: Queue) -
     rest = Busy()
     rest.go.set()
     successor = queue.puller(rest)
-    successor.start()
+    await successor.start()
     await eventually(queue.empty)
     await successor.close()
 
@@ -249,7 +245,7 @@ async def test_close_cancels_what_is_in_hand(queue: Queue) -> None:
     await queue.put(1)
     busy = Busy()
     puller = queue.puller(busy)
-    puller.start()
+    await puller.start()
     await until(lambda: bool(busy.messages))
     await puller.close()
     await puller.close()
@@ -257,12 +253,34 @@ async def test_close_cancels_what_is_in_hand(queue: Queue) -> None:
     assert not [task for task in asyncio.all_tasks() if "Puller" in str(task.get_coro())]
 
 
-async def test_one_connection_pulls_from_a_consumer_once(queue: Queue) -> None:
-    first, second = queue.puller(Busy()), queue.puller(Busy())
-    first.start()
-    with pytest.raises(ValueError, match="already"):
-        second.start()
-    await first.close()
+async def test_a_closed_puller_leaves_no_pull_behind_that_others_would_starve_by(queue: Queue) -> None:
+    first, second = Busy(), Busy()
+    second.go.set()
+    puller = queue.puller(first, expires_s=60.0)
+    await puller.start()
+    await until_waiting(queue, 1)
+    await puller.close()
+    successor = queue.puller(second)
+    await successor.start()
+    await queue.put(5)
+    await until(lambda: len(second.messages) == 5)
+    assert first.messages == []
+    await successor.close()
+
+
+async def until_waiting(queue: Queue, pulls: int) -> None:
+    async def waiting() -> bool:
+        return bool((await queue.info())["num_waiting"] == pulls)
+
+    await eventually(waiting)
+
+
+async def test_a_puller_is_started_once_and_has_a_slot(queue: Queue) -> None:
+    puller = queue.puller(Busy())
+    await puller.start()
+    with pytest.raises(ValueError, match="before"):
+        await puller.start()
+    await puller.close()
     with pytest.raises(ValueError, match="slot"):
         queue.puller(Busy(), slots=0)
 
@@ -279,7 +297,7 @@ async def test_what_a_killed_process_had_in_hand_comes_to_another(queue: Queue) 
         busy = Busy()
         busy.go.set()
         puller = queue.puller(busy)
-        puller.start()
+        await puller.start()
         doomed.signal(signal.SIGKILL)
         await eventually(queue.empty)
     assert sorted(message.stream_seq for message in busy.messages) == [1, 2, 3]
@@ -296,7 +314,7 @@ async def test_what_a_frozen_process_holds_and_asked_for_comes_to_another(queue:
         busy = Busy()
         busy.go.set()
         puller = queue.puller(busy)
-        puller.start()
+        await puller.start()
         await queue.put(6)  # some of them go to the pull of the frozen one, which is still open
         await eventually(queue.empty)
         assert len({message.stream_seq for message in busy.messages}) == 7
@@ -310,7 +328,7 @@ async def test_a_puller_goes_on_over_a_broken_bus(tmp_path: Path, how: str) -> N
         await queue.create()
         busy = Busy()
         puller = queue.puller(busy, expires_s=30.0, heartbeat_s=0.5)
-        puller.start()
+        await puller.start()
         await queue.put(2)
         await until(lambda: len(busy.messages) == 2)
         if how == "crash":
@@ -343,7 +361,7 @@ async def test_with_priorities_the_first_is_served_and_the_second_when_it_is_gon
             Puller(one, queue.stream, "w", first, **options, priority=0),
         ]
         for puller in pullers:
-            puller.start()
+            await puller.start()
         await one.settle()
         await two.settle()
         await queue.bus.publish_durable(f"{queue.stream}.x", b"")

@@ -52,7 +52,7 @@ async def take_one(
 
     priority = 0 if group else None
     puller = Puller(bus, stream, consumer, on_message, slots=1, expires_s=2.0, group=group, priority=priority)
-    puller.start()
+    await puller.start()
     try:
         return await asyncio.wait_for(found, 20)
     finally:

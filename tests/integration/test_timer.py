@@ -41,7 +41,7 @@ class Alarms:
         await message.ack_sync()
 
     async def __aenter__(self) -> "Alarms":
-        self._puller.start()
+        await self._puller.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -135,11 +135,11 @@ async def attempt(
 async def told(bus: Bus, subject: str, data: bytes = b"") -> list[bytes]:
     """Return everything that is answered to a request, statuses left out."""
     got: list[bytes] = []
-    inbox = bus.open_inbox(lambda message: None if message.status else got.append(message.data))
+    inbox = await bus.subscribe(bus.new_inbox(), lambda m: None if m.status else got.append(m.data))
     bus.send(subject, data, reply=inbox.subject)
     await bus.settle()
     await quiet(bus)
-    inbox.close()
+    await inbox.close()
     return got
 
 

@@ -10,14 +10,16 @@ from protocol.policy import Policy
 from protocol.rounds import next_round, retry_at
 from tests.unit.protocol.worlds import START, opened, usage
 
+PATIENT = Policy(max_retries=99)
+
 
 def wait(
     failures: int, cause: str = "x", *, policy: Policy = Policy(max_retries=99), **error: float
-) -> float:  # noqa: B008
+) -> float:
     """Return the seconds until the retry."""
     turn = opened().holder
     turn.failures = failures
-    at = retry_at(turn, Failure(code="boom", **error), policy, START, cause)  # type: ignore[arg-type]
+    at = retry_at(turn, Failure(code="boom", **error), PATIENT, START, cause)  # type: ignore[arg-type]
     assert at is not None
     return (at - START) / 1e6
 

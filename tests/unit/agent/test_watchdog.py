@@ -1,0 +1,16 @@
+"""The watchdog names what blocks the loop."""
+
+import time
+
+import structlog
+
+from mesh.agent.watchdog import Watchdog
+
+
+async def test_a_blocked_loop_is_named_with_its_line() -> None:
+    with structlog.testing.capture_logs() as logs, Watchdog(blocked_s=0.05) as watchdog:
+        deadline = time.monotonic() + 10
+        while not watchdog.found and time.monotonic() < deadline:
+            pass  # blocks the loop, which is the point
+    assert logs[0]["event"] == "loop_blocked"
+    assert "test_watchdog.py" in logs[0]["stack"]

@@ -1,0 +1,246 @@
+"""What people's and clients' words become."""
+
+from typing import Any
+
+import pytest
+
+from protocol.control import resolves_to
+from protocol.events import (
+    EffectSettled,
+    EscalationAssigned,
+    EscalationResolved,
+    FactsWithheld,
+    MoveRefused,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFrozen,
+    RequestThawed,
+    TurnResumed,
+)
+from protocol.handoff import Budget, Constraints, Fact
+from protocol.ids import AgentName, control_cause
+from protocol.messages import (
+    Assign,
+    Cancel,
+    Freeze,
+    Reply,
+    Resolve,
+    Settle,
+    Thaw,
+)
+from protocol.policy import Policy
+from protocol.refusals import Rule
+from protocol.standing import Objection
+from tests.unit.protocol.worlds import (
+    REQUEST,
+    START,
+    Court,
+    agent,
+    agents,
+    ask,
+    escalate,
+    fact,
+    is_,
+    opened,
+    seconds,
+    transfer,
+    usage,
+)
+
+
+def escalated(**court: Any) -> Court:
+    """A request that a handed to b, and b to people."""
+    made = opened(**court)
+    made.move(transfer("b", fact("k", 1), intent="bill"))
+    made.move(escalate(fact("why", "odd")))
+    return made
+
+
+# --- cancel, freeze, thaw, assign -----------------------------------------------------------------
+
+
+def test_a_cancel_ends_the_request_and_names_the_person() -> None:
+    court = opened()
+    event = is_(court.control(Cancel, by="Ada", reason="changed my mind"), RequestCancelled)
+    assert (event.to, event.by, event.sender, event.reason) == ("c1", "Ada", "op1", "changed my mind")
+    assert (court.ledger.status, court.next_due) == ("cancelled", None)
+    assert event.cause == control_cause(REQUEST, "op1", event.control)
+
+
+def test_who_gives_no_name_is_recorded_by_their_credentials() -> None:
+    assert is_(opened().control(Cancel, sender="c1"), RequestCancelled).by == "c1"
+
+
+def test_freeze_and_thaw_lie_in_nobodys_inbox() -> None:
+    court = opened()
+    frozen = is_(court.control(Freeze, reason="look"), RequestFrozen)
+    assert (frozen.to, court.ledger.frozen_at) == ("_", START)
+    thawed = is_(court.control(Thaw), RequestThawed)
+    assert (thawed.to, court.ledger.frozen_at) == ("_", None)
+
+
+def test_an_assignment_names_the_person_and_the_last_one_counts() -> None:
+    court = escalated()
+    event = is_(court.control(Assign, turn=court.turn, to="Ada", by="Bob"), EscalationAssigned)
+    assert (event.to, event.person, event.by) == ("_", "Ada", "Bob")
+    court.control(Assign, turn=court.turn, to="Cid")
+    assert court.holder.person == "Cid"
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["red", None, {"approved": True}, 0])
+def test_a_reply_opens_the_next_round_with_it(value: Any) -> None:
+    court = opened()
+    court.move(ask(expires_s=60))
+    event = is_(court.control(Reply, sender="c1", turn=court.turn, round=0, value=value), TurnResumed)
+    assert (event.to, event.sender, event.work.round) == ("a", "c1", 1)
+    past = event.work.past[-1]
+    assert (past.how, past.reply, past.by, past.round) == ("replied", value, "c1", 0)
+    assert court.wait(61) == []  # the expiry is off
+
+
+def test_a_person_replies_to_what_people_were_asked() -> None:
+    court = opened()
+    court.move(ask("human"))
+    event = is_(court.control(Reply, turn=court.turn, round=0, value="yes", by="Ada"), TurnResumed)
+    assert (event.work.past[-1].by, event.sender) == ("Ada", "op1")
+
+
+# --- settling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["done", "not_done"])
+def test_settling_a_doubt_opens_the_next_round(outcome: Any) -> None:
+    court = opened()
+    court.doubt("pay", usage(tokens=9))
+    event = is_(
+        court.control(Settle, turn=court.turn, round=0, outcome=outcome, result={"ref": 7}, by="Ada"),
+        EffectSettled,
+    )
+    assert (event.to, event.outcome, event.result, event.by) == ("a", outcome, {"ref": 7}, "Ada")
+    past = event.work.past[-1]
+    assert (past.how, past.settled, past.reply) == ("settled", outcome, {"ref": 7})
+    assert (event.work.round, event.work.reported) == (1, usage(tokens=9))
+
+
+# --- resolving ------------------------------------------------------------------------------------
+
+
+def test_a_resolution_goes_by_default_to_whose_turn_it_ended_with_its_constraints() -> None:
+    limits = Constraints(max_resolution_time_s=600, allowed_actions=("look",), must_carry=("text",))
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.move(transfer("b", constraints=limits), usage(tokens=10))
+    court.move(escalate(), usage(tokens=30))
+    human = court.turn
+    event = is_(court.control(Resolve, turn=human, by="Ada"), EscalationResolved)
+    assert (event.to, event.turn, event.by, event.again) == ("b", human, "Ada", False)
+    handoff = event.work.handoff
+    assert (handoff.move, handoff.from_agent, handoff.parent) == ("resolve", "human", human)
+    assert handoff.constraints == Constraints(
+        deadline=START + seconds(600),
+        allowed_actions=("look",),
+        must_carry=("text",),
+        budget=Budget(tokens=60),
+    )
+    assert event.work.continues is None
+
+
+def test_a_resolution_starts_a_fresh_segment() -> None:
+    court = escalated(policy=Policy(max_depth=1))
+    event = is_(court.control(Resolve, turn=court.turn), EscalationResolved)
+    assert (event.work.path, event.work.depth) == (("b",), 0)
+    court.move(transfer("a"))  # on the old path, at the old depth's end
+    assert court.ledger.segment.names == ("b", "a")
+    assert court.ledger.frames[court.turn].giver == "b"
+
+
+def test_a_resolution_hands_on_what_was_carried_and_what_the_person_adds() -> None:
+    court = escalated()
+    event = is_(
+        court.control(Resolve, turn=court.turn, to=AgentName("c"), summary="do it", facts=(fact("k", 2),)),
+        EscalationResolved,
+    )
+    assert (event.to, event.work.handoff.summary, event.summary) == ("c", "do it", "do it")
+    assert event.work.handoff.facts == (
+        fact("k", 2),
+        Fact(key="text", value="help me"),
+        fact("why", "odd"),
+    )
+    assert event.work.handoff.intent is None  # somebody else need not take that intent
+
+
+def test_a_person_who_adds_no_summary_passes_the_old_one_on() -> None:
+    court = escalated()
+    event = is_(court.control(Resolve, turn=court.turn), EscalationResolved)
+    assert (event.work.handoff.summary, event.work.handoff.intent) == ("a person, please", "bill")
+
+
+def test_again_goes_on_under_the_ended_turns_id_however_often() -> None:
+    court = escalated()
+    first = court.holder.instead_of
+    for _ in range(2):
+        event = is_(
+            court.control(Resolve, turn=court.turn, again=True, to=AgentName("c")), EscalationResolved
+        )
+        assert (event.to, event.again, event.work.continues) == ("b", True, first)
+        assert event.work.turn != first
+        court.move(escalate())
+
+
+def test_a_person_may_answer_the_request() -> None:
+    court = escalated()
+    human = court.turn
+    event = is_(court.control(Resolve, turn=human, complete=True, answer=42, by="Ada"), RequestCompleted)
+    assert (event.to, event.answer, event.by, event.turn, event.control) == ("c1", 42, "Ada", human, "ctl-1")
+    assert court.ledger.status == "completed"
+
+
+@pytest.mark.parametrize("to", ["nobody", "human", "c1"])
+def test_work_is_resolved_only_to_an_agent_of_the_fleet(to: str) -> None:
+    court = escalated()
+    ruling = court.hear_control(court.message(Resolve, turn=court.turn, to=to))
+    assert isinstance(ruling, Objection)
+    assert ruling.code == "unknown_agent"
+    assert court.holder.agent == "human"
+
+
+def test_a_default_that_left_the_fleet_is_objected_to() -> None:
+    court = escalated()
+    del court.fleet["b"]
+    ruling = court.hear_control(court.message(Resolve, turn=court.turn))
+    assert isinstance(ruling, Objection)
+    assert resolves_to(court.ledger, Resolve(id="x", turn=court.turn)) == "b"
+    assert resolves_to(court.ledger, Resolve(id="x", turn=court.turn, complete=True)) is None
+
+
+def test_a_resolution_that_hides_something_survives_a_guard_that_dies_in_the_middle() -> None:
+    court = Court(fleet=agents("b") | {"a": agent("a", clearance=("pii",))})
+    court.submit(facts=(fact("ssn", "1", "pii"),))
+    court.move(escalate())
+    message = court.message(Resolve, turn=court.turn, to=AgentName("b"))
+    whole = court.hear_control(message)
+    withheld = is_(court.events[-2], FactsWithheld)
+    is_(whole, EscalationResolved)
+    died = Court(fleet=court.fleet)
+    for event in court.events[:-1]:
+        died.append(event)
+    assert died.last == withheld
+    assert died.hear_control(message) == whole
+
+
+def test_what_a_person_brings_keeps_the_label_that_its_key_had() -> None:
+    court = Court(fleet=agents("ab", clearance=("pii",)) | agents("c"))
+    court.submit(facts=(fact("ssn", "1", "pii"),))
+    court.move(transfer("b", drop=("ssn",)))
+    court.move(escalate())
+    court.control(Resolve, turn=court.turn, to=AgentName("c"), facts=(fact("ssn", "1"),))
+    assert "ssn" not in court.shown
+
+
+def test_a_refusal_after_a_resolution_is_judged_in_the_new_segment() -> None:
+    court = escalated()
+    court.control(Resolve, turn=court.turn)
+    event = is_(court.move(transfer("b")), MoveRefused)
+    assert (event.refusal.rule, event.refusal.numbers["path"]) == (Rule.CYCLE, ["b"])

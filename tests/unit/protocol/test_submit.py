@@ -1,0 +1,189 @@
+"""Submits: what opens a request, with which numbers, and what is refused."""
+
+import pytest
+
+from protocol.chain import GENESIS
+from protocol.events import AnyEvent, RequestOpened, RequestRefused
+from protocol.fleet import AgentEntry
+from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.ids import AgentName, event_id
+from protocol.messages import Submit, submit_id
+from protocol.policy import Policy, policy_hash
+from protocol.refusals import Refusal, Rule
+from protocol.world import Grounds
+from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
+
+
+def refused(event: AnyEvent) -> Refusal:
+    refusal = is_(event, RequestRefused)
+    assert refusal.to == "c1"
+    return refusal.refusal
+
+
+def test_a_submit_becomes_the_entry_agents_first_turn() -> None:
+    policy = Policy(budget=Budget(tokens=100))
+    court = Court(policy=policy, longest_s=1e6)
+    scan = Artifact(name="scan", uri="s3://scan")
+    limits = Constraints(max_resolution_time_s=60, allowed_actions=("pay",), must_carry=("text", "order"))
+    event = is_(
+        court.submit(
+            "  Refund me\nplease",
+            facts=(fact("order", 7),),
+            artifacts=(scan,),
+            constraints=limits,
+            conversation="x",
+        ),
+        RequestOpened,
+    )
+    id_ = event_id(submit_id(REQUEST), "request.opened", 0)
+    assert (event.id, event.work.turn, event.cause) == (id_, id_, submit_id(REQUEST))
+    assert (event.n, event.prev, event.to, event.client) == (0, GENESIS, "a", "c1")
+    assert event.work.handoff == Handoff(
+        move="submit",
+        from_agent=AgentName("c1"),
+        to_agent=AgentName("a"),
+        summary="Refund me",
+        facts=(fact("order", 7), Fact(key="text", value="  Refund me\nplease")),
+        artifacts=(scan,),
+        constraints=Constraints(
+            deadline=START + seconds(60),
+            allowed_actions=("pay",),
+            budget=Budget(tokens=100),
+            must_carry=("order", "text"),
+        ),
+    )
+    assert (event.work.path, event.work.depth, event.work.round) == (("a",), 0, 0)
+    assert (event.deadline, event.digest, event.conversation) == (START + seconds(60), "d0", "x")
+    assert (event.policy, event.policy_hash) == (policy, policy_hash(policy))
+    assert event.grounds == Grounds(fleet=1, target=agent("a"), human=True, longest_s=1e6)
+    assert court.holder.agent == "a"
+
+
+def test_a_submit_may_name_another_agent_to_begin_with() -> None:
+    assert Court().submit(to=AgentName("d")).to == "d"
+
+
+@pytest.mark.parametrize(
+    ("policy_s", "longest_s", "asked", "expected_s"),
+    [
+        pytest.param(86_400, None, Constraints(), 86_400, id="the-policys"),
+        pytest.param(86_400, 3600, Constraints(), 3600, id="no-longer-than-the-log-allows"),
+        pytest.param(60, 3600, Constraints(), 60, id="the-policys-if-shorter"),
+        pytest.param(60, 3600, Constraints(max_resolution_time_s=3600), 3600, id="just-the-longest"),
+        pytest.param(60, None, Constraints(deadline=START + 7), 7e-6, id="an-absolute-one"),
+        pytest.param(
+            60, None, Constraints(deadline=START + seconds(9), max_resolution_time_s=8), 8, id="the-earlier"
+        ),
+    ],
+)
+def test_every_request_has_a_deadline(
+    policy_s: float, longest_s: float | None, asked: Constraints, expected_s: float
+) -> None:
+    court = Court(policy=Policy(deadline_s=policy_s), longest_s=longest_s)
+    event = is_(court.submit(constraints=asked), RequestOpened)
+    assert event.deadline == event.work.handoff.constraints.deadline == START + seconds(expected_s)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        (None, Budget(tokens=100, model_calls=5)),
+        (Budget(tokens=100), Budget(tokens=100, model_calls=5)),
+        (Budget(tokens=1, nano_dollars=9), Budget(tokens=1, nano_dollars=9, model_calls=5)),
+        (Budget(tokens=0), Budget(tokens=0, model_calls=5)),
+    ],
+)
+def test_a_submit_gets_what_it_asks_for_of_the_policys_budget(asked: Budget | None, given: Budget) -> None:
+    court = Court(policy=Policy(budget=Budget(tokens=100, model_calls=5)))
+    court.submit(constraints=Constraints(budget=asked))
+    assert court.holder.work.handoff.constraints.budget == given
+
+
+@pytest.mark.parametrize(
+    ("court", "submit", "rule", "numbers"),
+    [
+        pytest.param(
+            Court(policy=None), {"policy": "odd"}, Rule.KNOWN_POLICY, {"policy": "odd"}, id="policy"
+        ),
+        pytest.param(
+            Court(), {"to": "nobody"}, Rule.KNOWN_AGENT, {"target": "nobody"}, id="agent-not-in-the-fleet"
+        ),
+        pytest.param(Court(), {"to": "human"}, Rule.KNOWN_AGENT, {"target": "human"}, id="human"),
+        pytest.param(Court(entry="gone"), {}, Rule.KNOWN_AGENT, {"target": None}, id="no-entry-agent"),
+        pytest.param(
+            Court(fleet={"a": AgentEntry(name=AgentName("a"), intents=("bill",))}),
+            {"intent": "sing"},
+            Rule.KNOWN_AGENT,
+            {"target": None},
+            id="intent",
+        ),
+        pytest.param(Court(breakers={"a": "open"}), {}, Rule.AGENT_AVAILABLE, {"target": "a"}, id="breaker"),
+        pytest.param(
+            Court(),
+            {"constraints": Constraints(deadline=START)},
+            Rule.CONSTRAINTS,
+            {"deadline": START, "now": START},
+            id="deadline-is-now",
+        ),
+        pytest.param(
+            Court(longest_s=60),
+            {"constraints": Constraints(deadline=START + seconds(60) + 1)},
+            Rule.CONSTRAINTS,
+            {"deadline": START + seconds(60) + 1, "longest_s": 60},
+            id="deadline-beyond-the-log",
+        ),
+        pytest.param(
+            Court(policy=Policy(budget=Budget(tokens=5))),
+            {"constraints": Constraints(budget=Budget(tokens=6))},
+            Rule.CONSTRAINTS,
+            {"tokens": {"asked": 6, "policy": 5}},
+            id="budget",
+        ),
+        pytest.param(
+            Court(),
+            {"constraints": Constraints(must_carry=("text", "x"))},
+            Rule.CONSTRAINTS,
+            {"keys": ["x"]},
+            id="must-carry-what-is-not-brought",
+        ),
+        pytest.param(
+            Court(policy=Policy(max_handoff_bytes=10)),
+            {},
+            Rule.SIZE,
+            {"bytes": 153, "max_handoff_bytes": 10},
+            id="size",
+        ),
+    ],
+)
+def test_a_submit_that_cannot_be_taken_is_refused_with_its_numbers(
+    court: Court, submit: dict[str, object], rule: Rule, numbers: dict[str, object]
+) -> None:
+    event = is_(court.submit(**submit), RequestRefused)  # type: ignore[arg-type]
+    assert (event.refusal.rule, event.refusal.numbers) == (rule, numbers)
+    assert event.refusal.hint
+    assert event.submit == Submit(text="help me", **submit)  # type: ignore[arg-type]
+    assert (event.to, event.client, event.digest) == ("c1", "c1", "d0")
+    assert (court.ledger.status, court.ledger.holder, court.next_due) == ("refused", None, None)
+
+
+def test_the_rules_for_submits_are_tried_in_their_order() -> None:
+    bad = {"to": "nobody", "constraints": Constraints(deadline=1), "facts": (fact("k", "x" * 999),)}
+    court = Court(policy=None, fleet=agents("a"), breakers={"a": "open", "nobody": "open"})
+    rules = []
+    for mend in (
+        lambda: None,
+        lambda: setattr(court, "policy", Policy(max_handoff_bytes=500)),
+        lambda: bad.update(to="a"),
+        lambda: court.breakers.clear(),
+        lambda: bad.pop("constraints"),
+    ):
+        mend()
+        again = Court(policy=court.policy, fleet=court.fleet, breakers=court.breakers)
+        rules.append(refused(again.submit(**bad)).rule)  # type: ignore[arg-type]
+    assert rules == [Rule.KNOWN_POLICY, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.CONSTRAINTS, Rule.SIZE]
+
+
+def test_what_was_asked_for_is_recorded_without_the_keys_that_must_be_carried() -> None:
+    limits = Constraints(max_resolution_time_s=60, must_carry=("text",))
+    event = is_(Court().submit(constraints=limits), RequestOpened)
+    assert event.asked == Constraints(max_resolution_time_s=60)

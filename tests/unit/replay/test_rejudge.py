@@ -1,0 +1,232 @@
+"""Judging a log again: exact for what was recorded, honest about what was changed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mesh.errors import Malformed
+from mesh.replay.load import load
+from mesh.replay.rejudge import rejudge
+from protocol import codec
+from protocol.decide import decide
+from protocol.due import due
+from protocol.events import AnyEvent, FactsWithheld
+from protocol.fleet import AgentEntry
+from protocol.handoff import Budget, Constraints, Fact
+from protocol.ids import AgentName, Cause, TurnId, control_cause
+from protocol.ledger import Ledger
+from protocol.messages import (
+    Ask,
+    Complete,
+    Control,
+    Escalate,
+    Freeze,
+    HandBack,
+    Hearing,
+    Move,
+    MoveProposed,
+    Reply,
+    Report,
+    Resolve,
+    Submit,
+    Thaw,
+    Transfer,
+    TurnFailed,
+    Usage,
+    id_of,
+    submit_id,
+)
+from protocol.messages import Failure as FailureOf
+from protocol.policy import Policy
+from protocol.world import Grounds, World
+
+REQUEST = "app_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+FLEET = {
+    "a": AgentEntry(name=AgentName("a"), clearance=("pii",)),
+    "b": AgentEntry(name=AgentName("b")),
+    "c": AgentEntry(name=AgentName("c"), clearance=("pii",)),
+}
+
+
+class Log:
+    """Plays a guard on one request and keeps the bytes that it would have stored."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy(budget=Budget(tokens=1000))
+        self.ledger = Ledger()
+        self.bodies: list[bytes] = []
+        self.now = 1_700_000_000_000_000
+        self.salts = 0
+
+    def _world(self, sender: str | None = None, target: str | None = None) -> World:
+        self.now += 1_000
+        self.salts += 1
+        grounds = Grounds(
+            fleet=1, sender=FLEET.get(sender or ""), target=FLEET.get(target or ""), human=True, served=True
+        )
+        return World(now=self.now, salt=f"{self.salts:032x}", grounds=grounds, policy=self.policy)
+
+    def _put(self, event: AnyEvent) -> AnyEvent:
+        body = codec.encode(event)
+        self.ledger.apply(event, body)
+        self.bodies.append(body)
+        return event
+
+    def _hear(self, hearing: Hearing, target: str | None) -> AnyEvent:
+        while True:
+            policy = self.policy if isinstance(hearing.what, Submit) else None
+            event = self._put(decide(self.ledger, hearing, policy, self._world(hearing.sender, target)))
+            if not isinstance(event, FactsWithheld):
+                break
+        while (follows := due(self.ledger, None, self._world())) is not None:
+            if isinstance(follows, Hearing):
+                return self._hear(follows, "b")
+            event = self._put(follows)
+        return event
+
+    def submit(self, *facts: Fact, **asked: object) -> AnyEvent:
+        submit = Submit(text="Please help\nsoon", facts=facts, **asked)  # type: ignore[arg-type]
+        hearing = Hearing(REQUEST, AgentName("app"), submit, Cause(submit_id(REQUEST)), "client", "d")
+        return self._hear(hearing, "a")
+
+    def move(self, move: Move, target: str | None = None, tokens: int = 0) -> AnyEvent:
+        turn = self.ledger.holder
+        assert turn is not None
+        report = Report(usage=Usage(tokens=tokens))
+        proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
+        return self._propose(proposal, turn.agent, target)
+
+    def fail(self, **error: object) -> AnyEvent:
+        turn = self.ledger.holder
+        assert turn is not None
+        failure = FailureOf(code="bug", **error)  # type: ignore[arg-type]
+        return self._propose(TurnFailed(turn=turn.id, round=turn.round, error=failure), turn.agent, None)
+
+    def _propose(
+        self, proposal: MoveProposed | TurnFailed, sender: AgentName, target: str | None
+    ) -> AnyEvent:
+        cause = Cause(id_of(REQUEST, proposal))
+        return self._hear(Hearing(REQUEST, sender, proposal, cause, "agent"), target)
+
+    def control(self, make: Callable[[TurnId, int], Control], target: str | None = None) -> AnyEvent:
+        turn = self.ledger.holder
+        assert turn is not None
+        control = make(turn.id, turn.round)
+        cause = control_cause(REQUEST, "ops", control.id)
+        return self._hear(Hearing(REQUEST, AgentName("ops"), control, cause, "operator"), target)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and append what becomes due."""
+        self.now += int(seconds * 1e6)
+        while (follows := due(self.ledger, None, self._world())) is not None:
+            assert not isinstance(follows, Hearing)
+            self._put(follows)
+
+
+def withheld_and_back() -> Log:
+    log = Log()
+    log.submit(
+        Fact(key="ssn", value="123", labels=("pii",)),
+        Fact(key="plan", value="gold"),
+        constraints=Constraints(must_carry=("ssn", "plan"), max_resolution_time_s=60.0),
+    )
+    log.move(Transfer(to_agent=AgentName("b"), summary="look", facts=(Fact(key="x", value=1),)), "b", 10)
+    log.move(Transfer(to_agent=AgentName("a"), summary="loop"), "a", 20)
+    log.move(HandBack(summary="found", facts=(Fact(key="y", value=[1]),), drop=("x",)), "a", 30)
+    narrowed = Constraints(budget=Budget(tokens=100), allowed_actions=("pay",))
+    log.move(Transfer(to_agent=AgentName("c"), summary="pay", constraints=narrowed, no_return=True), "c")
+    log.move(Complete(answer={"done": True}))
+    return log
+
+
+def asked_and_escalated() -> Log:
+    log = Log()
+    log.submit()
+    log.move(Ask(to_agent=AgentName("app"), question="Which?"))
+    log.control(lambda turn, round_: Reply(id="r", turn=turn, round=round_, value="that one"))
+    log.fail()
+    log.wait(5)
+    log.fail(permanent=True)
+    log.control(
+        lambda turn, _: Resolve(
+            id="go", turn=turn, to=AgentName("b"), by="Ann", facts=(Fact(key="k", value=1, labels=("pii",)),)
+        ),
+        "b",
+    )
+    log.move(Escalate(summary="no idea", facts=(Fact(key="tried", value=True),)))
+    log.control(lambda turn, _: Resolve(id="done", turn=turn, complete=True, answer="by hand", by="Ann"))
+    return log
+
+
+def frozen_and_timed_out() -> Log:
+    log = Log()
+    log.submit()
+    log.control(lambda *_: Freeze(id="f", by="Ann"))
+    log.move(Transfer(to_agent=AgentName("b"), summary="waits"), "b")
+    log.control(lambda *_: Thaw(id="t", by="Ann"))
+    log.wait(901)
+    log.wait(100_000)
+    return log
+
+
+ALL = [withheld_and_back, asked_and_escalated, frozen_and_timed_out]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_log_comes_out_the_same_to_the_letter(make: Callable[[], Log]) -> None:
+    log = make()
+    assert not log.ledger.is_open
+    found = rejudge(log.bodies)
+    assert found.same, found
+    assert found.events == len(log.bodies) > 5
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_changed_verdict_and_a_broken_chain_are_found(make: Callable[[], Log]) -> None:
+    bodies = make().bodies
+    event = msgspec.json.decode(bodies[3])
+    event["at"] += 1
+    bodies[3] = msgspec.json.encode(event)
+    found = rejudge(bodies)
+    assert [each.n for each in found.breaks] == [4]
+    assert found.differences
+
+
+def test_another_policy_says_which_verdicts_would_differ() -> None:
+    found = rejudge(withheld_and_back().bodies, Policy(max_depth=1))
+    assert [(each.recorded["type"], each.rederived.get("rule")) for each in found.differences] == [
+        ("move.refused", "depth"),
+        ("handoff.admitted", "depth"),
+        ("handoff.admitted", "depth"),
+    ]
+
+
+def test_the_same_policy_changes_nothing() -> None:
+    log = withheld_and_back()
+    assert rejudge(log.bodies, log.policy).same
+
+
+def test_an_event_of_a_newer_version_stops_the_reading_and_says_so() -> None:
+    bodies = withheld_and_back().bodies
+    bodies[-1] = bodies[-1].replace(b'"v":1', b'"v":9', 1)
+    found = rejudge(bodies)
+    assert "version 9" in found.unreadable
+    assert not found.same
+
+
+def test_a_file_is_sorted_by_request_and_number(tmp_path: Path) -> None:
+    log = withheld_and_back()
+    other = [body.replace(REQUEST.encode(), b"app_01ARZ3NDEKTSV4RRFFQ69G5FAX") for body in log.bodies]
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join([*reversed(log.bodies), *other]) + b"\n")
+    found = load(file)
+    assert list(found.values()) == [log.bodies, other]
+
+
+def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b'{"request":"r","n":0}\nrubbish\n')
+    with pytest.raises(Malformed, match="line 2"):
+        load(file)
