@@ -94,6 +94,11 @@ def _look_after(wait: Wait, now: int) -> int:
     return wait.at + ((now - wait.at) // wait.period + 1) * wait.period
 
 
+def is_due(ledger: Ledger, policy: Policy | None, now: int) -> bool:
+    """Say whether `due` is worth asking: some wait has come. It may still be one that is in vain."""
+    return ledger.is_open and any(wait.at <= now for wait in _waits(ledger, policy or ledger.policy))
+
+
 def asks_who_serves(ledger: Ledger, policy: Policy | None, now: int) -> AgentName | None:
     """Return the agent whose being served decides on what is due now; None if nothing hangs on it."""
     for wait in _waits(ledger, policy or ledger.policy):

@@ -16,14 +16,22 @@ import structlog
 from mesh.bus import timer
 from mesh.bus.connection import Bus
 from mesh.bus.log import EventLog
-from mesh.errors import MeshError, OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
+from mesh.errors import (
+    LogUnreadable,
+    Malformed,
+    MeshError,
+    OutcomeUnknown,
+    PublishRefused,
+    SequenceConflict,
+    Unreachable,
+)
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.notices import Ended, Notice, note_subject
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
-from protocol.due import asks_who_serves, due, next_due
+from protocol.due import asks_who_serves, due, is_due, next_due
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import HUMAN, proposal_id
 from protocol.ledger import Ledger, Turn
@@ -123,7 +131,11 @@ class Courtroom:
     async def _read(self, request: str) -> Docket:
         docket = Docket()
         for stored in await self._log.read(request):
-            docket.ledger.apply(codec.decode_event(stored.body), stored.body)
+            try:
+                docket.ledger.apply(codec.decode_event(stored.body), stored.body)
+            except (Malformed, LookupError) as broken:
+                # Not the message's fault: it waits until somebody has looked at the log.
+                raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
             docket.seq = stored.seq
         return docket
 
@@ -162,7 +174,7 @@ class Courtroom:
     async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> None:
         """Append every consequence that is due, one at a time."""
         ledger = docket.ledger
-        while ledger.is_open:
+        while is_due(ledger, None, self._around.now()):
             asked = asks_who_serves(ledger, None, self._around.now())
             served = None if asked is None else await self._around.is_served(asked)
             follows = due(ledger, None, self._around.world_for_due(ledger, served), deciding)

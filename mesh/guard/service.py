@@ -127,6 +127,9 @@ class Guard:
         async def handle(message: Message) -> None:
             try:
                 await handler(message)
+            except asyncio.CancelledError:
+                message.nak()  # this guard is going; another one need not wait for the lease to end
+                raise
             except (UnknownEvent, LogUnreadable) as error:
                 _log.error("log_unreadable", code=error.code, detail=str(error), subject=message.subject)
                 message.nak(5 * _AGAIN_S)
@@ -233,7 +236,7 @@ class Guard:
 
     async def _bury(self, message: Message, objection: Objection) -> None:
         """Keep a message that came to nothing, tell its sender, and only then acknowledge it."""
-        sender, request = subjects.parse_queued(message.subject)
+        sender, request = _address(message.subject)
         letter = notices.dead_letter(
             at=self._around.now(),
             by=GUARD,
@@ -255,7 +258,8 @@ class Guard:
         self.dead += 1
         _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
         reason = notices.NoticeError(code=objection.code, detail=objection.detail)
-        await self._notify(sender, request, error=reason)
+        if sender:
+            await self._notify(sender, request, error=reason)
         message.ack()
 
     async def _tell_late(self, hearing: Hearing, late: Late) -> None:
@@ -265,6 +269,14 @@ class Guard:
     async def _notify(self, to: str, request: str, **said: Any) -> None:
         notice = notices.Notice(request=request, **said)
         await self._bus.publish(notices.note_subject(to, request), msgspec.json.encode(notice))
+
+
+def _address(subject: str) -> subjects.Addressed:
+    """Return sender and request as far as a subject names them; a timer has no sender."""
+    try:
+        return subjects.parse_queued(subject)
+    except ValueError:
+        return subjects.Addressed("", subject.rpartition(".")[2])
 
 
 class _Kind(msgspec.Struct, frozen=True):

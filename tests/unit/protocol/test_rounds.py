@@ -13,9 +13,7 @@ from tests.unit.protocol.worlds import START, opened, usage
 PATIENT = Policy(max_retries=99)
 
 
-def wait(
-    failures: int, cause: str = "x", *, policy: Policy = Policy(max_retries=99), **error: float
-) -> float:
+def wait(failures: int, cause: str = "x", **error: float) -> float:
     """Return the seconds until the retry."""
     turn = opened().holder
     turn.failures = failures

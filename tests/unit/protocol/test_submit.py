@@ -1,5 +1,7 @@
 """Submits: what opens a request, with which numbers, and what is refused."""
 
+from typing import Any
+
 import pytest
 
 from protocol.chain import GENESIS
@@ -10,7 +12,7 @@ from protocol.ids import AgentName, event_id
 from protocol.messages import Submit, submit_id
 from protocol.policy import Policy, policy_hash
 from protocol.refusals import Refusal, Rule
-from protocol.world import Grounds
+from protocol.world import Breaker, Grounds
 from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
 
 
@@ -36,7 +38,7 @@ def test_a_submit_becomes_the_entry_agents_first_turn() -> None:
         RequestOpened,
     )
     id_ = event_id(submit_id(REQUEST), "request.opened", 0)
-    assert (event.id, event.work.turn, event.cause) == (id_, id_, submit_id(REQUEST))
+    assert [event.id, event.work.turn, event.cause] == [str(id_), str(id_), str(submit_id(REQUEST))]
     assert (event.n, event.prev, event.to, event.client) == (0, GENESIS, "a", "c1")
     assert event.work.handoff == Handoff(
         move="submit",
@@ -150,7 +152,7 @@ def test_a_submit_gets_what_it_asks_for_of_the_policys_budget(asked: Budget | No
             Court(policy=Policy(max_handoff_bytes=10)),
             {},
             Rule.SIZE,
-            {"bytes": 153, "max_handoff_bytes": 10},
+            {"bytes": 157, "max_handoff_bytes": 10},
             id="size",
         ),
     ],
@@ -167,19 +169,25 @@ def test_a_submit_that_cannot_be_taken_is_refused_with_its_numbers(
 
 
 def test_the_rules_for_submits_are_tried_in_their_order() -> None:
-    bad = {"to": "nobody", "constraints": Constraints(deadline=1), "facts": (fact("k", "x" * 999),)}
-    court = Court(policy=None, fleet=agents("a"), breakers={"a": "open", "nobody": "open"})
+    bad: dict[str, Any] = {
+        "to": "nobody",
+        "constraints": Constraints(deadline=1),
+        "facts": (fact("k", "x" * 999),),
+    }
+    small = Policy(max_handoff_bytes=500)
     rules = []
-    for mend in (
-        lambda: None,
-        lambda: setattr(court, "policy", Policy(max_handoff_bytes=500)),
-        lambda: bad.update(to="a"),
-        lambda: court.breakers.clear(),
-        lambda: bad.pop("constraints"),
-    ):
-        mend()
-        again = Court(policy=court.policy, fleet=court.fleet, breakers=court.breakers)
-        rules.append(refused(again.submit(**bad)).rule)  # type: ignore[arg-type]
+
+    def refuse(policy: Policy | None, breaker: Breaker = "open") -> None:
+        court = Court(policy=policy, fleet=agents("a"), breakers={"a": breaker, "nobody": breaker})
+        rules.append(refused(court.submit(**bad)).rule)
+
+    refuse(None)
+    refuse(small)
+    bad["to"] = "a"
+    refuse(small)
+    refuse(small, "closed")
+    del bad["constraints"]
+    refuse(small, "closed")
     assert rules == [Rule.KNOWN_POLICY, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.CONSTRAINTS, Rule.SIZE]
 
 
