@@ -74,7 +74,7 @@ class Runtime:
             slots=self._agent.concurrency,
             expires_s=INBOX_PULL_S,
         )
-        self._puller.start()
+        await self._puller.start()
         _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
         with Watchdog():
             while True:

@@ -87,7 +87,7 @@ class Guard:
                 for partition in range(subjects.PARTITIONS)
             ]
             for puller in self._pullers[stream]:
-                puller.start()
+                await puller.start()
         _log.info("guard_ready", identity=self._identity, fleet=self._around.fleet.name)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._around.keep_current())
