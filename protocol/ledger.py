@@ -256,7 +256,7 @@ class Ledger:
                 {item.name: item for item in pending.artifacts},
                 pending.must_carry,
             )
-        elif self.stash.facts or self.stash.artifacts:
+        if self.stash.facts or self.stash.artifacts:
             shown = {fact.key for fact in work.handoff.facts}
             named = {item.name for item in work.handoff.artifacts}
             self.stash = Stash(

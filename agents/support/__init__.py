@@ -1,1 +1,1 @@
-"""Support of an internet provider: triage, billing and technical over one small database, people behind them."""
+"""Support of an internet provider: triage, billing and technical over one database, people behind them."""

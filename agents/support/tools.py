@@ -7,7 +7,7 @@ house rules forbid is a result that says so: it was asked for properly, and the 
 import sqlite3
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from agents.support.database import connected, once
 from mesh.agent.tools import ToolError, tool
@@ -19,7 +19,9 @@ CustomerId = Annotated[str, Field(pattern=r"^c-\d{4}$", description="Like c-1001
 SubscriptionId = Annotated[str, Field(pattern=r"^s-\d{4}$", description="Like s-2001.")]
 ChargeId = Annotated[str, Field(pattern=r"^ch-[\d-]{4,12}$", description="Like ch-9001 or ch-2001-2611.")]
 DeviceId = Annotated[str, Field(pattern=r"^d-\d{4}$", description="Like d-4001.")]
-Kind = Literal["router", "mesh point", "set-top box"]
+Kind = Annotated[
+    Literal["router", "mesh point", "set-top box"], BeforeValidator(lambda said: str(said).lower())
+]
 
 
 def _row(db: sqlite3.Connection, missing: str, query: str, *values: Any) -> sqlite3.Row:
@@ -110,7 +112,10 @@ def list_charges(customer_id: CustomerId) -> list[dict[str, Any]]:
 @tool
 def find_charge(customer_id: CustomerId, about: str) -> dict[str, Any]:
     """Find a customer's newest charge for something, by words of its description (`late fee`, `router`)."""
-    newest = "WHERE c.customer_id = ? AND c.what LIKE '%' || ? || '%' AND c.status = 'paid' ORDER BY c.day DESC, c.id"
+    newest = """
+        WHERE c.customer_id = ? AND c.what LIKE '%' || ? || '%' AND c.status = 'paid'
+        ORDER BY c.day DESC, c.id
+    """
     with connected() as db:
         return _charge(_row(db, f"No charge for {about!r}.", _CHARGES + newest, customer_id, about.strip()))
 
@@ -280,7 +285,7 @@ def reboot_device(device_id: DeviceId, idempotency_key: str) -> dict[str, Any]:
 
 @tool(effect="idempotent")
 def reset_device(device_id: DeviceId, idempotency_key: str) -> dict[str, Any]:
-    """Put a device back to its first settings and unlink it from the account; its WiFi name and key are lost."""
+    """Put a device back to its first settings and unlink it from the account: its WiFi name and key go."""
     return _restart(device_id, idempotency_key, "reset_device", reset=True)
 
 

@@ -206,9 +206,10 @@ def _from_direct(message: Incoming) -> Stored:
 
 _PULL = 4000
 _PULLS = 3
-_PULL_S = 20.0
-_HEARTBEAT_S = 4.0
-_SILENCE_S = 10.0
+_PULL_S = 2.0
+"""Short: a pull that crosses accounts may outlive its inbox until then, and swallow what others wait for."""
+_HEARTBEAT_S = 1.0
+_SILENCE_S = 5.0
 _AGAIN_S = 0.2
 
 
@@ -216,8 +217,8 @@ class _Follower:
     """Reads the whole log through a consumer without acknowledgements, several pulls at a time.
 
     Such a consumer moves on when it has sent, not when we have received. So each message's consumer
-    sequence must follow the one before; at a gap, as after a broken connection, the consumer is reset to
-    the first event not yet yielded, and counts from 1 again.
+    sequence must follow the one before; when one is missing, as after a broken connection, the consumer
+    is reset to the first event not yet yielded, and counts from 1 again.
     """
 
     def __init__(self, bus: Bus, consumer: str, *, tail: bool) -> None:
@@ -227,6 +228,9 @@ class _Follower:
         self._queue: deque[tuple[Stored, int]] = deque()
         self._wake = asyncio.Event()
         self._requested = 0
+        """Messages asked for that have not come."""
+        self._to_request = 0
+        """Without a tail: messages that are there and not yet asked for."""
         self._delivered = 0
         self._broken = True
         self._resetting = False
@@ -244,46 +248,55 @@ class _Follower:
 
     async def events(self, from_seq: int) -> AsyncIterator[Stored]:
         following = max(1, from_seq)
+        last = 0
         while True:
             if self._broken:
-                pending = await self._reset(following)
-                if not pending and not self._tail:
+                last = await self._reset(following)
+                if not last and not self._tail:
                     return
             while self._queue:
-                stored, pending = self._queue.popleft()
+                stored, delivered = self._queue.popleft()
                 if stored.seq >= following:
                     following = stored.seq + 1
                     yield stored
-                if not pending and not self._tail:
+                if delivered == last and not self._tail:
                     return
-                if self._requested + len(self._queue) <= _PULL * (_PULLS - 1):
-                    self._pull()
+                self._pull()
             if not self._broken:
                 await self._arrival()
 
     async def _reset(self, following: int) -> int:
         """Point the consumer at `following`, for as long as it takes; return how many events are there."""
         self._resetting = True
+        again_s = 0.0
         while True:
             self._queue.clear()
             self._delivered = 0
+            await asyncio.sleep(again_s)
             try:
                 verb = f"CONSUMER.RESET.{STREAM}.{self._consumer}"
                 answer = await self._bus.api(verb, {"seq": following})
             except (Unreachable, OutcomeUnknown):
-                await asyncio.sleep(_AGAIN_S)
+                again_s = _AGAIN_S
             else:
                 break
         self._resetting = self._broken = False
         self._requested = 0
+        self._to_request = int(answer["num_pending"])
         for _ in range(_PULLS):
             self._pull()
         return int(answer["num_pending"])
 
     def _pull(self) -> None:
-        self._requested += _PULL
-        body = {"batch": _PULL, "expires": int(_PULL_S * NS), "idle_heartbeat": int(_HEARTBEAT_S * NS)}
-        assert self._subscription is not None
+        """Ask for more, unless enough is on its way or lies here; without a tail, for what is there only."""
+        if self._requested + len(self._queue) > _PULL * (_PULLS - 1) or self._subscription is None:
+            return
+        batch = _PULL if self._tail else min(_PULL, self._to_request)
+        if not batch or self._broken:
+            return
+        self._requested += batch
+        self._to_request -= batch
+        body = {"batch": batch, "expires": int(_PULL_S * NS), "idle_heartbeat": int(_HEARTBEAT_S * NS)}
         subject = f"{NEXT}{STREAM}.{self._consumer}"
         self._bus.send(subject, msgspec.json.encode(body), reply=self._subscription.subject)
 
@@ -310,17 +323,20 @@ class _Follower:
             self._delivered = delivered
             self._requested -= 1
             stored = Stored(int(tokens[5]), message.subject.split(".", 3)[2], message.data)
-            self._queue.append((stored, int(tokens[8])))
+            self._queue.append((stored, delivered))
         elif not self._resetting:
             self._broken = True
 
     def _on_status(self, message: Incoming) -> None:
-        if message.status == 100:
+        headers, status = message.headers, message.status
+        if status == 100:
+            if int(headers.get("Nats-Last-Consumer", 0)) > self._delivered and not self._resetting:
+                self._broken = True  # the latest went elsewhere, and no later one shows it
             return
-        self._requested -= int(message.headers.get("Nats-Pending-Messages", 0))
-        if message.status != 408:
+        self._requested -= int(headers.get("Nats-Pending-Messages", 0))
+        if status != 408 or not self._tail:
             self._broken = True
-        elif not self._broken and self._requested + len(self._queue) <= _PULL * (_PULLS - 1):
+        else:
             self._pull()
 
     def _break(self) -> None:

@@ -16,7 +16,8 @@
 A path leads through what the prompt says: `summary`, `intent`, `from`, `move`, `path`, `round`, `text`,
 `facts.<key>`, `refused.<rule>` (its detail), a group of `says`, or `<tool>.<field>` in that tool's newest
 result (`<tool>.error` if it failed; numbers index lists). `{path}` in a text stands for the value; a
-text that is one path alone keeps the value's type. Regexes ignore case.
+text that is one path alone keeps the value's type. Regexes ignore case, and `.` is any
+character.
 """
 
 import re
@@ -102,7 +103,7 @@ _SCRIPT: TypeAdapter[dict[str, Role]] = TypeAdapter(dict[str, Role])
 
 def _compiled(pattern: str) -> Pattern:
     try:
-        return re.compile(pattern, re.IGNORECASE)
+        return re.compile(pattern, re.IGNORECASE | re.DOTALL)
     except re.error as wrong:
         raise ValueError(f"{pattern!r}: {wrong}") from wrong
 

@@ -103,6 +103,7 @@ class Court:
     human: bool = True
     entry: str = "a"
     longest_s: float | None = None
+    prices: dict[str, Any] | None = None
     breakers: dict[str, Breaker] = field(default_factory=dict)
     served: bool = True
     """Whether whoever is waited for runs."""
@@ -238,8 +239,14 @@ class Court:
         )
 
     def world_for(self, hearing: Hearing) -> World:
-        policy = self.policy if isinstance(hearing.what, Submit) else self.ledger.policy
-        return World(now=self.now, salt=self.salt, grounds=self.grounds_for(hearing), policy=policy)
+        submit = isinstance(hearing.what, Submit)
+        return World(
+            now=self.now,
+            salt=self.salt,
+            grounds=self.grounds_for(hearing),
+            policy=self.policy if submit else self.ledger.policy,
+            prices=self.prices if submit else None,
+        )
 
     def world_for_due(self) -> World:
         asked = asks_who_serves(self.ledger, None, self.now)

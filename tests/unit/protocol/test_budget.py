@@ -1,0 +1,70 @@
+"""Budgets as ceilings: whatever is granted and spent, in whatever order, the sums come out."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import budget
+from protocol.handoff import Budget
+from protocol.messages import Usage
+
+amounts = st.integers(0, 1000)
+limits = st.one_of(st.none(), amounts)
+budgets = st.builds(Budget, nano_dollars=limits, tokens=limits, model_calls=limits)
+usages = st.builds(Usage, nano_dollars=amounts, tokens=amounts, model_calls=amounts)
+
+
+def test_what_is_left_is_the_ceiling_less_what_was_spent() -> None:
+    ceiling = budget.ceiling(Budget(tokens=100), Usage(tokens=40))
+    assert ceiling == Budget(tokens=140)
+    assert budget.left(ceiling, Usage(tokens=60)) == Budget(tokens=80)
+    assert budget.left(ceiling, Usage(tokens=150)) == Budget(tokens=-10)
+    assert budget.left(Budget(), Usage(tokens=5)) == Budget()
+
+
+@given(budgets, usages)
+def test_a_grant_that_was_just_made_is_left_whole(granted: Budget, spent: Usage) -> None:
+    assert budget.left(budget.ceiling(granted, spent), spent) == granted
+
+
+@given(budgets, budgets, usages, usages)
+def test_a_narrower_grant_is_never_more_than_the_one_it_is_from(
+    own: Budget, asked: Budget, before: Usage, later: Usage
+) -> None:
+    rest = budget.left(budget.ceiling(own, Usage()), before)
+    if budget.excess(asked, rest):
+        return
+    inner = budget.left(budget.ceiling(budget.grant(asked, rest), before), budget.plus(before, later))
+    outer = budget.left(budget.ceiling(own, Usage()), budget.plus(before, later))
+    for name in ("nano_dollars", "tokens", "model_calls"):
+        mine, theirs = getattr(inner, name), getattr(outer, name)
+        assert theirs is None or (mine is not None and mine <= theirs)
+
+
+def test_what_is_not_asked_for_is_granted_whole() -> None:
+    rest = Budget(tokens=5, nano_dollars=7)
+    assert budget.grant(None, rest) == rest
+    assert budget.grant(Budget(tokens=2), rest) == Budget(tokens=2, nano_dollars=7)
+
+
+def test_excess_names_each_dimension_with_what_was_asked_and_what_is_left() -> None:
+    rest = Budget(tokens=5, nano_dollars=-1)
+    assert budget.excess(None, rest) == {}
+    assert budget.excess(Budget(tokens=5, model_calls=9), rest) == {}
+    assert budget.excess(Budget(tokens=6, nano_dollars=0), rest) == {
+        "tokens": (6, 5),
+        "nano_dollars": (0, -1),
+    }
+
+
+@given(usages, usages)
+def test_plus_undoes_minus(one: Usage, other: Usage) -> None:
+    assert budget.plus(budget.minus(one, other), other) == one
+
+
+def test_a_whole_grant_is_what_is_left_and_never_less_than_nothing() -> None:
+    assert budget.whole(Budget(tokens=5, nano_dollars=-3)) == Usage(tokens=5)
+
+
+def test_a_budget_that_limits_nothing_is_not_shown() -> None:
+    assert budget.public(Budget()) is None
+    assert budget.public(Budget(tokens=0)) == Budget(tokens=0)

@@ -1,0 +1,110 @@
+"""What travels on: merging, sticky labels, and who sees what."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.carry import Load, divide, merge, says_the_same, summary_of
+from protocol.events import Withheld
+from protocol.handoff import Artifact
+from tests.unit.protocol.worlds import fact
+
+EMPTY = Load({}, {})
+
+
+def load(*items: Any) -> Load:
+    return merge(EMPTY, items)
+
+
+def scan(*labels: str, uri: str = "s3://scan") -> Artifact:
+    return Artifact(name="scan", uri=uri, labels=labels)
+
+
+def test_what_is_not_named_is_carried_on_in_order_of_its_key() -> None:
+    merged = merge(load(fact("z"), fact("a")), [fact("m")], [scan()])
+    assert [item.key for item in merged.fact_tuple] == ["a", "m", "z"]
+    assert merged.artifact_tuple == (scan(),)
+
+
+def test_only_what_was_shown_can_be_dropped() -> None:
+    before = load(fact("seen"), fact("hidden"))
+    merged = merge(before, drop=("seen", "hidden", "never"), shown=("seen",))
+    assert list(merged.facts) == ["hidden"]
+
+
+def test_a_fact_that_is_dropped_and_brought_is_brought() -> None:
+    merged = merge(load(fact("k", 1)), [fact("k", 2)], drop=("k",), shown=("k",))
+    assert merged.facts["k"].value == 2
+
+
+def test_another_value_keeps_the_labels_of_its_key_and_may_add_some() -> None:
+    before = load(fact("ssn", 1, "pii"))
+    assert merge(before, [fact("ssn", 2)]).facts["ssn"].labels == ("pii",)
+    assert merge(before, [fact("ssn", 2, "secret")]).facts["ssn"].labels == ("pii", "secret")
+
+
+def test_labels_hold_for_a_key_that_is_carried_no_longer() -> None:
+    assert merge(EMPTY, [fact("ssn", 2)], labels={"ssn": ("pii",)}).facts["ssn"].labels == ("pii",)
+
+
+def test_an_artifact_keeps_its_labels_too() -> None:
+    before = merge(EMPTY, artifacts=[scan("pii")])
+    assert merge(before, artifacts=[scan(uri="s3://other")]).artifacts["scan"] == scan(
+        "pii", uri="s3://other"
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "clearance", "sees"),
+    [
+        ((), (), True),
+        (("pii",), (), False),
+        (("pii",), ("pii",), True),
+        (("pii", "secret"), ("pii",), False),
+        (("pii", "secret"), ("secret", "x", "pii"), True),
+    ],
+)
+def test_whoever_is_cleared_for_every_label_sees_it(
+    labels: tuple[str, ...], clearance: tuple[str, ...], sees: bool
+) -> None:
+    whole = merge(load(fact("k", 1, *labels)), artifacts=[scan(*labels)])
+    seen, hidden = divide(whole, clearance)
+    assert (bool(seen.facts), bool(seen.artifacts)) == (sees, sees)
+    assert (bool(hidden.facts), bool(hidden.artifacts)) == (not sees, not sees)
+
+
+def test_what_is_withheld_is_told_as_labels_and_counts() -> None:
+    hidden = Load({"a": fact("a", 1, "pii"), "b": fact("b", 1, "pii", "secret")}, {"scan": scan("x")})
+    assert summary_of(hidden) == Withheld(labels=("pii", "secret", "x"), facts=2, artifacts=1)
+    assert summary_of(EMPTY) is None
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(["", "1", "true"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("ab"), inner)),
+    max_leaves=4,
+)
+
+
+def json_equal(one: object, other: object) -> bool:
+    """Compare as JSON does, by another way than the code: types first, then piece by piece."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(json_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(json_equal, one, other))
+    return type(one) is type(other) and one == other
+
+
+@given(values, values)
+def test_two_facts_say_the_same_if_their_values_are_one_json_value(one: object, other: object) -> None:
+    assert says_the_same(fact("k", one), fact("x", other)) == json_equal(one, other)
+
+
+@given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))
+def test_dividing_loses_nothing(keys: list[str], clearance: list[str]) -> None:
+    whole = load(*(fact(key, 1, key) for key in set(keys)))
+    seen, hidden = divide(whole, clearance)
+    assert seen.facts | hidden.facts == whole.facts
+    assert not seen.facts.keys() & hidden.facts.keys()

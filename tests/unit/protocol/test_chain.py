@@ -1,0 +1,143 @@
+"""The chain: whatever is changed in a stored event is found."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from protocol import chain
+from protocol.chain import Break, breaks
+from tests.unit.protocol.test_ledger import eventful
+
+BODIES = tuple(eventful().bodies)
+NAMES = [f"{n}-{json.loads(body)['type']}" for n, body in enumerate(BODIES)]
+
+
+def canonical(value: Any) -> bytes:
+    """Canonical JSON by the standard library, for a second opinion."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def second_opinion(body: bytes) -> str:
+    """Compute a digest from the words of the module's docstring alone."""
+    event = json.loads(body)
+
+    def form(node: Any, path: str) -> Any:
+        if isinstance(node, list):
+            return [form(item, f"{path}.{index}") for index, item in enumerate(node)]
+        if not isinstance(node, dict):
+            return node
+        return {
+            key: hashlib.sha256(
+                hashlib.sha256(event["salt"].encode() + b"\x1f" + f"{path}.{key}".encode()).digest()
+                + b"\x1f"
+                + canonical(value)
+            ).hexdigest()
+            if key in chain.COMMITTED
+            else form(value, f"{path}.{key}")
+            for key, value in node.items()
+        }
+
+    return hashlib.sha256(canonical(form(event, ""))).hexdigest()
+
+
+def test_a_whole_log_has_no_breaks() -> None:
+    assert breaks(BODIES) == []
+    assert breaks([]) == []
+    assert len({json.loads(body)["type"] for body in BODIES}) >= 14
+
+
+@pytest.mark.parametrize("body", BODIES, ids=NAMES)
+def test_a_digest_can_be_computed_from_its_description(body: bytes) -> None:
+    assert chain.digest(body) == second_opinion(body)
+
+
+def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value in an event, and of every object and list."""
+    found = [path] if path else []
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, item in items:
+        found += leaves(item, (*path, key))
+    return found
+
+
+def other(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "x"
+        case list():
+            return [*value, "x"]
+        case dict():
+            return {**value, "x": "x"}
+    return "x"
+
+
+def at(node: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        node = node[key]
+    return node
+
+
+@pytest.mark.parametrize("n", range(len(BODIES) - 1), ids=NAMES[:-1])
+@pytest.mark.parametrize("how", ["changed", "removed", "added"])
+def test_a_change_to_any_field_of_any_event_is_found(n: int, how: str) -> None:
+    original = json.loads(BODIES[n])
+    for path in leaves(original):
+        tampered = json.loads(BODIES[n])
+        parent, key = at(tampered, path[:-1]), path[-1]
+        if how == "changed":
+            parent[key] = other(parent[key])
+        elif how == "removed":
+            del parent[key]
+        elif isinstance(parent, dict):
+            parent[f"{key}_too"] = parent[key]
+        else:
+            parent.insert(key, parent[key])
+        log = [*BODIES[:n], json.dumps(tampered).encode(), *BODIES[n + 1 :]]
+        assert breaks(log), path
+
+
+def test_an_event_that_is_left_out_moved_or_repeated_is_found() -> None:
+    for n in range(len(BODIES) - 1):
+        assert breaks([*BODIES[:n], *BODIES[n + 1 :]])
+        assert breaks([*BODIES[: n + 1], *BODIES[n:]])
+        assert breaks([*BODIES[:n], BODIES[n + 1], BODIES[n], *BODIES[n + 2 :]])
+
+
+def test_the_last_events_own_place_is_checked() -> None:
+    last = json.loads(BODIES[-1])
+    for key, value in (("n", 7), ("prev", "0" * 64)):
+        assert breaks([*BODIES[:-1], json.dumps({**last, key: value}).encode()])
+
+
+@pytest.mark.parametrize("junk", [b"", b"{", b"[]", b"7", b'"x"', b"{}", b'{"n":1}', b"\xff"])
+def test_what_cannot_be_read_is_a_break_and_not_an_error(junk: bytes) -> None:
+    found = breaks([BODIES[0], junk, BODIES[2]])
+    assert Break(1, "cannot be read") in found
+    assert Break(2, "does not name the event before it") in found
+
+
+def test_a_break_says_what_does_not_hold() -> None:
+    assert breaks([BODIES[1]]) == [
+        Break(0, "is numbered 1"),
+        Break(0, "does not name the event before it"),
+    ]
+
+
+def test_equal_texts_have_different_commitments() -> None:
+    """Neither the same value elsewhere in the event nor under another salt gives itself away."""
+    one = {"salt": "a", "text": "yes", "facts": [{"value": "yes"}, {"value": "yes"}]}
+    form = chain._committed(one, b"a", "")
+    again = chain._committed(one, b"b", "")
+    commitments = [form["text"], *(item["value"] for item in form["facts"]), again["text"]]
+    assert len(set(commitments)) == 4
+
+
+def test_the_order_of_keys_and_white_space_are_nothing() -> None:
+    spaced = json.dumps(dict(reversed(json.loads(BODIES[3]).items())), indent=2).encode()
+    assert chain.digest(spaced) == chain.digest(BODIES[3])
