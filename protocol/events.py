@@ -262,6 +262,8 @@ class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
 
 
 class RequestFrozen(Event, frozen=True, kw_only=True, tag="request.frozen"):
+    """Moves are deferred from here on, until a thaw."""
+
     by: str
     sender: AgentName
     control: str
@@ -269,6 +271,8 @@ class RequestFrozen(Event, frozen=True, kw_only=True, tag="request.frozen"):
 
 
 class RequestThawed(Event, frozen=True, kw_only=True, tag="request.thawed"):
+    """Moves are judged again; one that was deferred is judged first."""
+
     by: str
     sender: AgentName
     control: str
@@ -310,6 +314,8 @@ class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
 
 
 class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"):
+    """Its client or an operator called it off. Ends every turn; nothing follows."""
+
     by: str
     sender: AgentName
     control: str

@@ -212,14 +212,20 @@ class _Control(Wire, tag_field="kind", frozen=True, kw_only=True):
 
 
 class Cancel(_Control, tag="cancel", frozen=True, kw_only=True):
+    """End the request."""
+
     reason: str = ""
 
 
 class Freeze(_Control, tag="freeze", frozen=True, kw_only=True):
+    """Stop admitting moves until a thaw."""
+
     reason: str = ""
 
 
 class Thaw(_Control, tag="thaw", frozen=True, kw_only=True):
+    """Go on admitting moves."""
+
     reason: str = ""
 
 

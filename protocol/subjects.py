@@ -13,6 +13,13 @@ PARTITIONS = 16
 another number would move requests between partitions while they are being decided."""
 
 
+class Delivered(NamedTuple):
+    """In whose inbox an event lies and of which request it is."""
+
+    to: str
+    request: str
+
+
 class Addressed(NamedTuple):
     """Who sent a message and about which request, as the subject (hence the broker) has it."""
 
@@ -97,11 +104,11 @@ PRICES = "mesh.conf.prices"
 FREEZE = "mesh.conf.freeze"
 
 
-def parse_evt(subject: str) -> Addressed:
+def parse_evt(subject: str) -> Delivered:
     """Return whose inbox an event lies in and its request. Raises ValueError for another subject."""
     match subject.split("."):
         case ["mesh", "evt", to, request]:
-            return Addressed(to, request)
+            return Delivered(to, request)
     raise ValueError(f"not an event's subject: {subject!r}")
 
 

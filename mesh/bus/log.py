@@ -148,7 +148,7 @@ class JetStreamLog:
         body = msgspec.json.encode({"last_by_subj": evt_of(request)})
         got = _GOT.decode((await self._bus.api_request(verb, body, timeout_s=self._timeout_s)).data)
         if got.message is not None:
-            return Stored(got.message.seq, parse_evt(got.message.subject)[0], got.message.data)
+            return Stored(got.message.seq, parse_evt(got.message.subject).to, got.message.data)
         code = int(str((got.error or {}).get("err_code", 0)))
         if code == _NO_MESSAGE:
             return None
@@ -199,7 +199,7 @@ class JetStreamLog:
 
 def _from_direct(message: Incoming) -> Stored:
     headers = message.headers
-    return Stored(int(headers["Nats-Sequence"]), parse_evt(headers["Nats-Subject"])[0], message.data)
+    return Stored(int(headers["Nats-Sequence"]), parse_evt(headers["Nats-Subject"]).to, message.data)
 
 
 # --- following ------------------------------------------------------------------------------------
@@ -211,6 +211,7 @@ _PULL_S = 2.0
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 5.0
 _AGAIN_S = 0.2
+_STARVED_S = 0.05
 
 
 class _Follower:
@@ -234,6 +235,7 @@ class _Follower:
         self._delivered = 0
         self._broken = True
         self._resetting = False
+        self._reset_to = 0
         self._subscription: Subscription | None = None
         self._stop_hearing = bus.on_back(self._break)
 
@@ -248,18 +250,20 @@ class _Follower:
 
     async def events(self, from_seq: int) -> AsyncIterator[Stored]:
         following = max(1, from_seq)
-        last = 0
+        last = 0  # without a tail: the last event of the log as it was when the first one came
         while True:
-            if self._broken:
-                last = await self._reset(following)
-                if not last and not self._tail:
-                    return
+            if self._broken and not await self._reset(following) and not self._tail:
+                return
             while self._queue:
-                stored, delivered = self._queue.popleft()
+                stored, end = self._queue.popleft()
+                last = last or end
+                if stored.seq > following and not await self._is_next(following, stored.seq):
+                    self._broken = True
+                    break
                 if stored.seq >= following:
                     following = stored.seq + 1
                     yield stored
-                if delivered == last and not self._tail:
+                if following > last and not self._tail:
                     return
                 self._pull()
             if not self._broken:
@@ -268,7 +272,8 @@ class _Follower:
     async def _reset(self, following: int) -> int:
         """Point the consumer at `following`, for as long as it takes; return how many events are there."""
         self._resetting = True
-        again_s = 0.0
+        again_s = _STARVED_S if following == self._reset_to else 0.0
+        self._reset_to = following
         while True:
             self._queue.clear()
             self._delivered = 0
@@ -286,6 +291,15 @@ class _Follower:
         for _ in range(_PULLS):
             self._pull()
         return int(answer["num_pending"])
+
+    async def _is_next(self, following: int, seq: int) -> bool:
+        """Say whether nothing lies between: events at the beginning expire. Else somebody else has reset."""
+        body = msgspec.json.encode({"seq": following, "next_by_subj": "mesh.evt.>"})
+        try:
+            found = await self._bus.request(GET + STREAM, body)
+        except (Unreachable, OutcomeUnknown):
+            return False
+        return not found.status and int(found.headers["Nats-Sequence"]) == seq
 
     def _pull(self) -> None:
         """Ask for more, unless enough is on its way or lies here; without a tail, for what is there only."""
@@ -320,10 +334,12 @@ class _Follower:
         tokens = message.reply.split(".")
         delivered = int(tokens[6])
         if delivered == self._delivered + 1 or (delivered == 1 and self._resetting):
+            if delivered == 1:
+                self._queue.clear()  # of what another reset brought
             self._delivered = delivered
             self._requested -= 1
             stored = Stored(int(tokens[5]), message.subject.split(".", 3)[2], message.data)
-            self._queue.append((stored, delivered))
+            self._queue.append((stored, stored.seq + int(tokens[8])))
         elif not self._resetting:
             self._broken = True
 

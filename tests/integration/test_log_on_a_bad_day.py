@@ -5,11 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
+from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog, Stored
-from mesh.bus.streams import provision
+from mesh.bus.streams import provision, stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.testing import LocalMesh, MemoryLog
-from tests.servers import FLEET, fresh, until
+from tests.servers import FLEET, eventually, fresh, until
 
 
 def body(n: int, padding: int = 0) -> bytes:
@@ -67,11 +68,38 @@ async def test_two_readers_of_one_consumer_both_see_everything(own_server: Local
     """They take each other's messages, notice, and start over: slow, never wrong."""
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
-        await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(50)))
+        await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(2000)))
+
+        async def read(bus: Bus) -> list[int]:
+            return [stored.seq async for stored in JetStreamLog(bus).follow("audit-audit", tail=False)]
+
         async with own_server.connected_as("audit") as other:
-            first = [stored.seq async for stored in JetStreamLog(viewer).follow("audit-audit", tail=False)]
-            second = [stored.seq async for stored in JetStreamLog(other).follow("audit-audit", tail=False)]
-        assert first == second == list(range(1, 51))
+            first, second = await asyncio.gather(read(viewer), read(other))
+        assert first == second == list(range(1, 2001))
+
+
+async def test_what_has_expired_is_no_gap(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await admin.api("STREAM.DELETE.LOG")
+        table = stream_table(msgspec.structs.replace(FLEET, log_max_age_s=0.3))
+        await admin.api("STREAM.CREATE.LOG", table["LOG"])
+        await admin.api("CONSUMER.CREATE.LOG.audit-audit", _audit())
+        log = JetStreamLog(admin)
+        for _ in range(3):
+            await log.append("a", fresh(), body(0), after=0)
+
+        async def expired() -> bool:
+            return bool((await admin.api("STREAM.INFO.LOG"))["state"]["first_seq"] > 3)
+
+        await eventually(expired)
+        last = await log.append("a", fresh(), body(0), after=0)
+        seen = [stored.seq async for stored in JetStreamLog(viewer).follow("audit-audit", tail=False)]
+        assert seen in ([last], [])  # it may have expired meanwhile
+
+
+def _audit() -> dict[str, object]:
+    config = {"name": "audit-audit", "durable_name": "audit-audit", "ack_policy": "none"}
+    return {"stream_name": "LOG", "config": config, "action": "create"}
 
 
 async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalMesh) -> None:
@@ -79,11 +107,13 @@ async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalMesh) -> 
         config = (await admin.api("STREAM.INFO.LOG"))["config"]
         await admin.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 200_000})
         log, request, head = JetStreamLog(guard), fresh(), 0
+        for n in range(19):
+            head = await log.append("a", request, body(n, 10_000), after=head)
         with pytest.raises(PublishRefused) as full:
-            for n in range(100):
-                head = await log.append("a", request, body(n, 10_000), after=head)
+            await log.append("a", request, body(19, 10_000), after=head)
         assert full.value.err_code == 10077
         events = await log.read(request)
+        assert len(events) == 19
         assert events[-1].seq == head
         assert [change.what for change in await provision(admin, FLEET)] == ["stream LOG"]  # widens it again
         assert await log.append("a", request, body(len(events)), after=head)

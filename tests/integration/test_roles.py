@@ -189,9 +189,7 @@ def test_nobody_outside_core_may_name_what_is_anothers() -> None:
         if granted.account is Account.CORE or granted.publish is None or granted.subscribe is None:
             continue
         for subject in granted.publish:
-            assert not subject.startswith(
-                ("mesh.evt", "mesh.conf", "mesh.timer", "mesh.note", "$JS.API.STREAM")
-            )
+            assert not subject.startswith(("mesh.evt", "mesh.conf", "mesh.timer", "mesh.note"))
             if subject.startswith(("mesh.prop", "mesh.ctl", "mesh.step", "mesh.card", "mesh.dead")):
                 assert subject.split(".")[2] == name
         assert f"_I.{name}.>" in granted.subscribe

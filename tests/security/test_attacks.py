@@ -77,8 +77,7 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         find = where.format(request=request) or target
         before = await stored(scene, stream, find)
         await attempt(await scene.bus("b"), target, b'{"n":0,"forged":true}')
-        last = (await (await scene.admin()).api(f"STREAM.INFO.{stream}", {"subjects_filter": find}))["state"]
-        return sum((last.get("subjects") or {}).values(), 0) > before
+        return await stored(scene, stream, find) > before
 
     return attack
 

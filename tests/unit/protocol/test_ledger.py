@@ -29,7 +29,7 @@ from tests.unit.protocol.worlds import (
 def eventful() -> Court:
     """A request to which nearly everything happens."""
     court = Court(
-        fleet=agents("bcd") | {"a": agent("a", clearance=("pii",))}, policy=Policy(escalation_sla_s=60)
+        fleet=agents("bcd") | {"a": agent("a", clearance=("pii",))}, policy=Policy(escalation_sla_s=60.0)
     )
     court.submit(facts=(fact("ssn", 1, "pii"),))
     court.move(transfer("b"), usage(tokens=5))

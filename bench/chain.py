@@ -1,0 +1,117 @@
+"""The mesh's side: request, A to E, answer, with everything that ships switched on.
+
+Driver, guard and five agents are processes of their own. The agents answer at once: what is measured is
+the mesh. A member is `python -m bench.chain driver|guard|AGENT URL KEYS`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.crew import Crew, Member, obey
+from bench.load import ANSWER, FACTS, SUMMARY, TEXT, Task, run
+from bench.place import AGENTS, CLIENT, FLEET, Place
+from bench.sizes import Sizes, sampled
+from mesh.agent.definition import Agent
+from mesh.agent.runtime import Runtime
+from mesh.agent.turn import Turn
+from mesh.bus.connection import connect
+from mesh.bus.keys import read_key, seed_file
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.client import Client
+from mesh.guard.service import Guard
+from mesh.logs import configure_logging
+from mesh.setup import apply
+from protocol.messages import Move
+
+DRIVER = "driver"
+_NEXT = dict(itertools.pairwise(AGENTS))
+_CONCURRENCY = 64
+_TIMEOUT_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def chain(place: Place, directory: Path) -> AsyncIterator[Crew]:
+    """Provision `place` and start the mesh on it."""
+    async with await place.connect_as(ADMIN) as admin:
+        await apply(admin, FLEET)
+    async with Crew(directory) as crew:
+        for role in (GUARD, *AGENTS, DRIVER):
+            await crew.start(role, "bench.chain", role, place.url, str(place.keys))
+        yield crew
+
+
+async def sizes(place: Place, driver: Member) -> Sizes:
+    """Send one request and return how large its messages were."""
+    async with await place.connect_as(ADMIN) as admin, sampled(admin) as found:
+        await driver.ask(Task(1, 1))
+        await admin.settle()
+        return found.sizes()
+
+
+# --- the members ----------------------------------------------------------------------------------
+
+
+async def pass_on(turn: Turn) -> Move:
+    """Give the work to the next agent in line; the last one answers."""
+    following = _NEXT.get(turn.agent)
+    return turn.complete(ANSWER) if following is None else turn.transfer(following, summary=SUMMARY)
+
+
+async def _agent(name: str, url: str, seed: str) -> None:
+    async with await connect(url, name=name, seed=seed) as bus:
+        runtime = Runtime(bus, Agent(name=name, handler=pass_on, concurrency=_CONCURRENCY))
+        await _beside(runtime.run())
+
+
+async def _guard(url: str, seed: str) -> None:
+    async with await connect(url, name=GUARD, seed=seed) as bus:
+        await _beside(Guard(bus, identity="bench").run())
+
+
+async def _beside(service: Any) -> None:
+    """Run a service until standard input ends."""
+    running = asyncio.create_task(service)
+    talk = asyncio.create_task(obey())
+    done, _ = await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
+    for task in (running, talk):
+        task.cancel()
+    await asyncio.gather(running, talk, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _drive(url: str, seed: str) -> None:
+    async with await Client.connect(url, name=CLIENT, seed=seed) as client:
+
+        async def one() -> None:
+            request = await client.submit(TEXT, facts=FACTS)
+            outcome = await client.wait(request, timeout_s=_TIMEOUT_S)
+            if outcome.answer != ANSWER:
+                raise RuntimeError(f"{request} {outcome.status}: {outcome.reason}")
+
+        async def task(told: Any) -> Any:
+            return await run(one, msgspec.convert(told, Task))
+
+        await obey(task)
+
+
+async def _member(role: str, url: str, keys: Path) -> None:
+    seed = read_key(seed_file(keys, CLIENT if role == DRIVER else role)).seed
+    if role == DRIVER:
+        await _drive(url, seed)
+    elif role == GUARD:
+        await _guard(url, seed)
+    else:
+        await _agent(role, url, seed)
+
+
+if __name__ == "__main__":
+    configure_logging("json", "info")
+    asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

@@ -1,0 +1,87 @@
+"""The command: which measurements, how much of each, and in what form they are told."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from bench.cold_read import cold_reads
+from bench.figures import Report
+from bench.fold import whole_log
+from bench.machine import machine
+from bench.printing import as_text
+from bench.rounds import Goal, Plan, compare
+from mesh.logs import configure_logging
+
+PARTS = ("chain", "fold", "cold")
+
+
+class Amount(NamedTuple):
+    """How much of everything."""
+
+    unsynced: Plan
+    synced: Plan
+    fold_events: int
+    fold_rounds: int
+    log_sizes: list[int]
+    reads: int
+    read_rounds: int
+
+
+FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5)
+QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2)
+UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print, return 0: a missed target is a finding, no failure."""
+    parser = argparse.ArgumentParser(prog="mesh bench", description="Measure the mesh on this machine.")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
+    parser.add_argument("--rounds", type=int, help="rounds of mesh and ring in turns")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--dir", type=Path, help="measure on this directory's disk; it must be empty")
+    told = parser.parse_args(argv)
+    configure_logging("json", "error")
+    amount = QUICK if told.quick else FULL
+    if told.rounds is not None:
+        amount = amount._replace(
+            unsynced=amount.unsynced._replace(rounds=told.rounds),
+            synced=amount.synced._replace(rounds=told.rounds),
+        )
+    with tempfile.TemporaryDirectory(prefix="mesh-bench-", dir=told.dir) as made:
+        report = asyncio.run(measure(Path(made), amount, tuple(told.only or PARTS)))
+    text = msgspec.json.format(msgspec.json.encode(report)).decode() if told.json else as_text(report)
+    sys.stdout.write(f"{text}\n")
+    return 0
+
+
+async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Report:
+    """Return what the named parts came to."""
+    report = Report(machine(directory), [], [], [])
+    if "chain" in parts:
+        for sync_always, plan, goal in (
+            (False, amount.unsynced, UNSYNCED),
+            (True, amount.synced, SYNCED),
+        ):
+            name = "synced" if sync_always else "unsynced"
+            figures, use, note = await compare(directory / name, plan, goal, sync_always=sync_always)
+            report.figures.extend(figures)
+            report.notes.append(note)
+            if not sync_always:
+                report.use.extend(use)
+    if "fold" in parts:
+        report.figures.extend(
+            await whole_log(directory / "fold", events=amount.fold_events, rounds=amount.fold_rounds)
+        )
+    if "cold" in parts:
+        report.figures.extend(
+            await cold_reads(
+                directory / "cold", sizes=amount.log_sizes, rounds=amount.read_rounds, reads=amount.reads
+            )
+        )
+    return report

@@ -1,0 +1,117 @@
+"""The processes of a measurement: started, told what to do a line at a time, and ended by the pid we hold.
+
+Each member is `python -m MODULE ROLE URL KEYS …`, says `ready` when it is, and ends when its standard
+input does, so that none outlives the measurement that started it.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = "ready"
+_READY_S = 60.0
+
+
+class MemberFailed(RuntimeError):
+    """A process of the measurement ended or said something else than it should."""
+
+
+class Member:
+    """One process."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, errors: Path) -> None:
+        self.name = name
+        self._process = process
+        self._errors = errors
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def line(self) -> str:
+        """Return the next line that it says. Raises MemberFailed when it ended."""
+        assert self._process.stdout is not None
+        said = await self._process.stdout.readline()
+        if not said:
+            tail = self._errors.read_text(errors="replace")[-2000:]
+            raise MemberFailed(f"{self.name} ended: {tail}")
+        return said.decode().rstrip()
+
+    async def ask(self, what: Any, *, within_s: float = 600.0) -> Any:
+        """Send one line of JSON and return the line that comes back."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(what) + b"\n")
+        async with asyncio.timeout(within_s):
+            return msgspec.json.decode(await self.line())
+
+    async def end(self) -> None:
+        if self._process.returncode is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), 10)
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+
+class Crew:
+    """`async with Crew(directory) as crew:`; its members end with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.members: dict[str, Member] = {}
+
+    async def start(self, name: str, module: str, *arguments: str) -> Member:
+        """Start a process and wait until it is ready."""
+        errors = self._directory / f"{name}.log"
+        with errors.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", module, *arguments),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                limit=1 << 26,
+            )
+        member = self.members[name] = Member(name, process, errors)
+        async with asyncio.timeout(_READY_S):
+            if (said := await member.line()) != READY:
+                raise MemberFailed(f"{name} said {said!r}, not {READY!r}")
+        return member
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(member.end() for member in self.members.values()))
+
+
+# --- inside a member ------------------------------------------------------------------------------
+
+
+def say(what: Any) -> None:
+    """Say one line to whoever started this process: a word, or a value as JSON."""
+    line = what if isinstance(what, str) else msgspec.json.encode(what).decode()
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def obey(task: Callable[[Any], Awaitable[Any]] | None = None) -> None:
+    """Say that this process is ready, then answer each line with what `task` returns, until there is none."""
+    lines = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    say(READY)
+    while line := await lines.readline():
+        if task is not None:
+            say(await task(msgspec.json.decode(line)))

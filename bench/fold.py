@@ -1,0 +1,109 @@
+"""Folding a whole log: what a reader of everything (an export, an index, a dashboard) can take in.
+
+From JetStream as a viewer does it, through its own audit consumer and out of the streams' account; and
+from an exported file, one event a line. Both decode each event and apply it to its request's ledger. A
+ledger is dropped when its request has ended, as a reader that keeps up with a live log would.
+"""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench.figures import Figure, Target, spread
+from bench.filling import fill
+from bench.place import FLEET, VIEWER, place
+from bench.stories import history, originals
+from mesh.bus.log import JetStreamLog
+from mesh.bus.roles import ADMIN
+from mesh.bus.streams import audit_consumer
+from mesh.setup import apply
+from protocol import chain, codec
+from protocol.ledger import Ledger
+
+FROM_JETSTREAM = 60_000
+FROM_FILE = 150_000
+
+
+class Folding:
+    """Ledgers of everything that is under way."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[str, Ledger] = {}
+        self.events = 0
+        self.ended = 0
+
+    def take(self, body: bytes) -> None:
+        event = codec.decode_event(body)
+        ledger = self.ledgers.get(event.request)
+        if ledger is None:
+            ledger = self.ledgers[event.request] = Ledger()
+        ledger.apply(event, body)
+        self.events += 1
+        if ledger.ended is not None:
+            del self.ledgers[event.request]
+            self.ended += 1
+
+
+async def whole_log(directory: Path, *, events: int, rounds: int) -> list[Figure]:
+    """Fill a log with `events` events and fold it, from JetStream and from a file."""
+    lines = list(history(events))
+    figures = []
+    async with place(directory / "log", sync_always=False) as at:
+        async with await at.connect_as(ADMIN) as admin:
+            await apply(admin, FLEET)
+            await fill(admin, lines)
+        async with await at.connect_as(VIEWER) as viewer:
+            log = JetStreamLog(viewer, leader=False)
+            rates, bare = [], []
+            for _ in range(rounds):
+                rates.append(events / await _follow(log, Folding()))
+                bare.append(events / await _follow(log, None))
+    name = f"fold of {events:,} events"
+    figures.append(
+        Figure(f"{name} from JetStream, as a viewer", "1/s", spread(rates),
+               target=Target("at least", FROM_JETSTREAM))
+    )  # fmt: skip
+    figures.append(Figure(f"{name}: reading alone, nothing decoded", "1/s", spread(bare)))
+    file = directory / "log.jsonl"
+    with file.open("wb") as export:
+        export.writelines(line.body + b"\n" for line in lines)
+    del lines
+    rates = [events / _from_file(file, events) for _ in range(rounds)]
+    figures.append(
+        Figure(f"{name} from a file", "1/s", spread(rates), target=Target("at least", FROM_FILE))
+    )
+    played = [[line.body for line in request] for request in originals(max(4, min(2000, events // 50)))]
+    rates = [_verify(played) for _ in range(rounds)]
+    figures.append(Figure("chain verification, in memory", "1/s", spread(rates)))
+    return figures
+
+
+async def _follow(log: JetStreamLog, folding: Folding | None) -> float:
+    """Return the seconds that reading the whole log takes."""
+    started = time.perf_counter()
+    async for stored in log.follow(audit_consumer(VIEWER), tail=False):
+        if folding is not None:
+            folding.take(stored.body)
+    return time.perf_counter() - started
+
+
+def _from_file(file: Path, events: int) -> float:
+    folding = Folding()
+    started = time.perf_counter()
+    with file.open("rb") as lines:
+        for line in lines:
+            folding.take(line)
+    took = time.perf_counter() - started
+    if folding.events != events:
+        raise RuntimeError(f"{folding.events} events in the file, not {events}")
+    return took
+
+
+def _verify(requests: Iterable[list[bytes]]) -> float:
+    """Return events a second."""
+    started, events = time.perf_counter(), 0
+    for bodies in requests:
+        events += len(bodies)
+        if chain.breaks(bodies):
+            raise RuntimeError("a chain that was just written does not verify")
+    return events / (time.perf_counter() - started)

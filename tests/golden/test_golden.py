@@ -1,0 +1,92 @@
+"""Every released form stays readable: frozen events, frozen logs, and what must not be read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from protocol import codec
+from protocol.chain import breaks
+from protocol.errors import Malformed, ProtocolError, UnknownEvent
+from protocol.events import AnyEvent, type_of
+from protocol.ledger import fold_bodies
+from protocol.messages import Usage
+from protocol.schema import json_schema
+from tests.golden.make import BAD, EVENTS, LOGS
+
+TYPES = sorted(type_of(kind) for kind in AnyEvent.__args__)
+SCHEMA = Draft202012Validator(json_schema())
+
+UNREADABLE: dict[str, tuple[type[ProtocolError], str]] = {
+    "cut-off": (Malformed, "not an event"),
+    "handoff-without-summary": (Malformed, "missing required field `summary` - at `$.work.handoff`"),
+    "missing-envelope-field": (Malformed, "missing required field `prev`"),
+    "missing-payload-field": (Malformed, "missing required field `by`"),
+    "no-type": (UnknownEvent, "unknown event ''"),
+    "no-version": (Malformed, "without a version"),
+    "not-an-object": (Malformed, "not an event"),
+    "number-for-text": (Malformed, "at `$.reason`"),
+    "unknown-policy-field": (Malformed, "max_deepth"),
+    "unknown-rule": (Malformed, "no_such_rule"),
+    "unknown-type": (UnknownEvent, "unknown event 'handoff.delegated', version 1"),
+    "unknown-version": (UnknownEvent, "unknown event 'request.cancelled', version 2"),
+    "version-is-text": (Malformed, "without a version"),
+    "version-zero": (UnknownEvent, "version 0"),
+}
+
+
+def stems(directory: Path, suffix: str) -> list[str]:
+    return sorted(path.name.removesuffix(suffix) for path in directory.glob(f"*{suffix}"))
+
+
+def test_every_event_type_has_a_golden_file() -> None:
+    assert stems(EVENTS, ".json") == TYPES
+    assert len(TYPES) == 21
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_golden_event_is_read_and_written_again_as_it_was(type_: str) -> None:
+    body = (EVENTS / f"{type_}.json").read_bytes()
+    event = codec.decode_event(body)
+    assert type_of(event) == type_
+    assert json.loads(codec.encode(event)) == json.loads(body)
+    assert codec.decode_event(codec.encode(event)) == event
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_golden_event_follows_the_schema(type_: str) -> None:
+    SCHEMA.validate(json.loads((EVENTS / f"{type_}.json").read_bytes()))
+
+
+@pytest.mark.parametrize("name", sorted(UNREADABLE))
+def test_what_is_no_event_of_ours_is_refused_with_its_reason(name: str) -> None:
+    kind, said = UNREADABLE[name]
+    with pytest.raises(kind) as raised:
+        codec.decode_event((BAD / f"{name}.json").read_bytes())
+    assert said in str(raised.value)
+
+
+def test_every_bad_file_is_expected_to_be() -> None:
+    assert stems(BAD, ".json") == sorted(UNREADABLE)
+
+
+@pytest.mark.parametrize("name", sorted(set(UNREADABLE) - {"cut-off"}))
+def test_what_is_no_event_of_ours_does_not_follow_the_schema(name: str) -> None:
+    assert not SCHEMA.is_valid(json.loads((BAD / f"{name}.json").read_bytes()))
+
+
+def test_a_golden_log_folds_to_what_it_always_was() -> None:
+    bodies = (LOGS / "long-story.jsonl").read_bytes().splitlines()
+    assert breaks(bodies) == []
+    ledger = fold_bodies(bodies)
+    assert (ledger.status, ledger.n, ledger.escalations) == ("completed", 21, 1)
+    assert [(hop.from_agent, hop.to_agent) for hop in ledger.hops] == [
+        ("triage", "billing"),
+        ("billing", "triage"),
+    ]
+    assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
+    assert ledger.prev == "fee41786d4d5b9fb890813a30f569d728e36b23731229fbf1c2efbddd03b87ac"
+    answer: Any = ledger.ended
+    assert answer.answer == {"refunded": 12.5, "text": "Done."}

@@ -1,0 +1,133 @@
+"""The records: created once by whoever comes first, shared by several processes, never half-done."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.support import database
+from agents.support.database import connected, once, transaction
+from mesh.agent.failures import Retry
+
+pytestmark = pytest.mark.usefixtures("records")
+
+COUNT = """
+import sys
+from agents.support.database import connected
+sys.stdin.readline()
+with connected() as db:
+    print(*(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("customers", "charges")))
+"""
+
+
+def test_the_first_use_creates_and_fills_it() -> None:
+    with connected() as db:
+        count = {
+            table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("customers", "subscriptions", "charges", "refunds", "devices", "help")
+        }
+        assert count["customers"] >= 20
+        assert all(count.values())
+        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+
+
+def test_the_seed_is_consistent() -> None:
+    with connected() as db:
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        strangers = """
+            SELECT c.id FROM charges c JOIN subscriptions s ON s.id = c.subscription_id
+            WHERE s.customer_id <> c.customer_id
+        """
+        assert db.execute(strangers).fetchall() == []
+        over = (
+            "SELECT r.charge_id FROM refunds r JOIN charges c ON c.id = r.charge_id WHERE r.cents > c.cents"
+        )
+        assert db.execute(over).fetchall() == []
+        early = """
+            SELECT c.id FROM charges c JOIN customers p ON p.id = c.customer_id WHERE c.day < p.since
+        """
+        assert db.execute(early).fetchall() == []
+
+
+def test_several_processes_at_once_find_it_filled_once() -> None:
+    command = [sys.executable, "-c", COUNT]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    try:
+        for process in processes:  # each waits for its line, so that they begin together
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        said = {process.communicate(timeout=60)[0].strip() for process in processes}
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert all(process.returncode == 0 for process in processes)
+    with connected() as db:
+        found = [
+            db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("customers", "charges")
+        ]
+    assert said == {f"{found[0]} {found[1]}"}
+
+
+def test_a_process_that_dies_while_filling_it_leaves_nothing_behind(records: Path) -> None:
+    dying = (
+        "import os\n"
+        "from agents.support import database\n"
+        "real = database._statements\n"
+        "def half(script):\n"
+        "    for number, statement in enumerate(real(script)):\n"
+        "        if number == 3: os._exit(9)\n"
+        "        yield statement\n"
+        "database._statements = half\n"
+        "with database.connected(): pass\n"
+    )
+    assert subprocess.run([sys.executable, "-c", dying], check=False).returncode == 9
+    assert records.exists()
+    with connected() as db:
+        assert db.execute("SELECT count(*) FROM customers").fetchone()[0] >= 20
+
+
+def test_what_is_done_under_a_key_is_done_once() -> None:
+    done: list[int] = []
+
+    def do() -> dict[str, Any]:
+        done.append(1)
+        return {"number": len(done)}
+
+    with connected() as db:
+        assert once(db, "k", "test", do) == once(db, "k", "test", do) == {"number": 1}
+        assert once(db, "other", "test", do) == {"number": 2}
+
+
+def test_an_effect_that_fails_leaves_neither_itself_nor_its_key() -> None:
+    def half() -> dict[str, Any]:
+        db.execute("INSERT INTO refunds VALUES ('ch-9001', 4900, 'test', '2026-11-20')")
+        raise ValueError("broke off")
+
+    with connected() as db:
+        with pytest.raises(ValueError, match="broke off"):
+            once(db, "k", "test", half)
+        assert db.execute("SELECT count(*) FROM refunds WHERE charge_id = 'ch-9001'").fetchone()[0] == 0
+        assert once(db, "k", "test", lambda: {"done": True}) == {"done": True}
+
+
+def test_a_database_that_stays_locked_is_a_matter_for_another_try(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected():
+        pass
+    monkeypatch.setattr(database, "BUSY_S", 0.0)
+    with connected() as holder, transaction(holder), pytest.raises(Retry), connected() as db, transaction(db):
+        pass
+
+
+def test_another_error_of_the_database_is_no_matter_for_another_try() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such table"), connected() as db:
+        db.execute("SELECT * FROM parrots")

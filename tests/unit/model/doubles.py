@@ -1,0 +1,43 @@
+"""A model that says what it is told to, and shows what it was asked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mesh.model.port import Prompt, Reply, ToolCall
+from protocol.messages import Usage
+
+
+class TalkingModel:
+    """Replies in order; `prompts` are those it got."""
+
+    mode = "talking"
+
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = list(replies)
+        self.prompts: list[Prompt] = []
+
+    async def reply(self, prompt: Prompt) -> Reply:
+        self.prompts.append(prompt)
+        return self._replies.pop(0)
+
+
+class StubbornModel:
+    """Gives the same reply for ever."""
+
+    mode = "stubborn"
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self.asked = 0
+
+    async def reply(self, prompt: Prompt) -> Reply:
+        self.asked += 1
+        return self._reply
+
+
+def says(text: str, **usage: int) -> Reply:
+    return Reply(text=text, usage=Usage(**usage))
+
+
+def calls(*asked: tuple[str, Mapping[str, Any]]) -> Reply:
+    return Reply(calls=tuple(ToolCall(f"call_{n}", name, given) for n, (name, given) in enumerate(asked)))

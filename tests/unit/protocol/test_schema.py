@@ -1,0 +1,238 @@
+"""The generated contract: it is what is stored, it is valid, and it says what the code does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped]
+
+from mesh.notices import DeadLetter, Ended, Notice, NoticeError
+from protocol import codec, schema, subjects
+from protocol.events import AnyEvent, type_of
+from protocol.fleet import AgentEntry, Fleet
+from protocol.handoff import Constraints
+from protocol.ids import AgentName, TurnId
+from protocol.messages import (
+    Control,
+    Doubt,
+    EffectDoubted,
+    Failure,
+    MoveProposed,
+    Settle,
+    Submit,
+    TurnFailed,
+)
+from protocol.policy import Policy
+from tests.unit.protocol.test_ledger import eventful
+from tests.unit.protocol.worlds import complete, fact, give_up, hand_back, opened, transfer, usage
+
+ROOT = Path(__file__).parents[3]
+STORED = ROOT / "protocol" / "schema"
+META = ROOT / "tests" / "golden" / "asyncapi" / "3.1.0.json"
+JSON_SCHEMA = schema.json_schema()
+ASYNCAPI = schema.asyncapi()
+
+
+def validator(definition: str) -> Any:
+    return Draft202012Validator({"$ref": f"#/$defs/{definition}", "$defs": JSON_SCHEMA["$defs"]})
+
+
+def said(message: msgspec.Struct) -> Any:
+    return json.loads(codec.encode(message))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(schema.documents()))
+def test_what_is_stored_is_what_would_be_generated(name: str) -> None:
+    assert (STORED / name).read_text() == schema.documents()[name], "run `make schema`"
+
+
+def test_writing_makes_both_files(tmp_path: Path) -> None:
+    schema.write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(schema.documents())
+    assert json.loads((tmp_path / schema.ASYNCAPI_FILE).read_text()) == ASYNCAPI
+    assert json.loads((tmp_path / schema.JSON_SCHEMA_FILE).read_text()) == JSON_SCHEMA
+
+
+# --- JSON Schema ----------------------------------------------------------------------------------
+
+
+def test_the_json_schema_is_one() -> None:
+    Draft202012Validator.check_schema(JSON_SCHEMA)
+
+
+def test_every_definition_is_described_and_every_reference_leads_somewhere() -> None:
+    definitions = JSON_SCHEMA["$defs"]
+    for name, definition in definitions.items():
+        assert name in schema.UNIONS or definition.get("description"), name
+    for ref in references(JSON_SCHEMA):
+        assert ref.removeprefix("#/$defs/") in definitions
+
+
+def references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [ref for item in node.values() for ref in references(item)]
+    return [ref for item in node for ref in references(item)] if isinstance(node, list) else []
+
+
+@pytest.mark.parametrize("kind", AnyEvent.__args__, ids=type_of)
+def test_every_event_type_is_defined_under_its_wire_name(kind: type) -> None:
+    definition = JSON_SCHEMA["$defs"][type_of(kind)]
+    assert definition["properties"]["type"] == {"enum": [type_of(kind)]}
+    assert definition["properties"]["v"] == {"const": 1}
+    assert set(definition["properties"]) == {"type", *kind.__struct_encode_fields__}  # type: ignore[attr-defined]
+
+
+def test_whatever_happens_follows_the_schema() -> None:
+    validate = validator("Event")
+    for event in eventful().events:
+        validate.validate(said(event))
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ("Submit", Submit(text="x", facts=(fact("k", None, "pii"),), constraints=Constraints(deadline=1))),
+        ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=transfer("b"), report=usage(5))),
+        ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=hand_back())),
+        ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=complete(None))),
+        ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=give_up())),
+        ("Proposal", TurnFailed(turn=TurnId("t"), round=0, error=Failure(code="x", retry_after_s=1.5))),
+        ("Proposal", EffectDoubted(turn=TurnId("t"), round=0, effect=Doubt(step="0-1", action="pay"))),
+        ("Control", Settle(id="i", turn=TurnId("t"), round=0, outcome="done", result=[1])),
+        ("Handoff", opened().holder.work.handoff),
+        ("Policy", Policy(max_depth=3, unattended_after_s=None)),
+        ("Fleet", Fleet(name="f", entry=AgentName("a"), agents={"a": AgentEntry(name=AgentName("a"))})),
+    ],
+)
+def test_what_we_write_follows_the_schema(definition: str, message: msgspec.Struct) -> None:
+    validator(definition).validate(said(message))
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        pytest.param("Submit", {}, id="a-submit-without-text"),
+        pytest.param("Submit", {"text": "x", "v": 2}, id="a-submit-of-another-version"),
+        pytest.param("Proposal", {"kind": "move", "turn": "t", "round": 0}, id="a-proposal-without-move"),
+        pytest.param("Proposal", {"kind": "wish", "turn": "t", "round": 0}, id="an-unknown-proposal"),
+        pytest.param("Control", {"kind": "cancel"}, id="a-control-without-id"),
+        pytest.param(
+            "Control",
+            {"kind": "settle", "id": "i", "turn": "t", "round": 0, "outcome": "maybe"},
+            id="an-unknown-outcome",
+        ),
+        pytest.param("Policy", {"max_deepth": 3}, id="a-misspelled-policy-field"),
+        pytest.param("Handoff", {"move": "transfer"}, id="half-a-handoff"),
+    ],
+)
+def test_what_we_would_not_read_does_not_follow_it(definition: str, message: Any) -> None:
+    assert not validator(definition).is_valid(message)
+
+
+# --- AsyncAPI -------------------------------------------------------------------------------------
+
+
+def meta() -> Any:
+    return Draft7Validator(json.loads(META.read_text()))
+
+
+def test_the_asyncapi_document_follows_the_official_meta_schema() -> None:
+    meta().validate(ASYNCAPI)
+
+
+@pytest.mark.parametrize("spoil", ["action", "version", "address", "server"])
+def test_the_meta_schema_would_find_a_mistake(spoil: str) -> None:
+    document = schema.asyncapi()
+    match spoil:
+        case "action":
+            document["operations"]["clientSubmits"]["action"] = "shout"
+        case "version":
+            del document["info"]["version"]
+        case "address":
+            document["channels"]["log"]["adress"] = document["channels"]["log"].pop("address")
+        case "server":
+            del document["servers"]["mesh"]["protocol"]
+    assert not meta().is_valid(document)
+
+
+def test_every_reference_of_the_asyncapi_document_leads_somewhere() -> None:
+    for ref in references(ASYNCAPI):
+        node = ASYNCAPI
+        for part in ref.removeprefix("#/").split("/"):
+            node = node[part]
+        assert isinstance(node, dict)
+
+
+def test_every_channel_is_a_subject_that_is_built_here() -> None:
+    addresses = {name: channel["address"] for name, channel in ASYNCAPI["channels"].items()}
+    assert addresses == {
+        "proposals": "mesh.prop.{sender}.{request}",
+        "controls": "mesh.ctl.{sender}.{request}",
+        "log": "mesh.evt.{to}.{request}",
+        "notes": "mesh.note.{to}.{request}",
+        "deadLetters": "mesh.dead.{name}",
+        "fleet": subjects.FLEET,
+        "policies": "mesh.conf.policy.{policy}",
+        "steps": "mesh.step.{agent}.{request}.{turn}.{step}",
+        "cards": "mesh.card.{agent}",
+        "live": "mesh.live.{client}.{request}.{agent}.{turn}",
+    }
+    for channel in ASYNCAPI["channels"].values():
+        named = {part[1:-1] for part in channel["address"].split(".") if part.startswith("{")}
+        assert set(channel.get("parameters", {})) == named
+
+
+def test_everything_that_is_sent_or_received_is_on_its_channel() -> None:
+    for operation in ASYNCAPI["operations"].values():
+        channel = operation["channel"]["$ref"]
+        assert all(ref["$ref"].startswith(f"{channel}/messages/") for ref in operation.get("messages", ()))
+
+
+def test_every_message_has_somebody_who_sends_it_and_somebody_who_receives_it() -> None:
+    for action in ("send", "receive"):
+        handled = {
+            ref["$ref"]
+            for operation in ASYNCAPI["operations"].values()
+            if operation["action"] == action
+            for ref in operation.get("messages", ())
+        }
+        for name in ("proposals", "controls", "log", "notes"):
+            for message in ASYNCAPI["channels"][name]["messages"]:
+                assert f"#/channels/{name}/messages/{message}" in handled
+
+
+def test_all_events_and_all_that_is_asked_for_are_messages() -> None:
+    messages = set(ASYNCAPI["components"]["messages"])
+    assert {type_of(kind) for kind in AnyEvent.__args__} <= messages
+    assert {f"control.{kind.__struct_config__.tag}" for kind in Control.__args__} <= messages
+    assert {"Submit", "proposal.move", "proposal.turn_failed", "proposal.effect_doubted"} <= messages
+
+
+@pytest.mark.parametrize(
+    ("written", "kinds", "message"),
+    [
+        (schema.NOTICE, [Notice], Notice(request="r", ended=Ended(why="decided"))),
+        (schema.NOTICE, [Notice], Notice(request="r", error=NoticeError(code="x", detail="y"))),
+        (
+            schema.DEAD_LETTER,
+            [DeadLetter],
+            DeadLetter(at=1, by="g1", code="x", detail="y", subject="mesh.prop.a.r", data="eA=="),
+        ),
+    ],
+    ids=["ended", "error", "dead-letter"],
+)
+def test_what_the_runtime_sends_is_what_the_document_says(
+    written: dict[str, Any], kinds: list[Any], message: msgspec.Struct
+) -> None:
+    (kind,) = kinds
+    assert set(written["properties"]) == set(kind.__struct_encode_fields__)
+    required = [field.name for field in msgspec.structs.fields(kind) if field.required]
+    assert written["required"] == required
+    Draft202012Validator({**written, "additionalProperties": False}).validate(said(message))
+    assert not Draft202012Validator(written).is_valid({"v": 1})
