@@ -5,6 +5,7 @@ This is what a guard pays when it takes over another's partition. Recent request
 the log, are there for comparison. One request at a time.
 """
 
+import itertools
 import random
 import time
 from pathlib import Path
@@ -36,7 +37,7 @@ async def cold_reads(directory: Path, *, sizes: list[int], rounds: int, reads: i
             log, story, known, stored = JetStreamLog(guard), history(max(sizes)), _Known(), 0
             for size in sizes:
                 while stored < size:
-                    chunk = [line for line, _ in zip(story, range(min(_CHUNK, size - stored)), strict=False)]
+                    chunk = list(itertools.islice(story, min(_CHUNK, size - stored)))
                     await fill(admin, chunk, stored)
                     known.note(chunk)
                     stored += len(chunk)

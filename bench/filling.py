@@ -22,7 +22,7 @@ class _Head(msgspec.Struct, frozen=True):
 _HEADS = msgspec.json.Decoder(_Head)
 
 
-async def fill(admin: Bus, lines: "list[Line]", already: int = 0) -> None:
+async def fill(admin: Bus, lines: list[Line], already: int = 0) -> None:
     """Append `lines` to a log of `already` events. Raises RuntimeError when some were lost."""
     for start in range(0, len(lines), _WINDOW):
         window = lines[start : start + _WINDOW]

@@ -39,6 +39,13 @@ class Goal(NamedTuple):
     """Requests a second with many under way: at least."""
 
 
+class PerRequest(NamedTuple):
+    """What one process used."""
+
+    cpu_ms: float
+    wakeups: float
+
+
 class Side:
     """Mesh or ring, and what its rounds came to."""
 
@@ -49,7 +56,7 @@ class Side:
         self.p50_ms: list[float] = []
         self.p99_ms: list[float] = []
         self.per_s: list[float] = []
-        self.use: list[dict[str, Usage]] = []
+        self.use: list[dict[str, PerRequest]] = []
         """Per request with many under way, by member."""
 
     async def warm(self, requests: int) -> None:
@@ -80,20 +87,15 @@ class Side:
             Use(
                 self.name,
                 group,
-                statistics.median(sum(used[name].cpu_s for name in names) * 1e3 for used in self.use),
+                statistics.median(sum(used[name].cpu_ms for name in names) for used in self.use),
                 statistics.median(sum(used[name].wakeups for name in names) for used in self.use),
             )
             for group, names in groups.items()
         ]
 
 
-class _PerRequest(NamedTuple):
-    cpu_s: float
-    wakeups: float
-
-
-def _each(used: Usage, requests: int) -> Usage:
-    return Usage(used.cpu_s / requests, used.wakeups / requests)
+def _each(used: Usage, requests: int) -> PerRequest:
+    return PerRequest(used.cpu_s * 1e3 / requests, used.wakeups / requests)
 
 
 async def compare(

@@ -246,7 +246,7 @@ class _Verdict:
                     load,
                     to=frame.agent,
                     summary=move.summary,
-                    intent=self.ledger.turns[self.turn.id].work.handoff.intent,
+                    intent=frame.intent,
                     constraints=replace(frame.constraints, budget=left),
                     return_to=frame.return_to,
                     no_return=frame.sealed,

@@ -290,6 +290,7 @@ class Ledger:
                 deadline=own.deadline, allowed_actions=own.allowed_actions, must_carry=carried
             ),
             ceiling=ceiling,
+            intent=handoff.intent,
             sealed=handoff.no_return,
         )
 

@@ -23,6 +23,8 @@ class Frame:
     ceiling: Budget
     sealed: bool = False
     """It was opened with `no_return`: nothing goes back beneath it."""
+    intent: str | None = None
+    """What it was given the work for; a hand-back to it is for the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Beside it, in this folder, the runtime that takes turns off the inbox and runs t
 
 from mesh.agent.definition import Agent, agent
 from mesh.agent.failures import Permanent, Retry
-from mesh.agent.tools import Tool, tool
+from mesh.agent.tools import Tool, ToolError, tool
 from mesh.agent.turn import Refusal, Turn
 from protocol.handoff import Artifact, Budget, Constraints, Fact
 from protocol.messages import Move
@@ -21,6 +21,7 @@ __all__ = [
     "Refusal",
     "Retry",
     "Tool",
+    "ToolError",
     "Turn",
     "agent",
     "tool",

@@ -197,10 +197,10 @@ def test_a_transfer_to_who_may_take_it_is_admitted(a: AgentEntry, b: AgentEntry,
     admitted(opened(fleet={"a": a, "b": b}).move(move))
 
 
-def test_a_hand_back_asks_neither_whom_one_may_hand_to_nor_for_the_intent() -> None:
+def test_a_hand_back_asks_neither_whom_one_may_hand_to_nor_for_the_intent_and_is_for_the_frames_own() -> None:
     court = opened(fleet={"a": agent("a", intents=()), "b": agent("b", to=())})
     court.move(transfer("b", intent="bill"))
-    assert admitted(court.move(hand_back())).work.handoff.intent == "bill"
+    assert admitted(court.move(hand_back())).work.handoff.intent is None
 
 
 def test_a_hand_back_to_an_agent_that_left_the_fleet_is_refused() -> None:
