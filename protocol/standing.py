@@ -74,7 +74,7 @@ def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Standing:
     turn = ledger.turns.get(proposal.turn)
     if turn is None:
         return Objection("unknown_turn", "no such turn was opened in this request")
-    if turn.agent != sender:
+    if turn.agent != sender or sender == HUMAN:  # people speak by control messages
         return Objection("not_the_holder", f"the turn is not {sender}'s")
     if proposal.round > turn.round:
         return Objection(

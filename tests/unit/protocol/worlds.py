@@ -111,6 +111,8 @@ class Court:
     ledger: Ledger = field(default_factory=Ledger)
     events: list[AnyEvent] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    heard: dict[str, MoveProposed] = field(default_factory=dict)
+    """Every move that was judged, by the cause that its events name."""
     controls: int = 0
 
     # --- what happens ------------------------------------------------------------------------------
@@ -192,6 +194,8 @@ class Court:
         found = standing(self.ledger, hearing)
         if not isinstance(found, Fit):
             return found
+        if isinstance(hearing.what, MoveProposed):
+            self.heard[hearing.cause] = hearing.what
         while True:
             world = self.world_for(hearing)
             objection = objection_to(self.ledger, hearing, world)

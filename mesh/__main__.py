@@ -1,0 +1,5 @@
+"""`python -m mesh`, for wherever the command `mesh` is not on the path."""
+
+from mesh.cli import main
+
+main()

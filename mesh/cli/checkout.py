@@ -1,0 +1,97 @@
+"""Where fleets are found: a fleet file, a directory, the name of a reference fleet, or modules of agents.
+
+The reference fleets and the benchmarks are in a checkout, never in the wheel; whoever needs them and is
+outside of one is told so.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mesh
+from mesh.agent.definition import load
+from mesh.cli.errors import UsageWrong
+from mesh.fleet import FILE_NAME, AgentSection, FleetFile, HumanSection, Member, load_fleet
+
+ROOT = Path(mesh.__file__).resolve().parents[1]
+"""The checkout, if there is one."""
+
+
+def reference_fleet(name: str) -> Path:
+    """Return the directory of a fleet under agents/. Raises UsageWrong outside of a checkout."""
+    for root in (Path.cwd(), ROOT):
+        directory = root / "agents" / name
+        if (directory / FILE_NAME).is_file():
+            return directory
+    raise UsageWrong(
+        f"there is no fleet agents/{name}/ here; the reference fleets are in a checkout, not in the installed package"
+    )
+
+
+def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
+    """Return a fleet and the directories in which its modules are looked for.
+
+    Args:
+        named: nothing, for mesh.toml here; a fleet file or its directory; the name of a reference
+            fleet; or `MODULE:NAME` once or several times, for a fleet made of just these agents.
+
+    Raises UsageWrong, FleetFileError, AgentNotFound.
+    """
+    here = Path.cwd()
+    if not named:
+        if not (here / FILE_NAME).is_file():
+            raise UsageWrong(f"there is no {FILE_NAME} here; name a fleet with --fleet FILE or --fleet MODULE:NAME")
+        return load_fleet(here), (here,)
+    if len(named) == 1:
+        path = Path(named[0])
+        if path.exists():
+            home = path.resolve() if path.is_dir() else path.resolve().parent
+            return load_fleet(path), (here, home, *_package_root(home))
+        if ":" not in named[0]:
+            return load_fleet(reference_fleet(named[0])), (here, reference_fleet(named[0]).parents[1])
+    return _fleet_of(named), (here,)
+
+
+def _package_root(home: Path) -> tuple[Path, ...]:
+    """Return the directory that holds the package which `home` is part of, if it is part of one."""
+    if not (home / "__init__.py").is_file():
+        return ()
+    root = home
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return (root,)
+
+
+def _fleet_of(modules: Sequence[str]) -> FleetFile:
+    agents = {}
+    for module in modules:
+        found = load(module)
+        agents[found.name] = AgentSection(module=module, description=found.description)
+    return FleetFile(
+        name="dev",
+        entry=next(iter(agents)),
+        agents=agents,
+        clients={"app": Member()},
+        operators={"ops": Member()},
+        viewers={"audit": Member()},
+        human=HumanSection(),
+    )
+
+
+def data_environment(directory: Path) -> dict[str, str]:
+    """Return what keeps the data of the reference fleets in `directory`, unless the caller has chosen a place."""
+    own = {"SUPPORT_DB": str(directory / "support.db")}
+    return {name: value for name, value in own.items() if name not in os.environ}
+
+
+def measurements() -> Any:
+    """Return the checkout's `bench` package. Raises UsageWrong outside of a checkout."""
+    import importlib
+    import sys
+
+    if not (ROOT / "bench" / "__init__.py").is_file():
+        raise UsageWrong("the measurements are in a checkout (bench/), not in the installed package")
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    return importlib.import_module("bench")

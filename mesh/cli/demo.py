@@ -1,0 +1,157 @@
+"""`mesh demo`: a server, a guard and the agents of a reference fleet on sample requests; then everything stops."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mesh.cli.exits import Exit
+from mesh.cli.options import AsJson, run_quietly
+from mesh.cli.output import emit, remark, say, show, table
+
+if TYPE_CHECKING:
+    from mesh.cli.rehearsal import Played
+
+WITHIN_S = 60.0
+"""What has not come to rest by then is unfinished."""
+
+
+def demo(
+    fleet: Annotated[str, typer.Option("--fleet", help="A fleet under agents/ of the checkout.")] = "support",
+    requests: Annotated[
+        Path | None, typer.Option("--requests", help="Sample requests, one JSON object a line.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run everything on this machine on sample requests, show each, sum up, and stop."""
+    run_quietly(_demo(fleet, requests, as_json))
+
+
+async def _demo(fleet: str, requests: Path | None, as_json: bool) -> None:
+    import tempfile
+
+    from mesh.cli.checkout import data_environment, reference_fleet
+    from mesh.cli.interrupts import ended_by_signals
+    from mesh.cli.rehearsal import is_sound, play, read_samples
+    from mesh.fleet import load_fleet
+    from mesh.launch import LocalFleet
+
+    home = reference_fleet(fleet)
+    samples = read_samples(requests or home / "requests.jsonl")
+    file = load_fleet(home)
+    client, viewer = next(iter(file.clients)), next(iter(file.viewers))
+    played: list[Played] = []
+    with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
+        directory = Path(temporary)
+        mesh = LocalFleet(
+            file,
+            directory,
+            sync_always=False,
+            environment=data_environment(directory),
+            search=(home.parents[1],),
+            on_trouble=lambda line: remark(f"mesh: {line}"),
+        )
+        async with ended_by_signals(), mesh:
+            mode = await _mode(mesh, file.agents)
+            if not as_json:
+                _introduce(mesh, mode, home, len(samples))
+            async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:
+                async for each in play(
+                    sending, reading, samples, client=client, viewer=viewer, within_s=WITHIN_S
+                ):
+                    played.append(each)
+                    if not as_json:
+                        _show(each)
+    if as_json:
+        _emit(mode, played)
+    else:
+        _sum_up(played, mode, home)
+    if not is_sound(played):
+        raise typer.Exit(Exit.FAILED)
+
+
+async def _mode(mesh: Any, agents: Any) -> str:
+    """Return what drives the agents, by their own cards."""
+    import msgspec
+
+    from mesh.agent.card import Card
+    from mesh.cli.reading import get
+    from protocol.subjects import card
+
+    models = set()
+    async with await mesh.connect_as(next(iter(mesh.file.viewers))) as bus:
+        for name in agents:
+            kept = await get(bus, "CARDS", card(name))
+            if kept is not None:
+                models.add(msgspec.json.decode(kept.data, type=Card).model)
+    return ", ".join(sorted(models - {""})) or "none"
+
+
+def _introduce(mesh: Any, mode: str, home: Path, count: int) -> None:
+    processes = ", ".join(f"{service.identity} ({service.pid})" for service in mesh.services.values())
+    say(f"nats-server ({mesh.server.pid}) at {mesh.url}; {processes}")
+    say(f"mode {mode}: {_mode_in_words(mode, home)}")
+    say(f"{count} sample requests; their data and this log are thrown away at the end")
+    say("")
+
+
+def _mode_in_words(mode: str, home: Path) -> str:
+    if mode == "scripted":
+        rules = next((path.name for path in sorted(home.glob("rules*"))), "rules")
+        return f"scripted model: rules in agents/{home.name}/{rules}, not a language model"
+    return "agents without a model" if mode == "none" else mode
+
+
+def _show(played: "Played") -> None:
+    from rich.text import Text
+
+    from mesh.cli.story import story
+
+    style = {"right": "green", "wrong": "bold red", "unfinished": "bold red"}[played.verdict]
+    sample = played.sample
+    title = Text.assemble(
+        (f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (played.verdict.upper(), style)
+    )
+    title.append(f"  {played.outcome}")
+    show(title, Text(f"  {sample.text}", style="italic"))
+    if played.told is not None:
+        show(*story(played.told))
+    for line in played.wrong:
+        show(Text(f"WRONG: {line}", style="bold red"))
+    if played.wrong and sample.about:
+        show(Text(f"       it should come to: {sample.about}", style="red"))
+    say("")
+
+
+def _sum_up(all_played: "list[Played]", mode: str, home: Path) -> None:
+    from mesh.cli.rehearsal import summary
+
+    counts = summary(all_played)
+    table(
+        ("kind", "requests", "right", "WRONG", "unfinished"),
+        [
+            (kind, each["requests"], each["right"], each["wrong"], each["unfinished"])
+            for kind, each in counts["by_kind"].items()
+        ],
+    )
+    table(("outcome", "requests"), sorted(counts["by_outcome"].items()))
+    table(("refused by rule", "times"), sorted(counts["refusals"].items()))
+    for played in all_played:
+        if played.wrong:
+            say(f"WRONG {played.sample.id_hint} ({played.sample.kind}): {'; '.join(played.wrong)}")
+    say(
+        f"{counts['requests']} requests, {counts['handoffs']} handoffs: {counts['right']} right, "
+        f"{counts['wrong']} WRONG, {counts['unfinished']} unfinished. Mode {mode}: {_mode_in_words(mode, home)}."
+    )
+
+
+def _emit(mode: str, all_played: "list[Played]") -> None:
+    from mesh.cli.rehearsal import as_program_reads, summary
+
+    emit(
+        {
+            "mode": mode,
+            "requests": [as_program_reads(played) for played in all_played],
+            "summary": summary(all_played),
+        }
+    )

@@ -1,0 +1,90 @@
+"""How a command ends: one exit status for each way, and errors as one clear line, never a traceback.
+
+The statuses are API: scripts branch on them. Which error means which status is decided here alone, by
+the errors' stable codes, so that knowing it costs no import of what raises them.
+"""
+
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+
+class Exit(IntEnum):
+    """What a finished command says to its caller."""
+
+    DONE = 0
+    FAILED = 1
+    """The request failed, or a check found something."""
+    USAGE = 2
+    REFUSED = 3
+    """By the guard."""
+    UNREACHABLE = 4
+    TIMED_OUT = 5
+    INTERRUPTED = 130
+
+
+EPILOG = (
+    "Exit status: 0 done, 1 the request failed or a check found something, 2 usage, 3 refused by the guard, "
+    "4 bus unreachable, 5 timed out waiting, 130 interrupted."
+)
+
+_STATUS = {
+    "agent.not_found": Exit.USAGE,
+    "bus.authentication": Exit.UNREACHABLE,
+    "bus.disconnected": Exit.UNREACHABLE,
+    "bus.no_responders": Exit.UNREACHABLE,
+    "bus.outcome_unknown": Exit.UNREACHABLE,
+    "bus.timed_out": Exit.UNREACHABLE,
+    "bus.unreachable": Exit.UNREACHABLE,
+    "cli.refused": Exit.REFUSED,
+    "cli.usage": Exit.USAGE,
+    "client.rejected": Exit.REFUSED,
+    "fleet.invalid": Exit.USAGE,
+    "settings.context": Exit.USAGE,
+    "settings.invalid": Exit.USAGE,
+    "settings.no_credentials": Exit.USAGE,
+}
+
+
+def status_of(code: str) -> Exit:
+    """Return the exit status for an error's code."""
+    return _STATUS.get(code, Exit.FAILED)
+
+
+class ReportingGroup(TyperGroup):
+    """The root of all commands: what they raise on purpose becomes a line on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TimeoutError as late:
+            _complain(str(late) or "timed out waiting", "timeout")
+            raise typer.Exit(Exit.TIMED_OUT) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(Exit.INTERRUPTED) from None
+        except Exception as error:
+            known = next(_mesh_errors(error), None)
+            if known is None:
+                raise
+            _complain(str(known), known.code)
+            raise typer.Exit(status_of(known.code)) from None
+
+
+def _mesh_errors(error: BaseException) -> Iterator[Any]:
+    """Yield the errors of this project's own in `error`, also out of groups of tasks."""
+    from protocol.errors import MeshError
+
+    if isinstance(error, MeshError):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _mesh_errors(inner)
+
+
+def _complain(text: str, code: str) -> None:
+    sys.stderr.write(f"mesh: {text} [{code}]\n")
+    sys.stderr.flush()

@@ -1,0 +1,119 @@
+"""Options that many commands share, and the frame that every command on the bus runs in.
+
+`with_where` gives a command the options `--url`, `--context` and `--as`, handed to it as one `Where`;
+`on_the_bus` does so for a coroutine, and runs it. Nothing heavy is imported before a command really runs.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
+
+import typer
+
+from mesh.cli.output import Format
+
+if TYPE_CHECKING:
+    from mesh.bus.connection import Bus
+    from mesh.settings import Access
+
+P = ParamSpec("P")
+
+Output = Annotated[Format, typer.Option("-o", "--output", help="How to show it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+By = Annotated[str, typer.Option("--by", help="Your name, for the record; by default your login.")]
+RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="ID|FILE", help="A request's id, or a file of exported events.")
+]
+
+_Url = Annotated[str | None, typer.Option("--url", "-s", help="The bus; else NATS_URL.", show_default=False)]
+_Context = Annotated[
+    str | None, typer.Option("--context", help="A context of the nats command line.", show_default=False)
+]
+_As = Annotated[
+    str | None,
+    typer.Option("--as", help="Whose credentials to use; else MESH_NAME, else by role.", show_default=False),
+]
+
+
+class Where(NamedTuple):
+    """What a command line says about the bus and about who asks."""
+
+    url: str | None = None
+    context: str | None = None
+    name: str | None = None
+
+    def default_name(self, name: str) -> "Where":
+        """Return the same for somebody who is `name` unless anything else is said."""
+        from mesh.settings import load_settings
+
+        settings = load_settings()
+        said = self.name or settings.name or settings.credentials or self.context
+        return self if said else self._replace(name=name)
+
+    def access(self, *roles: str) -> "Access":
+        """Return how to get on the bus as one of `roles`, the best first. Raises NoCredentials."""
+        from mesh.settings import Flags, find_access
+
+        return find_access(roles, Flags(self.url, self.context, self.name))
+
+    async def connect(self, *roles: str) -> "Bus":
+        """Return a connection as one of `roles`. Raises Unreachable, AuthenticationFailed, NoCredentials."""
+        from mesh.bus.connection import connect
+
+        access = self.access(*roles)
+        return await connect(access.url, name=access.name, seed=access.seed)
+
+
+def with_where(command: Callable[Concatenate[Where, P], None]) -> Callable[..., None]:
+    """Give a command whose first parameter is a `Where` the options that fill it."""
+    own = list(inspect.signature(command).parameters.values())[1:]
+    asked = {"url": _Url, "context": _Context, "as_": _As}
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in asked.items()
+    ]
+    whole = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
+
+    def run(**arguments: Any) -> None:
+        where = Where(arguments.pop("url"), arguments.pop("context"), arguments.pop("as_"))
+        command(where, **arguments)  # type: ignore[call-arg]  # by name, as the signature has them
+
+    run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in whole}
+    run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
+    return run
+
+
+def on_the_bus(command: Callable[Concatenate[Where, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a coroutine whose first parameter is a `Where` a command."""
+
+    @functools.wraps(command)
+    def run(where: Where, *arguments: P.args, **named: P.kwargs) -> None:
+        run_quietly(command(where, *arguments, **named))
+
+    return with_where(run)
+
+
+def run_quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Run a command's coroutine; of the runtime's own log only errors are shown, unless asked otherwise."""
+    import asyncio
+
+    from mesh.logs import configure_logging
+    from mesh.settings import load_settings
+
+    try:
+        settings = load_settings()
+    except BaseException:
+        work.close()
+        raise
+    configure_logging(settings.log_format, settings.log_level or "critical")
+    asyncio.run(work)
+
+
+def person(by: str) -> str:
+    """Return who asks, for the record."""
+    import getpass
+
+    return by or getpass.getuser()

@@ -1,0 +1,183 @@
+"""Reading what the streams hold, as a viewer may: by direct gets, which leave nothing behind at the server.
+
+No consumer is made or moved here, so that any number of people can look at once under one name. Sources
+are a request's id or a file of exported events; either way the stored bytes are what is returned.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.roles import GET
+from mesh.bus.wire import Incoming
+from mesh.cli.errors import NotFound, UsageWrong
+from mesh.cli.options import Where
+from mesh.replay.load import load
+from protocol import codec, events, subjects
+from protocol.events import AnyEvent
+from protocol.ids import RequestId, is_request_id
+
+READERS = ("viewer", "operator", "admin")
+"""Roles that may read the log, the least mighty first."""
+
+_BATCH = 1000
+_LOOK_S = 0.2
+_NO_MESSAGE = 404
+
+
+class Kept(NamedTuple):
+    """A message of any stream."""
+
+    seq: int
+    subject: str
+    data: bytes
+
+
+class Glance(msgspec.Struct, frozen=True):
+    """What any event says of itself, whatever its version."""
+
+    request: str
+    n: int
+    at: int
+    type: str
+    to: str = ""
+    id: str = ""
+
+
+_GLANCE = msgspec.json.Decoder(Glance)
+
+
+def glance(body: bytes) -> Glance:
+    """Return an event's envelope. Raises msgspec.MsgspecError."""
+    return _GLANCE.decode(body)
+
+
+def is_file(source: str) -> bool:
+    """Say whether a source is a file rather than an id. Raises UsageWrong when it is neither."""
+    if is_request_id(source):
+        return False
+    if Path(source).is_file():
+        return True
+    raise UsageWrong(f"{source!r} is neither a request's id nor a file")
+
+
+async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
+    """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
+    if is_file(source):
+        return load(Path(source))
+    async with await where.connect(*READERS) as bus:
+        return {source: await request_bodies(bus, source)}
+
+
+async def one_of(where: Where, source: str) -> list[bytes]:
+    """Return the stored events of the one request in a source. Raises as `bodies_of`."""
+    found = await bodies_of(where, source)
+    if len(found) != 1:
+        raise UsageWrong(f"{source} holds {len(found)} requests; this command takes one")
+    return next(iter(found.values()))
+
+
+async def request_bodies(bus: Bus, request: str) -> list[bytes]:
+    """Return the stored events of a request, in order. Raises NotFound, LogUnreadable."""
+    checked_id(request)
+    stored = await JetStreamLog(bus).read(request)
+    if not stored:
+        raise NotFound(f"there is no request {request} in the log")
+    return [each.body for each in stored]
+
+
+def checked_id(request: str) -> RequestId:
+    """Return a request's id. Raises UsageWrong for what is none."""
+    if not is_request_id(request):
+        raise UsageWrong(f"not a request's id: {request!r}; they look like `app_01JAZ…`")
+    return RequestId(request)
+
+
+def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
+    """Return the events. Raises UnknownEvent, Malformed."""
+    return [codec.decode_event(body) for body in bodies]
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+async def batch(bus: Bus, stream: str, subject: str, from_seq: int, most: int = _BATCH) -> list[Kept]:
+    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer only where there are none."""
+    found: list[Kept] = []
+    while len(found) < most:
+        body = {"seq": from_seq, "batch": min(_BATCH, most - len(found)), "next_by_subj": subject}
+        part = await bus.collect(f"{GET}{stream}", msgspec.json.encode(body))
+        found += [_kept(message) for message in part]
+        if not part:
+            break
+        from_seq = found[-1].seq + 1
+    return found
+
+
+async def every(bus: Bus, stream: str, subject: str, from_seq: int = 1) -> AsyncIterator[Kept]:
+    """Yield all messages of a subject from `from_seq` on, in order, up to the last there is."""
+    while part := await batch(bus, stream, subject, from_seq):
+        for kept in part:
+            yield kept
+        from_seq = part[-1].seq + 1
+
+
+async def get(bus: Bus, stream: str, subject: str) -> Kept | None:
+    """Return the last message under a subject, None if there is none."""
+    message = await bus.request(f"{GET}{stream}.{subject}")
+    return None if message.status == _NO_MESSAGE else _kept(message)
+
+
+async def get_seq(bus: Bus, stream: str, seq: int) -> Kept | None:
+    """Return the message at a sequence number, None if there is none."""
+    message = await bus.request(f"{GET}{stream}", msgspec.json.encode({"seq": seq}))
+    return None if message.status == _NO_MESSAGE else _kept(message)
+
+
+def _kept(message: Incoming) -> Kept:
+    headers = message.headers
+    return Kept(int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data)
+
+
+async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
+    """Return the first and the last sequence number of a stream; (1, 0) or alike when it is empty."""
+    state = (await bus.api(f"STREAM.INFO.{stream}"))["state"]
+    return int(state["first_seq"]), int(state["last_seq"])
+
+
+# --- the log as it grows --------------------------------------------------------------------------
+
+
+async def tail(bus: Bus, subject: str, from_seq: int) -> AsyncIterator[Stored]:
+    """Yield the events of a subject from `from_seq` on, and go on with those that come. Never ends."""
+    while True:
+        part = await batch(bus, "LOG", subject, from_seq)
+        for kept in part:
+            yield Stored(kept.seq, subjects.parse_evt(kept.subject)[0], kept.data)
+        if part:
+            from_seq = part[-1].seq + 1
+        else:
+            await asyncio.sleep(_LOOK_S)
+
+
+async def story_so_far(bus: Bus, request: str) -> AsyncIterator[Sequence[bytes]]:
+    """Yield a request's events each time that there are more of them; the last time when it has ended."""
+    bodies: list[bytes] = []
+    async for stored in tail(bus, subjects.evt_of(request), 1):
+        bodies.append(stored.body)
+        yield bodies
+        if has_ended(stored.body):
+            return
+
+
+ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)
+"""Types of events after which a request has no more."""
+
+
+def has_ended(body: bytes) -> bool:
+    return glance(body).type in ENDS

@@ -1,0 +1,224 @@
+"""Why a verdict came out as it did: what it rested on, in sentences for people and fields for programs.
+
+Everything is read from the log; nothing is judged again here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from mesh.cli.errors import NotFound
+from mesh.cli.output import when
+from protocol import events
+from protocol.events import AnyEvent, type_of
+from protocol.fleet import AgentEntry
+from protocol.ledger import Ledger, fold
+from protocol.policy import Policy
+from protocol.refusals import Refusal
+from protocol.rules import RULES_FOR
+from protocol.timeline import timeline
+from protocol.world import Grounds
+
+VERDICTS = (
+    events.RequestOpened,
+    events.RequestRefused,
+    events.HandoffAdmitted,
+    events.MoveRefused,
+    events.MoveDeferred,
+    events.TurnSuspended,
+    events.EscalationRaised,
+    events.RequestCompleted,
+    events.RequestFailed,
+)
+"""Events by which a guard answered somebody who asked for something."""
+
+_ALLOWED = {"handoff.admitted", "request.opened", "request.completed", "escalation.raised", "turn.suspended"}
+
+
+class Reasons(msgspec.Struct, frozen=True, kw_only=True):
+    """One verdict and its grounds."""
+
+    request: str
+    n: int
+    at: int
+    """UTC µs."""
+    type: str
+    verdict: str
+    """`admitted`, `refused`, `deferred` or `recorded`."""
+    who: str
+    to: str | None
+    move: str
+    summary: str
+    rule: str | None
+    detail: str | None
+    numbers: dict[str, Any]
+    hint: str | None
+    """What would be allowed instead."""
+    path: tuple[str, ...]
+    """The holders when it was given."""
+    depth: int
+    edges: tuple[tuple[str, str], ...]
+    """Who gave to whom in this segment until then."""
+    grounds: Grounds | None
+    policy: Policy
+    rules: tuple[str, ...]
+    """Rules that judged the move, in order; the first that refuses names the refusal."""
+    followed: str
+    """What came of it."""
+
+
+def reasons(happened: Sequence[AnyEvent], n: int | None = None) -> Reasons:
+    """Return why event `n` is what it is: by default the last refusal, else the last verdict.
+
+    Raises NotFound when there is no such event.
+    """
+    event = _chosen(happened, n)
+    before = fold(happened[: event.n])
+    told = next((move for move in timeline(happened[: event.n + 1]).moves if move.seq == event.n), None)
+    refusal = getattr(event, "refusal", None)
+    policy = _policy(before, event)
+    segment = before.segment if before.turns else None
+    return Reasons(
+        request=event.request,
+        n=event.n,
+        at=event.at,
+        type=type_of(event),
+        verdict="recorded" if told is None else told.verdict,
+        who="guard" if told is None else told.from_,
+        to=None if told is None else told.to,
+        move=type_of(event) if told is None else told.move,
+        summary="" if told is None else told.summary,
+        rule=str(refusal.rule) if isinstance(refusal, Refusal) else None,
+        detail=refusal.detail if isinstance(refusal, Refusal) else None if told is None else told.detail,
+        numbers=dict(refusal.numbers) if isinstance(refusal, Refusal) else {},
+        hint=(refusal.hint or None) if isinstance(refusal, Refusal) else None,
+        path=() if segment is None else segment.names,
+        depth=0 if segment is None else segment.depth,
+        edges=() if segment is None else tuple(sorted(segment.edges)),
+        grounds=getattr(event, "grounds", None),
+        policy=policy,
+        rules=_rules(event),
+        followed=_followed(happened, event),
+    )
+
+
+def _chosen(happened: Sequence[AnyEvent], n: int | None) -> AnyEvent:
+    if n is not None:
+        if not 0 <= n < len(happened):
+            raise NotFound(f"there is no event {n}; this request has 0 to {len(happened) - 1}")
+        return happened[n]
+    refused = [event for event in happened if getattr(event, "refusal", None) is not None]
+    verdicts = [event for event in happened if isinstance(event, VERDICTS)]
+    if not verdicts:
+        raise NotFound("no verdict was given in this request yet")
+    return (refused or verdicts)[-1]
+
+
+def _policy(before: Ledger, event: AnyEvent) -> Policy:
+    if isinstance(event, events.RequestOpened | events.RequestRefused):
+        return event.policy or Policy()
+    return before.policy
+
+
+def _rules(event: AnyEvent) -> tuple[str, ...]:
+    """Return the rules that a move met. An admitted handoff says by its own move which it was."""
+    move = getattr(event, "move", None)
+    if isinstance(event, events.HandoffAdmitted):
+        name = event.work.handoff.move
+        return next(
+            tuple(map(str, rules)) for kind, rules in RULES_FOR.items() if kind.__struct_config__.tag == name  # type: ignore[attr-defined]
+        )
+    return tuple(map(str, RULES_FOR.get(type(move), ())))
+
+
+def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
+    work = getattr(event, "work", None)
+    if isinstance(event, events.MoveRefused):
+        if work is not None:
+            return f"{event.to} ran again, in round {work.round}, and was told of it"
+        return "the turn had no round left for refusals" + (
+            "; it was escalated" if len(happened) > event.n + 1 else ""
+        )
+    if isinstance(event, events.Ended):
+        return "the request ended"
+    if work is not None:
+        return f"{event.to} got the work"
+    return ""
+
+
+# --- in sentences ---------------------------------------------------------------------------------
+
+
+def sentences(why: Reasons) -> Iterator[str]:
+    """Yield the reasons, a plain sentence or two a line."""
+    asked = f"{why.move} to {why.to}" if why.to else why.move
+    yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
+    yield f"{why.who} asked for: {asked}" + (f" ({why.summary})" if why.summary else "") + "."
+    yield from _verdict(why)
+    if why.path:
+        yield f"The path then: {' → '.join(why.path)}; {_hops(why.depth)} of at most {why.policy.max_depth}."
+    if why.edges:
+        taken = ", ".join(f"{giver} → {taker}" for giver, taker in why.edges)
+        yield f"Handed over in this segment until then: {taken}."
+    if why.grounds is not None:
+        yield from _grounds(why.grounds)
+    yield f"Policy {why.policy.name!r}, version {why.policy.version}: {_numbers_of(why.policy)}."
+    if why.followed:
+        yield f"What came of it: {why.followed}."
+
+
+
+def _verdict(why: Reasons) -> Iterator[str]:
+    if why.rule is not None:
+        yield f"Refused by rule `{why.rule}`: {why.detail}."
+        if why.numbers:
+            yield "Numbers: " + ", ".join(f"{key} = {_shown(value)}" for key, value in why.numbers.items()) + "."
+        if why.hint:
+            yield f"What would be allowed: {why.hint}."
+    elif why.type in _ALLOWED and why.rules:
+        yield f"Admitted: none of the rules that judge this move refused it ({', '.join(why.rules)})."
+    elif why.type in _ALLOWED:
+        yield "Admitted."
+    elif why.verdict == "deferred":
+        yield "Deferred: the request is frozen. It is judged by every rule after the thaw."
+    elif why.detail:
+        yield f"Recorded: {why.detail}."
+
+
+def _hops(depth: int) -> str:
+    return "no hop" if depth == 0 else "1 hop" if depth == 1 else f"{depth} hops"
+
+
+def _grounds(grounds: Grounds) -> Iterator[str]:
+    yield f"It rested on fleet revision {grounds.fleet}" + (
+        "; people read the human queue." if grounds.human else "; nobody reads a human queue."
+    )
+    if grounds.sender is not None:
+        yield f"The sender, as the fleet file has it: {_entry(grounds.sender)}."
+    if grounds.target is not None:
+        yield f"The target: {_entry(grounds.target)}; its breaker was {grounds.breaker}."
+
+
+def _entry(entry: AgentEntry) -> str:
+    said = [f"{entry.name}"]
+    said.append("may hand to anybody" if entry.to is None else f"may hand to {_listed(entry.to)}")
+    said.append("takes every intent" if entry.intents is None else f"takes intents {_listed(entry.intents)}")
+    said.append("every action" if entry.actions is None else f"actions {_listed(entry.actions)}")
+    said.append(f"sees labels {_listed(entry.clearance)}")
+    return ", ".join(said)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "/".join(names) or "none"
+
+
+def _numbers_of(policy: Policy) -> str:
+    shown = ("max_depth", "max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
+    return ", ".join(f"{name} = {getattr(policy, name)}" for name in shown)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " → ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,248 @@
+"""A rehearsal: sample requests sent through a running fleet, and what came of each held against its sample.
+
+Nobody is asked how it went: outcome, path, refusals and answer are read from the log by a viewer, the
+same events that anybody could export.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.log import JetStreamLog
+from mesh.bus.streams import audit_consumer
+from mesh.cli.errors import UsageWrong
+from mesh.cli.reading import decoded
+from mesh.cli.story import as_json
+from mesh.client import Client
+from protocol import codec, events
+from protocol.events import AnyEvent
+from protocol.handoff import Fact
+from protocol.ids import HUMAN
+from protocol.timeline import Timeline, timeline
+
+AT_ONCE = 8
+"""Requests that are under way at a time."""
+
+
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request should come to."""
+
+    status: Literal["completed", "escalated", "failed"]
+    path: tuple[str, ...] = ()
+    """Agents that held it, in order, hand-backs included."""
+    answer_has: tuple[str, ...] = ()
+    """Texts that the answer holds, in any case."""
+    refused: tuple[str, ...] = ()
+    """Rules that refused something on the way."""
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a file of sample requests."""
+
+    id_hint: str
+    text: str
+    kind: str
+    """`ruled`: a rule was written for it. Others show what happens where none was."""
+    expect: Expected
+    about: str = ""
+    facts: tuple[Fact, ...] = ()
+
+
+RULED = "ruled"
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample, and what came of it."""
+
+    sample: Sample
+    told: Timeline | None
+    """None: not even taken up."""
+    bodies: tuple[bytes, ...]
+    outcome: str
+    """`completed`, `failed` …; `escalated`: open in the human queue; `unfinished`."""
+    path: tuple[str, ...]
+    refused: tuple[str, ...]
+    wrong: tuple[str, ...]
+    """Each thing that is not as expected, with both; empty: as it should be."""
+
+    @property
+    def verdict(self) -> str:
+        if self.outcome == UNFINISHED:
+            return "unfinished"
+        return "wrong" if self.wrong else "right"
+
+
+UNFINISHED = "unfinished"
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """Return the samples in a file, one a line. Raises UsageWrong with the line's number."""
+    samples = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as missing:
+        raise UsageWrong(f"{path}: {missing.strerror}") from missing
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                samples.append(msgspec.json.decode(line, type=Sample))
+            except msgspec.MsgspecError as wrong:
+                raise UsageWrong(f"{path}, line {number}: {wrong}") from wrong
+    return samples
+
+
+async def play(
+    client_bus: Bus, viewer_bus: Bus, samples: Sequence[Sample], *, client: str, viewer: str, within_s: float
+) -> AsyncIterator[Played]:
+    """Submit the samples, a few at a time, and yield what came of each in the samples' order.
+
+    Args:
+        within_s: what has not come to rest this long after its submit is unfinished.
+    """
+    watching = _Watching()
+    reader = asyncio.create_task(watching.read(JetStreamLog(viewer_bus), audit_consumer(viewer)))
+    room = asyncio.Semaphore(AT_ONCE)
+    sender = await Client.on(client_bus, client)
+
+    async def one(sample: Sample) -> Played:
+        async with room:
+            request = await sender.submit(sample.text, facts=sample.facts)
+            try:
+                async with asyncio.timeout(within_s):
+                    await watching.at_rest(request)
+            except TimeoutError:
+                pass
+            return judged(sample, watching.bodies.get(request, []))
+
+    playing = [asyncio.create_task(one(sample)) for sample in samples]
+    try:
+        for task in playing:
+            yield await task
+    finally:
+        for pending in (*playing, reader):
+            pending.cancel()
+        await asyncio.gather(*playing, reader, return_exceptions=True)
+
+
+class _Watching:
+    """All of the log as it comes, by request."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, list[bytes]] = {}
+        self._resting: dict[str, asyncio.Event] = {}
+
+    async def read(self, log: JetStreamLog, consumer: str) -> None:
+        async for stored in log.follow(consumer):
+            event = codec.decode_event(stored.body)
+            self.bodies.setdefault(event.request, []).append(stored.body)
+            if is_rest(event):
+                self._rest(event.request).set()
+
+    def _rest(self, request: str) -> asyncio.Event:
+        return self._resting.setdefault(request, asyncio.Event())
+
+    async def at_rest(self, request: str) -> None:
+        await self._rest(request).wait()
+
+
+def is_rest(event: AnyEvent) -> bool:
+    """Say whether nothing moves any more until a person does something."""
+    return isinstance(event, events.Ended | events.EscalationRaised | events.TurnSuspended)
+
+
+def judged(sample: Sample, bodies: Sequence[bytes]) -> Played:
+    """Return what came of a sample, held against what should have."""
+    happened = decoded(bodies)
+    told = timeline(happened) if happened else None
+    outcome = outcome_of(told)
+    path = tuple(name for name in (() if told is None else told.trail) if name != HUMAN)
+    refused = tuple(move.rule for move in (() if told is None else told.moves) if move.rule is not None)
+    wrong = []
+    expect = sample.expect
+    if outcome != expect.status:
+        wrong.append(f"expected {expect.status}, came out {outcome}")
+    if expect.path and path != expect.path:
+        wrong.append(f"expected path {' → '.join(expect.path)}, was {' → '.join(path) or 'empty'}")
+    lacking = sorted(set(expect.refused) - set(refused))
+    if lacking:
+        wrong.append(f"expected a refusal by {', '.join(lacking)}, had {', '.join(refused) or 'none'}")
+    answer = "" if told is None else _text(told.answer)
+    missing = [text for text in expect.answer_has if text.casefold() not in answer.casefold()]
+    if missing and outcome == expect.status:
+        wrong.append(f"expected an answer with {', '.join(map(repr, missing))}, was {answer!r}")
+    return Played(
+        sample=sample,
+        told=told,
+        bodies=tuple(bodies),
+        outcome=outcome,
+        path=path,
+        refused=refused,
+        wrong=tuple(wrong),
+    )
+
+
+def outcome_of(told: Timeline | None) -> str:
+    if told is None:
+        return UNFINISHED
+    if told.status != "open":
+        return told.status
+    return "escalated" if any(waiting.for_ == HUMAN for waiting in told.waiting) else UNFINISHED
+
+
+def _text(answer: Any) -> str:
+    if answer is None:
+        return ""
+    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def as_program_reads(played: Played) -> dict[str, Any]:
+    """Return one request of `mesh demo --json`: the documented form of a request, and the sample's."""
+    happened = decoded(played.bodies)
+    told = as_json(happened, played.bodies) if happened else {}
+    return told | {
+        "id_hint": played.sample.id_hint,
+        "kind": played.sample.kind,
+        "about": played.sample.about,
+        "expect": msgspec.to_builtins(played.sample.expect),
+        "outcome": played.outcome,
+        "verdict": played.verdict,
+        "wrong": list(played.wrong),
+    }
+
+
+def summary(all_played: Sequence[Played]) -> dict[str, Any]:
+    """Return the counts: by kind, by outcome, refusals by rule, handoffs."""
+    kinds: dict[str, Counter[str]] = {}
+    for played in all_played:
+        kinds.setdefault(played.sample.kind, Counter()).update([played.verdict, "requests"])
+    verdicts = Counter(played.verdict for played in all_played)
+    moves = [move for played in all_played if played.told is not None for move in played.told.moves]
+    return {
+        "requests": len(all_played),
+        "right": verdicts["right"],
+        "wrong": verdicts["wrong"],
+        "unfinished": verdicts["unfinished"],
+        "handoffs": sum(move.verdict == "admitted" and move.move in ("transfer", "hand_back") for move in moves),
+        "by_kind": {
+            kind: {name: count[name] for name in ("requests", "right", "wrong", "unfinished")}
+            for kind, count in kinds.items()
+        },
+        "by_outcome": dict(Counter(played.outcome for played in all_played)),
+        "refusals": dict(Counter(rule for played in all_played for rule in played.refused)),
+    }
+
+
+def is_sound(all_played: Sequence[Played]) -> bool:
+    """Say whether everything came to rest, and everything that a rule was written for came out right."""
+    return all(
+        played.outcome != UNFINISHED and (played.sample.kind != RULED or not played.wrong)
+        for played in all_played
+    )

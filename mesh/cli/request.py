@@ -1,0 +1,161 @@
+"""`mesh request …`: submit, list, show, watch, cancel."""
+
+from typing import Annotated
+
+import typer
+
+from mesh.cli.facts import FactOption, parse_facts
+from mesh.cli.options import AsJson, By, Output, RequestArgument, SourceArgument, Where, on_the_bus, person
+from mesh.cli.outcomes import leave
+from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, table, when
+from mesh.cli.output import show as show_text
+from mesh.cli.send import Conversation, Intent, PolicyOption, To
+
+app = typer.Typer(help="Requests: submit, list, show, watch, cancel.", no_args_is_help=True)
+
+_READERS = ("viewer", "operator", "admin")
+
+
+@app.command("submit")
+@on_the_bus
+async def submit(
+    where: Where,
+    text: Annotated[str, typer.Argument(help="What is wanted.")],
+    to: To = None,
+    fact: FactOption = None,
+    intent: Intent = None,
+    policy: PolicyOption = "default",
+    conversation: Conversation = None,
+    request: Annotated[
+        str | None,
+        typer.Option("--id", help="An id made earlier: the same again is the same request.", show_default=False),
+    ] = None,
+) -> None:
+    """Submit a request and print its id; it is decided, whatever dies from here on."""
+    from mesh.cli.reading import checked_id
+    from mesh.client import Client
+
+    access = where.access("client", "operator")
+    facts = parse_facts(fact)
+    chosen_id = None if request is None else checked_id(request)
+    async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
+        say(
+            await client.submit(
+                text,
+                to=to,
+                intent=intent,
+                facts=facts,
+                policy=policy,
+                conversation=conversation,
+                request=chosen_id,
+            )
+        )
+
+
+@app.command("ls")
+@on_the_bus
+async def ls(
+    where: Where,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", help="Only open, human, completed, refused, failed …", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.", min=1)] = 20,
+    output: Output = Format.TABLE,
+    as_json: AsJson = False,
+) -> None:
+    """List requests, those in which something happened last first."""
+    from mesh.cli.recent import STATUSES, recent
+
+    if status is not None and status not in STATUSES:
+        from mesh.cli.errors import UsageWrong
+
+        raise UsageWrong(f"no such status: {status!r}; one of {', '.join(STATUSES)}")
+    async with await where.connect(*_READERS) as bus:
+        found, looked_at_all = await recent(bus, limit=limit, status=status)
+    if chosen(output, as_json) is Format.JSON:
+        emit(found)
+    else:
+        table(
+            ("request", "status", "with", "last", "at", "events"),
+            [(each.request, each.status, each.holder, each.type, when(each.at), each.events) for each in found],
+            whole=("request", "at"),
+        )
+    if not looked_at_all and len(found) < limit:
+        remark("mesh: only the newest part of the log was looked through")
+
+
+@app.command("show")
+@on_the_bus
+async def show(
+    where: Where,
+    source: SourceArgument,
+    at: Annotated[
+        int | None, typer.Option("--at", help="As it was after this event.", min=0, show_default=False)
+    ] = None,
+    output: Output = Format.TABLE,
+    as_json: AsJson = False,
+) -> None:
+    """Show who held a request, what was handed over, and every verdict."""
+    from mesh.cli.errors import NotFound
+    from mesh.cli.reading import decoded, one_of
+    from mesh.cli.story import as_json as as_program_reads
+    from mesh.cli.story import story
+    from protocol.timeline import timeline
+
+    bodies = await one_of(where, source)
+    if at is not None:
+        if at >= len(bodies):
+            raise NotFound(f"there is no event {at}; the last one is {len(bodies) - 1}")
+        bodies = bodies[: at + 1]
+    happened = decoded(bodies)
+    if chosen(output, as_json) is Format.JSON:
+        emit(as_program_reads(happened, bodies))
+    else:
+        show_text(*story(timeline(happened)))
+
+
+@app.command("watch")
+@on_the_bus
+async def watch(where: Where, request: RequestArgument, as_json: AsJson = False) -> None:
+    """Show what happens in a request until it ends; the exit status says how."""
+    from mesh.cli.reading import checked_id, decoded, story_so_far
+    from mesh.cli.story import Teller, ending
+
+    checked_id(request)
+    teller, shown, told = Teller(), 0, None
+    async with await where.connect(*_READERS) as bus:
+        async for bodies in story_so_far(bus, request):
+            if as_json:
+                for body in bodies[shown:]:
+                    emit_bytes(body)
+                shown = len(bodies)
+            told, lines = teller.more(decoded(bodies))
+            if not as_json:
+                show_text(*lines)
+    assert told is not None
+    if not as_json:
+        show_text(*ending(told))
+    leave(told.status)
+
+
+@app.command("cancel")
+@on_the_bus
+async def cancel(
+    where: Where,
+    request: RequestArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
+    by: By = "",
+) -> None:
+    """End a request: your own, or any as an operator."""
+    import secrets
+
+    from mesh.cli.controlling import carry_out
+    from mesh.cli.reading import checked_id
+    from protocol.messages import Cancel
+
+    checked_id(request)
+    async with await where.connect("operator", "client") as bus:
+        order = Cancel(id=secrets.token_hex(8), by=person(by), reason=reason)
+        event = await carry_out(bus, bus.name, request, order)
+    say(f"{request} is cancelled (event {event.n})")

@@ -1,0 +1,117 @@
+"""A request told to people: who held it, what was handed over, every verdict with its rule.
+
+The words come from `protocol.timeline` alone, so that a person and a program are told the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from mesh.cli.output import short, when
+from protocol.events import AnyEvent
+from protocol.handoff import Fact
+from protocol.timeline import MoveTold, Timeline, timeline
+
+_VALUE_CHARS = 60
+_SUMMARY_CHARS = 160
+_STATUS_STYLE = {
+    "open": "yellow",
+    "completed": "green",
+    "refused": "red",
+    "failed": "red",
+    "expired": "red",
+    "cancelled": "magenta",
+}
+_VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
+
+
+def as_json(happened: Sequence[AnyEvent], bodies: Sequence[bytes]) -> dict[str, Any]:
+    """Return the documented form of a request: its timeline, and the stored events as they are."""
+    told: dict[str, Any] = msgspec.to_builtins(timeline(happened))
+    return told | {"events": [msgspec.Raw(body) for body in bodies]}
+
+
+def story(told: Timeline) -> Iterator[Text]:
+    """Yield a whole request, a line each."""
+    yield heading(told)
+    for move in told.moves:
+        yield from entry(move)
+    yield from ending(told)
+
+
+def heading(told: Timeline) -> Text:
+    line = Text(told.request, style="bold")
+    line.append("  ")
+    line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
+    line.append(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
+    return line
+
+
+def ending(told: Timeline) -> Iterator[Text]:
+    """Yield what a request came to, or what it waits for."""
+    if told.status == "completed":
+        yield Text.assemble(("answer: ", "green"), _said(told.answer))
+    if told.error is not None:
+        yield Text.assemble((f"{told.status}: ", "red"), f"{told.error['code']}: {told.error['detail']}")
+    for waiting in told.waiting:
+        yield Text.assemble(
+            ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {waiting.why}"
+        )
+    cost = told.cost
+    if cost.model_calls or cost.tokens or cost.nano_dollars:
+        calls = f"{cost.model_calls} model calls, {cost.tokens} tokens, {cost.nano_dollars / 1e9:.6f} dollars"
+        yield Text(f"reported cost: {calls}", style="dim")
+
+
+def entry(move: MoveTold) -> Iterator[Text]:
+    """Yield one thing that happened: a line, and what was handed over beneath it."""
+    line = Text(f"{move.seq:>3}  {when(move.at)}  ", style="dim")
+    arrow = "✗" if move.verdict == "refused" else "→"
+    line.append(move.from_ if move.to is None else f"{move.from_} {arrow} {move.to}", style="bold")
+    line.append(f"  {move.move}  ", style="cyan")
+    line.append(move.verdict, style=_VERDICT_STYLE.get(move.verdict, "dim"))
+    if move.rule is not None:
+        line.append(f" by rule {move.rule}", style="bold red")
+    if move.summary:
+        line.append(f"  {short(move.summary, _SUMMARY_CHARS)}")
+    yield line
+    if move.detail:
+        yield _beneath("why", move.detail)
+    if move.hint:
+        yield _beneath("instead", move.hint)
+    if move.facts:
+        yield _beneath("facts", ", ".join(_fact(fact) for fact in move.facts))
+    if move.dropped:
+        yield _beneath("dropped", ", ".join(move.dropped))
+    if move.withheld is not None:
+        hidden = f"{move.withheld.facts} facts, {move.withheld.artifacts} artifacts"
+        yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
+
+
+def _beneath(what: str, text: str) -> Text:
+    return Text.assemble((f"       {what}: ", "dim"), text)
+
+
+def _fact(fact: Fact) -> str:
+    labels = f" [{', '.join(fact.labels)}]" if fact.labels else ""
+    return f"{fact.key}={short(_said(fact.value), _VALUE_CHARS)}{labels}"
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+class Teller:
+    """Tells a growing request: each call returns the lines that the one before could not have."""
+
+    def __init__(self) -> None:
+        self._told = -1
+
+    def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Text]]:
+        """Return the whole timeline, and the lines about what is new in it."""
+        told = timeline(happened)
+        fresh = [line for move in told.moves if move.seq > self._told for line in entry(move)]
+        self._told = max((move.seq for move in told.moves), default=self._told)
+        return told, fresh

@@ -1,0 +1,325 @@
+"""A whole mesh on this machine: bus, guards and agents, each in its own process, and all gone at the end.
+
+What runs here runs as it would anywhere: the same commands, the same credentials, the same permissions.
+Nothing is known to be up because time has passed; a guard is ready when it waits for work at the bus,
+an agent when it answers there.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from mesh.bus.connection import Bus, connect
+from mesh.bus.embedded import EmbeddedServer
+from mesh.bus.keys import seed_file
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.bus.streams import inbox_consumer, queue_consumer
+from mesh.errors import BusError, MeshError, NoResponders
+from mesh.fleet import FleetFile
+from mesh.leash import VARIABLE as LEASH
+from mesh.leash import die_with_parent, leash_here
+from mesh.setup import KEYS, apply, prepare
+from protocol.subjects import PARTITIONS
+
+_LOOK_S = 0.02
+_RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+_SETTLED_S = 30.0
+"""A service that ran this long before it ended is restarted as if it had never ended before."""
+_TAIL_LINES = 12
+_NOT_INHERITED = ("MESH_NAME", "MESH_CREDENTIALS", "NATS_URL", "MESH_LOG_FORMAT")
+
+
+class LaunchFailed(MeshError):
+    """A service ended, or was not ready in time; the text ends with the last lines of its log."""
+
+    code: ClassVar[str] = "launch.failed"
+
+
+class Service:
+    """One guard or agent: a process that can be started, watched and ended."""
+
+    def __init__(
+        self, name: str, identity: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        self.name = name
+        """Whose credentials it has."""
+        self.identity = identity
+        """What this process is called: several may have one name."""
+        self.log = log
+        self.restarts = 0
+        self._arguments = tuple(arguments)
+        self._environment = dict(environment)
+        self._process: Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Raises LaunchFailed when it was never started."""
+        if self._process is None:
+            raise LaunchFailed(f"{self.identity} is not started")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process, in a session of its own: a Ctrl-C at the terminal is for whoever launched it."""
+        leash = leash_here()
+        environment = self._environment | ({LEASH: leash} if leash == "pipe" else {})
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "mesh", *self._arguments),
+                stdin=PIPE if leash == "pipe" else DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent() if leash == "signal" else None,
+            )
+
+    async def ended(self) -> int:
+        """Wait for its end and return its exit status; negative for a signal."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """End it: SIGTERM, and SIGKILL after `grace_s`. Idempotent."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    def tail(self) -> str:
+        """Return the last lines that it wrote."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+        return ""
+
+
+class LocalFleet:
+    """`async with LocalFleet(file, directory) as mesh:` then `await mesh.connect_as("app")`.
+
+    Args:
+        file: the fleet. Agents without a `module` are left to others (`unserved`).
+        directory: keys, store and logs; a second start finds them again.
+        guards: how many guard processes.
+        sync_always: fsync each message. Without it the store is taken for one that is thrown away.
+        port: of the server; 0 lets the system choose.
+        anonymous: the client that connections without credentials are.
+        restart: start a service that died again, with growing pauses.
+        environment: added to the environment of every service.
+        search: directories in which services look for agents' modules.
+        on_trouble: told in one line whenever a service dies.
+        ready_s: how long services may take to be ready.
+    """
+
+    def __init__(
+        self,
+        file: FleetFile,
+        directory: Path,
+        *,
+        guards: int = 1,
+        sync_always: bool = True,
+        port: int = 0,
+        anonymous: str | None = None,
+        restart: bool = False,
+        environment: Mapping[str, str] | None = None,
+        search: Sequence[Path] = (),
+        on_trouble: Callable[[str], None] | None = None,
+        ready_s: float = 60.0,
+    ) -> None:
+        self.file = file
+        self.directory = directory.resolve()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.logs = self.directory / "logs"
+        self.logs.mkdir(exist_ok=True)
+        self.prepared = prepare(file, self.directory, anonymous=anonymous)
+        self.server = EmbeddedServer(
+            self.prepared.accounts,
+            self.directory / "store",
+            port=port,
+            sync_always=sync_always,
+            probe_seed=self.prepared.keys[ADMIN].seed,
+        )
+        self.services: dict[str, Service] = {}
+        """By identity: `guard-1`, `billing`."""
+        self.unserved = tuple(name for name, section in file.agents.items() if section.module is None)
+        self.died = asyncio.Event()
+        """Set when a service ended that nobody asked to."""
+        self._guards = guards
+        self._lasting = sync_always
+        self._restart = restart
+        self._environment = dict(environment or {})
+        self._search = tuple(search)
+        self._on_trouble = on_trouble or (lambda line: None)
+        self._ready_s = ready_s
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def keys(self) -> Path:
+        """Directory of everybody's seeds."""
+        return self.directory / KEYS
+
+    async def connect_as(self, name: str) -> Bus:
+        """Return a connection with the credentials of `name`; the caller closes it."""
+        return await connect(self.url, name=name, seed=self.prepared.keys[name].seed)
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything and wait until it is ready. Raises ServerError, ProvisionError, LaunchFailed."""
+        await self.server.start()
+        async with await self.connect_as(ADMIN) as admin:
+            await apply(admin, self.file)
+            for number in range(1, self._guards + 1):
+                identity = f"{GUARD}-{number}"
+                self._add(GUARD, identity, ("guard", "run", "--identity", identity))
+            for name, section in self.file.agents.items():
+                if section.module is not None:
+                    self._add(name, name, ("agent", "run", section.module))
+            for service in self.services.values():
+                await service.start()
+            await self._ready(admin)
+        self._keepers = [asyncio.create_task(self._keep(service)) for service in self.services.values()]
+
+    def _add(self, name: str, identity: str, arguments: Sequence[str]) -> None:
+        kept = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+        paths = [*map(str, self._search), *filter(None, [kept.get("PYTHONPATH")])]
+        own = {
+            "NATS_URL": self.url,
+            "MESH_NAME": name,
+            "MESH_CREDENTIALS": str(seed_file(self.keys, name)),
+            "MESH_LOG_FORMAT": "json",
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+        log = self.logs / f"{identity}.log"
+        self.services[identity] = Service(name, identity, arguments, kept | own | self._environment, log)
+
+    async def _ready(self, admin: Bus) -> None:
+        """Wait for every service. Raises LaunchFailed as soon as one ends instead."""
+        awaited = [self._guards_wait(admin)]
+        awaited += [self._answers(admin, service) for service in self.services.values() if service.name != GUARD]
+        looking = asyncio.gather(*awaited)
+        ends = [asyncio.create_task(self._ended_early(service)) for service in self.services.values()]
+        try:
+            async with asyncio.timeout(self._ready_s):
+                await asyncio.wait([looking, *ends], return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    if end.done():
+                        end.result()
+                await looking
+        except TimeoutError:
+            raise LaunchFailed(f"not everything was ready within {self._ready_s:g} s: {self.logs}") from None
+        finally:
+            for task in (looking, *ends):
+                task.cancel()
+            await asyncio.gather(looking, *ends, return_exceptions=True)
+
+    async def _ended_early(self, service: Service) -> None:
+        status = await service.ended()
+        raise LaunchFailed(f"{service.identity} ended with {status} as it started\n{service.tail()}")
+
+    async def _guards_wait(self, admin: Bus) -> None:
+        """Wait until as many guards as were started wait for work in every partition."""
+        awaited = {queue_consumer(partition) for partition in range(PARTITIONS)}
+        for stream in ("CTL", "PROP", "TIMER"):
+            while await self._waiting(admin, stream, awaited) < self._guards:
+                await asyncio.sleep(_LOOK_S)
+
+    @staticmethod
+    async def _waiting(admin: Bus, stream: str, names: set[str]) -> int:
+        """Return how many pulls wait at the consumer that has fewest."""
+        with contextlib.suppress(BusError):
+            page = await admin.api(f"CONSUMER.LIST.{stream}")
+            return min(int(each["num_waiting"]) for each in page["consumers"] if each["name"] in names)
+        return 0
+
+    @staticmethod
+    async def _answers(admin: Bus, service: Service) -> None:
+        """Wait until an agent answers, and waits for work."""
+        while True:
+            with contextlib.suppress(NoResponders):
+                await admin.request(f"$SRV.PING.{service.name}")
+                info = await admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(service.name)}")
+                if info["num_waiting"]:
+                    return
+            await asyncio.sleep(_LOOK_S)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    async def _keep(self, service: Service) -> None:
+        """Say it when a service dies, and start it again if that was asked for."""
+        tries = 0
+        while True:
+            started = time.monotonic()
+            status = await service.ended()
+            if self._stopping:
+                return
+            self.died.set()
+            why = _exit_words(status)
+            self._on_trouble(f"{service.identity} (process {service.pid}) {why}; its log: {service.log}")
+            if not self._restart:
+                return
+            tries = 0 if time.monotonic() - started > _SETTLED_S else tries + 1
+            await asyncio.sleep(_RESTART_S[min(tries, len(_RESTART_S)) - 1])
+            await service.start()
+            service.restarts += 1
+            self._on_trouble(f"{service.identity} runs again as process {service.pid}")
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """End agents, then guards, then the server; each has `grace_s` to finish what it holds. Idempotent."""
+        self._stopping = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        grace_s = grace_s if self.server.running else 0.0  # without a bus there is nothing left to finish
+        for guards in (False, True):
+            ending = [each for each in self.services.values() if (each.name == GUARD) is guards]
+            await asyncio.gather(*(service.stop(grace_s) for service in ending))
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        if self._lasting:
+            await self.server.stop()
+        else:
+            await self.server.kill()  # a clean end takes half a second, and nobody looks at this store again
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _exit_words(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"

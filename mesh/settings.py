@@ -1,0 +1,241 @@
+"""Settings: where the bus is, who we are and where our key lies.
+
+One order holds for each of them: what a command line says, then the environment, then files. The files
+are `.mesh/dev.json`, which a running `mesh dev` writes, and `url` in `mesh.toml`. Secrets are only ever
+named by their path here.
+"""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mesh.bus.keys import SEED_SUFFIX, read_key, seed_file
+from mesh.errors import MeshError
+from mesh.fleet import FILE_NAME
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+STATE = ".mesh"
+"""Directory of what `mesh dev` keeps: keys, store, logs."""
+DEV_FILE = "dev.json"
+
+LogFormat = Literal["auto", "console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class SettingsInvalid(MeshError):
+    """A setting cannot be used; the text names it and its source."""
+
+    code: ClassVar[str] = "settings.invalid"
+
+
+class NoCredentials(MeshError):
+    """Nothing says who we are, or no key of ours was found; the text says what would."""
+
+    code: ClassVar[str] = "settings.no_credentials"
+
+
+class ContextUnusable(MeshError):
+    """A context of the nats command line that is missing or cannot be used here."""
+
+    code: ClassVar[str] = "settings.context"
+
+
+class Settings(BaseSettings):
+    """The environment."""
+
+    model_config = SettingsConfigDict(env_prefix="MESH_", extra="ignore", frozen=True)
+
+    url: str | None = Field(default=None, validation_alias="NATS_URL")
+    name: str | None = None
+    credentials: Path | None = None
+    log_format: LogFormat = "auto"
+    log_level: LogLevel | None = None
+
+
+class Dev(BaseModel):
+    """What a running `mesh dev` says of itself in `.mesh/dev.json`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    pid: int
+    url: str
+    monitor: str = ""
+    """Where the server's monitoring answers."""
+    keys: Path
+    """Directory of everybody's seeds."""
+    clients: tuple[str, ...] = ()
+    viewers: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    def first(self, role: str) -> str | None:
+        """Return the first name of a role: `client`, `viewer`, `operator`, `admin` or `guard`."""
+        if role in ("admin", "guard"):
+            return role
+        named: tuple[str, ...] = getattr(self, f"{role}s", ())
+        return named[0] if named else None
+
+
+class Context(NamedTuple):
+    """What a context of the nats command line says."""
+
+    url: str | None
+    nkey: Path | None
+
+
+class Access(NamedTuple):
+    """How to get on the bus."""
+
+    url: str
+    name: str
+    credentials: Path
+
+    @property
+    def seed(self) -> str:
+        """The nkey seed. Raises NoCredentials."""
+        try:
+            return read_key(self.credentials).seed
+        except OSError as missing:
+            raise NoCredentials(f"{self.credentials}: {missing.strerror}") from missing
+        except ValueError as wrong:
+            raise NoCredentials(str(wrong)) from wrong
+
+
+class Flags(NamedTuple):
+    """What a command line said about it."""
+
+    url: str | None = None
+    context: str | None = None
+    name: str | None = None
+
+
+NO_FLAGS = Flags()
+
+
+def load_settings() -> Settings:
+    """Return what the environment says. Raises SettingsInvalid."""
+    try:
+        return Settings()
+    except ValidationError as wrong:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors()]
+        raise SettingsInvalid("the environment: " + "; ".join(lines)) from wrong
+
+
+def running_dev(here: Path) -> Dev | None:
+    """Return the `mesh dev` that runs in `here` or a directory above it; None if none does."""
+    for directory in (here, *here.parents):
+        path = directory / STATE / DEV_FILE
+        if path.is_file():
+            try:
+                dev = Dev.model_validate_json(path.read_bytes())
+            except ValidationError:
+                return None
+            return dev if _is_alive(dev.pid) else None  # one that was killed leaves its file behind
+    return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context:
+    """Return a context that the nats command line saved. Raises ContextUnusable."""
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config")
+    path = home / "nats" / "context" / f"{name}.json"
+    try:
+        said: dict[str, Any] = json.loads(path.read_bytes())
+    except OSError as missing:
+        raise ContextUnusable(f"context {name!r}: {missing.strerror}: {path}") from missing
+    except ValueError as wrong:
+        raise ContextUnusable(f"context {name!r} is not JSON: {path}") from wrong
+    for unusable in ("creds", "token", "user", "nsc"):
+        if said.get(unusable):
+            raise ContextUnusable(f"context {name!r} uses `{unusable}`; only nkeys are known here")
+    nkey = said.get("nkey")
+    return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None)
+
+
+def find_url(flags: Flags, settings: Settings, dev: Dev | None, here: Path) -> str | None:
+    """Return where anything says that the bus is; None when nothing does."""
+    context = read_context(flags.context) if flags.context else None
+    return (
+        flags.url
+        or (context.url if context else None)
+        or settings.url
+        or (dev.url if dev else None)
+        or _url_in_fleet_file(here / FILE_NAME)
+    )
+
+
+def _url_in_fleet_file(path: Path) -> str | None:
+    try:
+        found = tomllib.loads(path.read_text()).get("url")
+    except (OSError, tomllib.TOMLDecodeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def find_access(
+    roles: tuple[str, ...], flags: Flags = NO_FLAGS, *, settings: Settings | None = None, here: Path | None = None
+) -> Access:
+    """Return how to get on the bus for a command that one of `roles` may give, the best first.
+
+    Raises NoCredentials, ContextUnusable and SettingsInvalid.
+    """
+    settings = settings or load_settings()
+    here = here or Path.cwd()
+    dev = running_dev(here)
+    url = find_url(flags, settings, dev, here) or DEFAULT_URL
+    if dev is not None and dev.url != url:
+        dev = None  # its keys open another bus
+    context = read_context(flags.context) if flags.context else None
+    keys = tuple(_given_keys(context, settings))
+    if flags.name is not None:
+        return Access(url, flags.name, _key_of(flags.name, keys, dev))
+    if keys:
+        name, path = keys[0]
+        return Access(url, name, path)
+    if settings.name is not None:
+        return Access(url, settings.name, _key_of(settings.name, keys, dev))
+    for role in roles:
+        name_ = dev.first(role) if dev is not None else None
+        if dev is not None and name_ is not None and seed_file(dev.keys, name_).exists():
+            return Access(url, name_, seed_file(dev.keys, name_))
+    wanted = " or ".join(roles)
+    raise NoCredentials(
+        f"who is asking? Set MESH_CREDENTIALS to the {SEED_SUFFIX} file of {_article(wanted)} {wanted} "
+        "(and MESH_NAME, unless the file is called after it), or run this where `mesh dev` runs"
+    )
+
+
+def _given_keys(context: Context | None, settings: Settings) -> Iterator[tuple[str, Path]]:
+    """Yield the keys that a context and the environment name, with whose they are: the file's, if not said."""
+    if context is not None and context.nkey is not None:
+        yield context.nkey.stem, context.nkey
+    if settings.credentials is not None:
+        yield settings.name or settings.credentials.stem, settings.credentials
+
+
+def _key_of(name: str, keys: tuple[tuple[str, Path], ...], dev: Dev | None) -> Path:
+    """Return the seed of `name`: one that was given as its own, or one that `mesh dev` keeps."""
+    for whose, path in keys:
+        if whose == name:
+            return path
+    if dev is not None and seed_file(dev.keys, name).exists():
+        return seed_file(dev.keys, name)
+    raise NoCredentials(f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file")
+
+
+def _article(word: str) -> str:
+    return "an" if word[:1] in "aeiou" else "a"

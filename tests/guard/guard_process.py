@@ -1,0 +1,87 @@
+"""A guard that dies as with `kill -9` at a point: `<url> <keys> <identity> <point>`.
+
+A point is `append:<event type>` (that event is stored, nothing after it is done), `armed` (the timer
+stands, the message is not acknowledged), `buried` (the dead letter is stored) or `never`.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from mesh.bus import timer
+from mesh.bus.connection import Bus, PubAck, connect
+from mesh.bus.keys import read_key, seed_file
+from mesh.bus.log import JetStreamLog
+from mesh.guard import service
+from mesh.guard.service import Guard
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FatalLog(JetStreamLog):
+    """A log that is the last thing its guard writes to."""
+
+    point = "never"
+
+    async def append(
+        self, to: str, request: str, body: bytes, *, after: int, headers: Mapping[str, str] | None = None
+    ) -> int:
+        seq = await super().append(to, request, body, after=after, headers=headers)
+        if f"append:{msgspec.json.decode(body)['type']}" == self.point:
+            die()
+        return seq
+
+
+class FatalBus:
+    """What a guard's dead letters go through."""
+
+    @staticmethod
+    def watch(bus: Bus) -> None:
+        inner = bus.publish_durable
+
+        async def publish(subject: str, data: bytes, *rest: Any, **more: Any) -> PubAck:
+            ack = await inner(subject, data, *rest, **more)
+            if subject.startswith("mesh.dead."):
+                die()
+            return ack
+
+        bus.publish_durable = publish  # type: ignore[method-assign]
+
+
+def only_ready(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+    if event["event"] != "guard_ready":
+        raise structlog.DropEvent
+    return "guard_ready"
+
+
+async def main() -> None:
+    url, keys, identity, point = sys.argv[1:]
+    structlog.configure(processors=[only_ready])
+    FatalLog.point = point
+    service.JetStreamLog = FatalLog  # type: ignore[misc]
+    if point == "armed":
+        arm = timer.arm
+
+        async def armed(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
+            seq = await arm(bus, request, at_us, after=after)
+            die()
+            return seq
+
+        timer.arm = armed
+    async with await connect(url, name="guard", seed=read_key(seed_file(Path(keys), "guard")).seed) as bus:
+        if point == "buried":
+            FatalBus.watch(bus)
+        await Guard(bus, identity=identity).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,442 @@
+"""A stage: one test's guards, scripted agents, clients and operators on a real server, and the audit after it.
+
+The audit judges every log again that the test left behind: it must come out the same to the letter, its
+chain must hold, and no turn may have two successors. A test that spoils a log on purpose says so.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mesh.agent.definition import Agent
+from mesh.agent.micro import Presence
+from mesh.agent.runtime import Runtime
+from mesh.bus.connection import Bus, PubAck
+from mesh.bus.log import JetStreamLog
+from mesh.bus.pull import Message, Puller
+from mesh.bus.roles import GET
+from mesh.bus.streams import inbox_consumer
+from mesh.bus.wire import Incoming
+from mesh.client import Client
+from mesh.errors import ApiError
+from mesh.guard.courtroom import Courtroom
+from mesh.guard.service import Guard
+from mesh.guard.surroundings import Surroundings
+from mesh.notices import DeadLetter, Notice
+from mesh.replay.rejudge import rejudge
+from mesh.testing import LocalMesh
+from protocol import codec, events, subjects
+from protocol.events import AnyEvent, Work, type_of
+from protocol.fleet import AgentEntry, Fleet
+from protocol.ids import HUMAN, AgentName, RequestId
+from protocol.messages import Control, Hearing, Move, MoveProposed, Proposal, Report, Submit
+from protocol.policy import Policy
+from tests.servers import Child, child, eventually, until
+
+FLEET = Fleet(
+    name="stage",
+    entry=AgentName("a"),
+    agents={
+        name: AgentEntry(
+            name=AgentName(name),
+            clearance=("pii",) if name in "ac" else (),
+            actions=("look",) if name == "e" else None,
+        )
+        for name in "abcde"
+    },
+    clients=(AgentName("c1"), AgentName("c2")),
+    operators=(AgentName("op"),),
+    viewers=(AgentName("audit"),),
+    human=True,
+)
+
+POLICIES: Mapping[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy(),
+        Policy(name="eager", retry_backoff_s=0.02),
+        Policy(name="brisk", turn_timeout_s=0.25, retry_backoff_s=0.02, max_retries=1),
+        Policy(name="alone", turn_timeout_s=30.0, unattended_after_s=0.25),
+        Policy(name="lenient", turn_timeout_s=0.25, unattended_after_s=None),
+        Policy(name="short", deadline_s=0.4),
+        Policy(name="tiered", escalation_sla_s=0.25, max_retries=0),
+        Policy(name="strict", max_refusals=0, max_retries=0),
+        Policy(name="roomy", max_refusals=4, max_handoff_bytes=262_144),
+    )
+}
+
+CLOSERS = (
+    events.HandoffAdmitted,
+    events.EscalationRaised,
+    events.EscalationResolved,
+    events.RequestCompleted,
+    events.RequestFailed,
+)
+"""What ends the turn that it names."""
+
+PATIENCE_S = 20.0
+
+
+async def furnish(mesh: LocalMesh) -> None:
+    """Write the policies, as `mesh setup` does."""
+    async with mesh.connected_as("admin") as admin:
+        for name, policy in POLICIES.items():
+            await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
+
+
+class Actor:
+    """An agent that does as the test tells it, under its own credentials and through its own inbox."""
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self.bus = bus
+        self.name = name
+        self.got: dict[str, list[AnyEvent]] = {}
+        self._puller = Puller(bus, "LOG", inbox_consumer(name), self._take, slots=64, expires_s=4.0)
+        self._presence = Presence(bus, Agent(name, _nobody), "actor")
+
+    async def start(self) -> None:
+        await self._puller.start()
+
+    async def announce(self) -> None:
+        """Be there for a guard that asks."""
+        await self._presence.announce()
+
+    async def close(self) -> None:
+        await self._puller.close()
+
+    async def _take(self, message: Message) -> None:
+        event = codec.decode_event(message.data)
+        self.got.setdefault(event.request, []).append(event)
+        message.ack()
+
+    async def work(self, request: str, *, round_: int = 0, nth: int = 0) -> Work:
+        """Return what the agent was given to do: the `nth` turn's `round_`, counted from 0."""
+
+        def given() -> list[Work]:
+            works = [event.work for event in self.got.get(request, ()) if isinstance(event, _WITH_WORK)]
+            turns = list(dict.fromkeys(work.turn for work in works if work is not None))
+            return [
+                work
+                for work in works
+                if work is not None and work.round == round_ and work.turn in turns[nth : nth + 1]
+            ]
+
+        await until(lambda: bool(given()), PATIENCE_S)
+        return given()[-1]
+
+    async def propose(
+        self, request: str, work: Work, move: Move, *, report: Report | None = None, times: int = 1
+    ) -> PubAck:
+        """Publish a move for a round."""
+        proposal = MoveProposed(
+            turn=work.turn, round=work.round, move=move, report=report or work.reported
+        )
+        for _ in range(times - 1):
+            await self.say(request, proposal)
+        return await self.say(request, proposal)
+
+    async def say(self, request: str, proposal: Proposal) -> PubAck:
+        return await self.bus.publish_durable(subjects.prop(self.name, request), codec.encode(proposal))
+
+
+_WITH_WORK = (
+    events.RequestOpened
+    | events.HandoffAdmitted
+    | events.MoveRefused
+    | events.TurnRetried
+    | events.TurnResumed
+    | events.EffectSettled
+    | events.EscalationResolved
+)
+
+
+async def _nobody(turn: object) -> Move:
+    raise AssertionError("an actor's handler never runs")
+
+
+class Stage:
+    """Everything that one test starts; `close` ends it all and judges what it left behind."""
+
+    def __init__(self, mesh: LocalMesh) -> None:
+        self.mesh = mesh
+        self.spoiled: set[str] = set()
+        """Requests whose logs the test itself made unreadable."""
+        self._buses: dict[str, Bus] = {}
+        self._stack = contextlib.AsyncExitStack()
+        self._guards: dict[Guard, asyncio.Task[None]] = {}
+        self._actors: dict[str, Actor] = {}
+        self._clients: dict[str, Client] = {}
+        self._runtimes: dict[Runtime, asyncio.Task[None]] = {}
+        self._first = 1
+
+    async def open(self) -> None:
+        self._first = await self.last_seq("LOG") + 1
+
+    # --- who is there -----------------------------------------------------------------------------
+
+    async def bus(self, name: str, use: str = "") -> Bus:
+        """Return a connection of `name`, one for each use."""
+        if name + use not in self._buses:
+            self._buses[name + use] = await self._stack.enter_async_context(self.mesh.connected_as(name))
+        return self._buses[name + use]
+
+    async def guard(self, identity: str = "g1", **around: Any) -> Guard:
+        """Start a guard in this process; `around` is for its `Surroundings`."""
+        bus = await self.bus("guard", identity)
+        guard = Guard(bus, identity=identity, surroundings=Surroundings(bus, **around))
+        self._guards[guard] = asyncio.create_task(guard.run())
+        return guard
+
+    async def dismiss(self, guard: Guard) -> None:
+        """Let a guard go as a stopped process does."""
+        task = self._guards.pop(guard)
+        await guard.drain(5.0)
+        await _cancelled(task)
+
+    def alive(self, guard: Guard) -> bool:
+        return not self._guards[guard].done()
+
+    async def courtroom(self, identity: str = "court", **around: Any) -> Courtroom:
+        """Return the judging part of a guard alone, which hears what the test tells it and nothing else."""
+        bus = await self.bus("guard", identity)
+        surroundings = Surroundings(bus, **around)
+        await surroundings.start()
+        return Courtroom(bus, JetStreamLog(bus), surroundings)
+
+    @contextlib.asynccontextmanager
+    async def doomed_guard(self, point: str, identity: str = "doomed") -> AsyncIterator[Child]:
+        """Start a guard as a process of its own that kills itself, as with -9, when it reaches `point`."""
+        keys = str(seed_directory(self.mesh))
+        async with child("tests.guard.guard_process", self.mesh.url, keys, identity, point) as process:
+            await process.line("guard_ready")
+            yield process
+
+    async def actor(self, name: str, *, served: bool = False) -> Actor:
+        """Return the scripted agent `name`; `served` makes it answer who asks whether it is there."""
+        if name not in self._actors:
+            self._actors[name] = Actor(await self.bus(name), name)
+            await self._actors[name].start()
+            if served:
+                await self._actors[name].announce()
+        return self._actors[name]
+
+    async def client(self, name: str = "c1") -> Client:
+        """Return a client; an operator may be one too."""
+        if name not in self._clients:
+            self._clients[name] = await Client.on(await self.bus(name), name)
+        return self._clients[name]
+
+    async def runtime(self, agent: Agent, use: str = "") -> Runtime:
+        """Start an instance of an agent in this process, and wait until it is there."""
+        runtime = Runtime(await self.bus(agent.name, f"runtime{use}"), agent)
+        task = self._runtimes[runtime] = asyncio.create_task(runtime.run())
+        await until(lambda: task.done() or (runtime._puller is not None and runtime._puller.requested > 0))
+        if task.done():
+            task.result()
+        return runtime
+
+    def runs(self, runtime: Runtime) -> bool:
+        return not self._runtimes[runtime].done()
+
+    async def stop(self, runtime: Runtime, grace_s: float = 0.0) -> None:
+        await runtime.drain(grace_s)
+        await _cancelled(self._runtimes.pop(runtime))
+
+    async def control(self, request: str, message: Control, sender: str = "op") -> None:
+        await (await self.bus(sender)).publish_durable(subjects.ctl(sender, request), codec.encode(message))
+
+    # --- what is stored ---------------------------------------------------------------------------
+
+    async def log(self, request: str) -> list[AnyEvent]:
+        return [codec.decode_event(body) for body in await self.bodies(request)]
+
+    async def bodies(self, request: str) -> list[bytes]:
+        return [stored.body for stored in await JetStreamLog(await self.bus("admin")).read(request)]
+
+    async def types(self, request: str) -> list[str]:
+        return [type_of(event) for event in await self.log(request)]
+
+    async def reaches(self, request: str, type_: str, count: int = 1) -> list[AnyEvent]:
+        """Wait until a request's log holds `count` events of a type; return the whole log."""
+
+        async def there() -> bool:
+            return (await self.types(request)).count(type_) >= count
+
+        await eventually(there, PATIENCE_S)
+        return await self.log(request)
+
+    async def forge(self, event: AnyEvent | bytes, to: str, request: str, after: int) -> int:
+        """Append to a log behind every guard's back."""
+        body = event if isinstance(event, bytes) else codec.encode(event)
+        return await JetStreamLog(await self.bus("guard", "forger")).append(to, request, body, after=after)
+
+    async def state(self, stream: str) -> dict[str, Any]:
+        state: dict[str, Any] = (await (await self.bus("admin")).api(f"STREAM.INFO.{stream}"))["state"]
+        return state
+
+    async def last_seq(self, stream: str) -> int:
+        return int((await self.state(stream))["last_seq"])
+
+    async def waiting(self, stream: str) -> int:
+        """Return how many messages of a queue nobody has acknowledged."""
+        return int((await self.state(stream))["messages"])
+
+    async def drained(self, *streams: str, within_s: float = PATIENCE_S) -> None:
+        """Wait until nothing is left in these queues."""
+        for stream in streams or ("PROP", "CTL"):
+
+            async def empty(name: str = stream) -> bool:
+                return await self.waiting(name) == 0
+
+            await eventually(empty, within_s)
+
+    async def inbox_left(self, agent: str) -> int:
+        """Return how many inbox events of an agent are waiting or in somebody's hands."""
+        info = await (await self.bus("admin")).api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}")
+        return int(info["num_pending"]) + int(info["num_ack_pending"])
+
+    async def schedule(self, request: str) -> tuple[int, int] | None:
+        """Return sequence and due time of a request's timer."""
+        try:
+            got = await (await self.bus("admin")).api(
+                "STREAM.MSG.GET.TIMER", {"last_by_subj": subjects.timer_at(request)}
+            )
+        except ApiError:
+            return None
+        message = msgspec.convert(got["message"], _Scheduled)
+        return message.seq, msgspec.json.decode(message.data)["at"]
+
+    async def dead_letters(self, by: str = "guard", *, after: int = 0) -> list[DeadLetter]:
+        """Return the dead letters of one list, those stored later than `after`."""
+        admin = await self.bus("admin")
+        last, found, seq = await self.last_seq("DEAD"), [], after + 1
+        while seq <= last:
+            body = {"seq": seq, "batch": 500, "next_by_subj": subjects.dead(by)}
+            part = await admin.collect(GET + "DEAD", msgspec.json.encode(body))
+            if not part:
+                break
+            found += [msgspec.json.decode(message.data, type=DeadLetter) for message in part]
+            seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        return found
+
+    async def buried(self, code: str, *, request: str = "", by: str = "guard", after: int = 0) -> DeadLetter:
+        """Wait for a dead letter and return it."""
+        found: list[DeadLetter] = []
+
+        async def there() -> bool:
+            letters = await self.dead_letters(by, after=after)
+            found[:] = [
+                letter for letter in letters if letter.code == code and request in ("", letter.request)
+            ]
+            return bool(found)
+
+        await eventually(there, PATIENCE_S)
+        return found[-1]
+
+    async def notices(self, name: str) -> list[Notice]:
+        """Collect every notice that `name` gets from now on into the returned list."""
+        heard: list[Notice] = []
+
+        def listen(message: Incoming) -> None:
+            if message.data:
+                heard.append(msgspec.json.decode(message.data, type=Notice))
+
+        await (await self.bus(name)).subscribe(f"mesh.note.{name}.*", listen)
+        return heard
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop everything, then judge every log again. Raises what a service died of."""
+        try:
+            for task in (*self._guards.values(), *self._runtimes.values()):
+                if task.done():
+                    task.result()
+            await self._audit()
+        finally:
+            for actor in self._actors.values():
+                await actor.close()
+            for runtime in tuple(self._runtimes):
+                await self.stop(runtime)
+            for guard, task in tuple(self._guards.items()):
+                await guard.drain(0.0)
+                await _cancelled(task)
+            await self._stack.aclose()
+
+    async def _audit(self) -> None:
+        logs: dict[str, list[bytes]] = {}
+        admin, seq = await self.bus("admin"), self._first
+        while seq <= await self.last_seq("LOG"):
+            body = {"seq": seq, "batch": 1000, "next_by_subj": "mesh.evt.>"}
+            part = await admin.collect(GET + "LOG", msgspec.json.encode(body))
+            if not part:
+                break
+            for message in part:
+                request = subjects.parse_evt(message.headers["Nats-Subject"]).request
+                logs.setdefault(request, []).append(message.data)
+            seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        for request, bodies in logs.items():
+            if request not in self.spoiled:
+                check(request, bodies)
+
+
+def check(request: str, bodies: Sequence[bytes]) -> None:
+    """Assert what must hold of every log."""
+    again = rejudge(bodies)
+    assert again.same, (request, again)
+    happened = [codec.decode_event(body) for body in bodies]
+    assert [event.n for event in happened] == list(range(len(happened)))
+    ids = [event.id for event in happened]
+    assert len(set(ids)) == len(ids), (request, "an event twice")
+    ended = [event.turn for event in happened if isinstance(event, CLOSERS)]
+    assert len(set(ended)) == len(ended), (request, "a turn with two successors")
+
+
+class _Scheduled(msgspec.Struct):
+    seq: int
+    data: bytes
+
+
+def seed_directory(mesh: LocalMesh) -> Path:
+    """Return where the seeds of a mesh lie: in `keys`, beside the store."""
+    return mesh.server.store.parent / "keys"
+
+
+def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Hearing:
+    """Return a submit as a guard takes it up."""
+    from protocol.ids import Cause
+    from protocol.messages import submit_id
+
+    body = codec.encode(submit)
+    return Hearing(
+        request, AgentName(sender), submit, Cause(submit_id(request)), "client", codec.body_digest(body)
+    )
+
+
+def proposal_hearing(request: str, sender: str, proposal: Proposal) -> Hearing:
+    """Return a proposal as a guard takes it up."""
+    from protocol.ids import Cause
+    from protocol.messages import id_of
+
+    return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), "agent")
+
+
+def human_turn(log: Sequence[AnyEvent]) -> events.EscalationRaised:
+    """Return the newest escalation of a log."""
+    raised = [event for event in log if isinstance(event, events.EscalationRaised)]
+    assert raised
+    assert raised[-1].to == HUMAN
+    return raised[-1]
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+Ask = Callable[[], Awaitable[bool]]

@@ -1,0 +1,185 @@
+"""One request, any number of guards: every message is decided once, whoever hears it and however often."""
+
+import asyncio
+
+import pytest
+
+from mesh.guard.courtroom import Decided
+from protocol import codec, events, subjects
+from protocol.events import type_of
+from protocol.messages import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
+from tests.guard.stage import Stage, proposal_hearing, submit_hearing
+from tests.servers import until
+
+TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
+DONE = Complete(answer="done")
+
+
+async def test_a_request_goes_there_and_back_and_gets_its_answer(stage: Stage) -> None:
+    await stage.guard()
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    request = await client.submit("hello")
+    await a.propose(request, await a.work(request), TO_B)
+    await b.propose(request, await b.work(request), HandBack(summary="here"))
+    await a.propose(request, await a.work(request, nth=1), DONE)
+    outcome = await client.wait(request, timeout_s=20)
+    assert (outcome.status, outcome.answer) == ("completed", "done")
+    assert await stage.types(request) == [
+        "request.opened",
+        "handoff.admitted",
+        "handoff.admitted",
+        "request.completed",
+    ]
+
+
+async def test_a_proposal_that_is_published_twice_is_decided_once(stage: Stage) -> None:
+    await stage.guard()
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    request = await client.submit("hello")
+    await a.propose(request, await a.work(request), TO_B, times=5)
+    await b.work(request)
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened", "handoff.admitted"]
+
+
+async def test_a_submit_that_is_published_twice_opens_one_request(stage: Stage) -> None:
+    await stage.guard()
+    client = await stage.client()
+    request = client.new_id()
+    await asyncio.gather(*(client.submit("hello", request=request) for _ in range(5)))
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened"]
+
+
+async def test_two_courts_that_hear_the_same_proposal_at_once_write_one_verdict(stage: Stage) -> None:
+    courts = [await stage.courtroom(f"court{number}") for number in range(3)]
+    requests = [(await stage.client()).new_id() for _ in range(20)]
+    opened = [
+        await courts[0].hear(submit_hearing(request, Submit(text="hello"))) for request in requests
+    ]
+    for request, ruling in zip(requests, opened, strict=True):
+        assert isinstance(ruling, Decided)
+        assert isinstance(ruling.event, events.RequestOpened)
+        move = MoveProposed(turn=ruling.event.work.turn, round=0, move=TO_B)
+        heard = proposal_hearing(request, "a", move)
+        await asyncio.gather(*(court.hear(heard) for court in courts for _ in range(3)))
+        assert await stage.types(request) == ["request.opened", "handoff.admitted"]
+    assert sum(court.conflicts for court in courts) > 0, "nobody was ever second: nothing was tried"
+
+
+@pytest.mark.parametrize("guards", [2, 3])
+async def test_many_requests_among_several_guards_each_get_one_successor_per_turn(
+    stage: Stage, guards: int
+) -> None:
+    for number in range(guards):
+        await stage.guard(f"g{number}")
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+
+    async def walk() -> str:
+        request = await client.submit("hello")
+        await a.propose(request, await a.work(request), TO_B, times=2)
+        await b.propose(request, await b.work(request), HandBack(summary="here"), times=2)
+        await a.propose(request, await a.work(request, nth=1), DONE, times=2)
+        return (await client.wait(request, timeout_s=30)).status
+
+    assert set(await asyncio.gather(*(walk() for _ in range(60)))) == {"completed"}
+    await stage.drained()
+
+
+async def test_an_event_behind_a_guards_back_makes_it_read_again_and_decide_right(stage: Stage) -> None:
+    one, other = await stage.courtroom("one"), await stage.courtroom("other")
+    request = (await stage.client()).new_id()
+    opened = await one.hear(submit_hearing(request, Submit(text="hello")))
+    assert isinstance(opened, Decided)
+    turn = opened.event.id
+    ask = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
+    assert isinstance(await other.hear(proposal_hearing(request, "a", ask)), Decided)
+    late = MoveProposed(turn=turn, round=0, move=TO_B)  # type: ignore[arg-type]
+    await one.hear(proposal_hearing(request, "a", late))
+    assert one.conflicts == 1
+    assert await stage.types(request) == ["request.opened", "turn.suspended"]
+
+
+async def test_a_turn_that_another_guard_opened_is_known_to_one_with_an_older_copy(stage: Stage) -> None:
+    one, other = await stage.courtroom("one"), await stage.courtroom("other")
+    request = (await stage.client()).new_id()
+    opened = await one.hear(submit_hearing(request, Submit(text="hello")))
+    assert isinstance(opened, Decided)
+    to_b = MoveProposed(turn=opened.event.id, round=0, move=TO_B)  # type: ignore[arg-type]
+    admitted = await other.hear(proposal_hearing(request, "a", to_b))
+    assert isinstance(admitted, Decided)
+    back = MoveProposed(turn=admitted.event.id, round=0, move=HandBack(summary="here"))  # type: ignore[arg-type]
+    ruling = await one.hear(proposal_hearing(request, "b", back))
+    assert isinstance(ruling, Decided), ruling
+    assert type_of(ruling.event) == "handoff.admitted"
+
+
+async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stage: Stage) -> None:
+    clock = [1_800_000_000_000_000]
+    one = await stage.courtroom("one", clock=lambda: clock[0])
+    other = await stage.courtroom("other", clock=lambda: clock[0])
+    request = (await stage.client()).new_id()
+    opened = await one.hear(submit_hearing(request, Submit(text="hello")))
+    assert isinstance(opened, Decided)
+    ask = MoveProposed(
+        turn=opened.event.id,  # type: ignore[arg-type]
+        round=0,
+        move=Ask(to_agent="c1", question="which?", expires_s=2.0),  # type: ignore[arg-type]
+    )
+    await other.hear(proposal_hearing(request, "a", ask))
+    clock[0] += 3_000_000
+    await one.look(request)
+    assert (await stage.types(request))[-1] == "turn.resumed"
+
+
+async def test_a_hop_takes_two_durable_publishes_and_a_request_one_timer(stage: Stage) -> None:
+    await stage.guard()
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    streams = ("PROP", "LOG", "TIMER", "CTL", "STEPS", "DEAD", "CONF")
+    before = {stream: await stage.last_seq(stream) for stream in streams}
+    request = await client.submit("hello")
+    await a.propose(request, await a.work(request), TO_B)
+    await b.propose(request, await b.work(request), HandBack(summary="here"))
+    await a.propose(request, await a.work(request, nth=1), DONE)
+    await client.wait(request, timeout_s=20)
+    await stage.drained()
+    stored = {stream: await stage.last_seq(stream) - before[stream] for stream in streams}
+    assert stored == {"PROP": 4, "LOG": 4, "TIMER": 1, "CTL": 0, "STEPS": 0, "DEAD": 0, "CONF": 0}
+
+
+async def test_a_timer_is_armed_once_and_moved_only_to_earlier(stage: Stage) -> None:
+    await stage.guard()
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await stage.drained()
+    first = await stage.schedule(request)
+    await a.propose(request, work, Ask(to_agent="c1", question="now?", expires_s=30.0))  # type: ignore[arg-type]
+    await stage.reaches(request, "turn.suspended")
+    await stage.drained()
+    second = await stage.schedule(request)
+    assert first is not None
+    assert second is not None
+    assert second[1] < first[1], "the ask expires before the round's time is over"
+    event = await client.latest(request)
+    assert isinstance(event, events.TurnSuspended)
+    await stage.control(request, codec.parse_control(_reply(event)), "c1")
+    await a.work(request, round_=1)
+    await stage.drained()
+    assert await stage.schedule(request) == second, "a later due time is left to the look that comes anyway"
+
+
+def _reply(event: events.TurnSuspended) -> bytes:
+    return (
+        b'{"kind":"reply","id":"r1","turn":"%s","round":%d,"value":"yes"}' % (event.turn.encode(), event.round)
+    )
+
+
+async def test_requests_are_decided_in_the_partition_that_their_timers_fire_in(stage: Stage) -> None:
+    await stage.guard()
+    client = await stage.client()
+    request = await client.submit("hello", policy="short")
+    outcome = await client.wait(request, timeout_s=20)
+    assert outcome.status == "expired"
+    assert subjects.timer_fire(request).split(".")[3] == str(subjects.partition(request))
+    await until(lambda: True)
