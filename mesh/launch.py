@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -218,9 +218,13 @@ class LocalFleet:
     async def _ready(self, admin: Bus) -> None:
         """Wait for every service. Raises LaunchFailed as soon as one ends instead."""
         awaited = [self._guards_wait(admin)]
-        awaited += [self._answers(admin, service) for service in self.services.values() if service.name != GUARD]
-        looking = asyncio.gather(*awaited)
-        ends = [asyncio.create_task(self._ended_early(service)) for service in self.services.values()]
+        awaited += [
+            self._answers(admin, service) for service in self.services.values() if service.name != GUARD
+        ]
+        looking = asyncio.create_task(_all(awaited))
+        ends: list[asyncio.Task[None]] = [
+            asyncio.create_task(self._ended_early(service)) for service in self.services.values()
+        ]
         try:
             async with asyncio.timeout(self._ready_s):
                 await asyncio.wait([looking, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +247,7 @@ class LocalFleet:
         """Wait until as many guards as were started wait for work in every partition."""
         awaited = {queue_consumer(partition) for partition in range(PARTITIONS)}
         for stream in ("CTL", "PROP", "TIMER"):
-            while await self._waiting(admin, stream, awaited) < self._guards:
+            while await self._waiting(admin, stream, awaited) < self._guards:  # noqa: ASYNC110 - at the bus
                 await asyncio.sleep(_LOOK_S)
 
     @staticmethod
@@ -289,7 +293,7 @@ class LocalFleet:
     # --- ending -----------------------------------------------------------------------------------
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """End agents, then guards, then the server; each has `grace_s` to finish what it holds. Idempotent."""
+        """End agents, then guards, then the server; each has `grace_s` to finish what it holds."""
         self._stopping = True
         for keeper in self._keepers:
             keeper.cancel()
@@ -315,6 +319,10 @@ class LocalFleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+async def _all(awaited: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*awaited)
 
 
 def _exit_words(status: int) -> str:

@@ -187,7 +187,11 @@ def _url_in_fleet_file(path: Path) -> str | None:
 
 
 def find_access(
-    roles: tuple[str, ...], flags: Flags = NO_FLAGS, *, settings: Settings | None = None, here: Path | None = None
+    roles: tuple[str, ...],
+    flags: Flags = NO_FLAGS,
+    *,
+    settings: Settings | None = None,
+    here: Path | None = None,
 ) -> Access:
     """Return how to get on the bus for a command that one of `roles` may give, the best first.
 
@@ -220,7 +224,7 @@ def find_access(
 
 
 def _given_keys(context: Context | None, settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Yield the keys that a context and the environment name, with whose they are: the file's, if not said."""
+    """Yield the keys that a context and the environment name, with whose they are: else the file's name."""
     if context is not None and context.nkey is not None:
         yield context.nkey.stem, context.nkey
     if settings.credentials is not None:
@@ -234,7 +238,9 @@ def _key_of(name: str, keys: tuple[tuple[str, Path], ...], dev: Dev | None) -> P
             return path
     if dev is not None and seed_file(dev.keys, name).exists():
         return seed_file(dev.keys, name)
-    raise NoCredentials(f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file")
+    raise NoCredentials(
+        f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file"
+    )
 
 
 def _article(word: str) -> str:

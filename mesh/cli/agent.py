@@ -36,7 +36,9 @@ def run(
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
     if access.name != agent.name:
-        raise UsageWrong(f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}")
+        raise UsageWrong(
+            f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
+        )
     model = mode() if agent.prompt_version else ""
     run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace)
 
@@ -51,7 +53,8 @@ async def add(
     ] = None,
     description: Annotated[str, typer.Option("--description", help="One line for models and people.")] = "",
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="Whom it may hand to; everybody if left out.", show_default=False)
+        list[str] | None,
+        typer.Option("--to", help="Whom it may hand to; everybody if left out.", show_default=False),
     ] = None,
     clearance: Annotated[
         list[str] | None, typer.Option("--clearance", help="A label that it may see.", show_default=False)
@@ -60,7 +63,9 @@ async def add(
     out: Annotated[
         Path, typer.Option("--out", help="Where `mesh setup --out` keeps keys and accounts.conf.")
     ] = Path(".mesh"),
-    apply_now: Annotated[bool, typer.Option("--apply", help="Also apply it to the bus, as the admin.")] = False,
+    apply_now: Annotated[
+        bool, typer.Option("--apply", help="Also apply it to the bus, as the admin.")
+    ] = False,
 ) -> None:
     """Add an agent: its section in mesh.toml, its key, and what to do next."""
     from mesh.cli.fleet_text import with_agent
@@ -80,7 +85,7 @@ async def add(
         say(f"the server still has to read {out / ACCOUNTS} before it knows the new key")
         return
     say(f"next: let the server read {out / ACCOUNTS} anew, then `mesh setup`, then run it:")
-    say(f"  MESH_NAME={name} MESH_CREDENTIALS={out / KEYS / f'{name}.nk'} mesh agent run {module or 'MODULE:NAME'}")
+    say(f"  MESH_CREDENTIALS={out / KEYS / f'{name}.nk'} mesh agent run {module or 'MODULE:NAME'}")
 
 
 @app.command("ls")

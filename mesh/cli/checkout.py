@@ -25,7 +25,8 @@ def reference_fleet(name: str) -> Path:
         if (directory / FILE_NAME).is_file():
             return directory
     raise UsageWrong(
-        f"there is no fleet agents/{name}/ here; the reference fleets are in a checkout, not in the installed package"
+        f"there is no fleet agents/{name}/ here; the reference fleets are in a checkout, "
+        "not in the installed package"
     )
 
 
@@ -41,7 +42,9 @@ def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
     here = Path.cwd()
     if not named:
         if not (here / FILE_NAME).is_file():
-            raise UsageWrong(f"there is no {FILE_NAME} here; name a fleet with --fleet FILE or --fleet MODULE:NAME")
+            raise UsageWrong(
+                f"there is no {FILE_NAME} here; name a fleet with --fleet FILE or --fleet MODULE:NAME"
+            )
         return load_fleet(here), (here,)
     if len(named) == 1:
         path = Path(named[0])
@@ -80,7 +83,7 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
 
 
 def data_environment(directory: Path) -> dict[str, str]:
-    """Return what keeps the data of the reference fleets in `directory`, unless the caller has chosen a place."""
+    """Return what keeps the reference fleets' data in `directory`, unless the caller has chosen a place."""
     own = {"SUPPORT_DB": str(directory / "support.db")}
     return {name: value for name, value in own.items() if name not in os.environ}
 

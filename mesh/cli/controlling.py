@@ -9,14 +9,15 @@ import asyncio
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.roles import GET
+from mesh.bus.log import JetStreamLog
 from mesh.bus.wire import Incoming
 from mesh.cli.errors import ControlRefused
+from mesh.cli.reading import get
 from mesh.client import Client
 from mesh.errors import Denied
 from mesh.notices import Notice
 from protocol import codec, subjects
-from protocol.events import AnyEvent
+from protocol.events import AnyEvent, FactsWithheld
 from protocol.ids import control_cause
 from protocol.messages import Control
 
@@ -24,7 +25,9 @@ _LOOK_S = 0.1
 _NOTICES = msgspec.json.Decoder(Notice)
 
 
-async def carry_out(bus: Bus, name: str, request: str, control: Control, *, within_s: float = 30.0) -> AnyEvent:
+async def carry_out(
+    bus: Bus, name: str, request: str, control: Control, *, within_s: float = 30.0
+) -> AnyEvent:
     """Send a control message and return the event that it brought about.
 
     Args:
@@ -42,19 +45,23 @@ async def carry_out(bus: Bus, name: str, request: str, control: Control, *, with
             except msgspec.MsgspecError:
                 return  # a note is only ever a hint
 
+    cause = control_cause(request, name, control.id)
     heard = await bus.subscribe(subjects.note(name, request), hear)
+    reader = _Reader(bus, name, request)
     try:
         await Client(bus, name).control(request, control)
         async with asyncio.timeout(within_s):
             while True:
-                event = await _brought_about(bus, name, request, control)
+                event = await reader.caused_by(cause)
                 if event is not None:
                     return event
                 if not said.empty():
                     _raise(request, said.get_nowait())
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        raise TimeoutError(f"no guard has taken up what was asked of {request} within {within_s:g} s") from None
+        raise TimeoutError(
+            f"no guard has taken up what was asked of {request} within {within_s:g} s"
+        ) from None
     finally:
         await heard.close()
 
@@ -66,28 +73,24 @@ def _raise(request: str, notice: Notice) -> None:
         raise ControlRefused(request, notice.ended.why, "it was over before this came")
 
 
-async def _brought_about(bus: Bus, name: str, request: str, control: Control) -> AnyEvent | None:
-    """Return the latest event that names the control message as its cause, None if it is not there yet."""
-    cause = control_cause(request, name, control.id)
-    for subject in (subjects.evt_of(request), subjects.evt(name, request)):
-        try:
-            found = await _last(bus, subject, cause)
-        except Denied:
-            continue  # a client reads what is addressed to it, and nothing else
-        if found is not None:
-            return found
-    return None
+class _Reader:
+    """Reads a request as far as its credentials go: all of it, or what is addressed to a client."""
 
+    def __init__(self, bus: Bus, name: str, request: str) -> None:
+        self._bus, self._name, self._request = bus, name, request
+        self._reads_all = True
 
-async def _last(bus: Bus, subject: str, cause: str) -> AnyEvent | None:
-    if "*" in subject:
-        body = msgspec.json.encode({"seq": 1, "batch": 1000, "next_by_subj": subject})
-        messages = await bus.collect(f"{GET}LOG", body)
-    else:
-        messages = [await bus.request(f"{GET}LOG.{subject}")]
-    for message in reversed(messages):
-        if message.status == 0 and message.data:
-            event = codec.decode_event(message.data)
-            if event.cause == cause:
-                return event
-    return None
+    async def caused_by(self, cause: str) -> AnyEvent | None:
+        """Return the event of that cause, None if it is not there yet."""
+        found = [codec.decode_event(body) for body in await self._bodies()]
+        caused = (event for event in found if event.cause == cause)
+        return next((event for event in caused if not isinstance(event, FactsWithheld)), None)
+
+    async def _bodies(self) -> list[bytes]:
+        if self._reads_all:
+            try:
+                return [stored.body for stored in await JetStreamLog(self._bus).read(self._request)]
+            except Denied:
+                self._reads_all = False
+        kept = await get(self._bus, "LOG", subjects.evt(self._name, self._request))
+        return [] if kept is None else [kept.data]

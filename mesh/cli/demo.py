@@ -1,4 +1,4 @@
-"""`mesh demo`: a server, a guard and the agents of a reference fleet on sample requests; then everything stops."""
+"""`mesh demo`: server, guard and the agents of a reference fleet on sample requests; then everything stops."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,8 @@ WITHIN_S = 60.0
 def demo(
     fleet: Annotated[str, typer.Option("--fleet", help="A fleet under agents/ of the checkout.")] = "support",
     requests: Annotated[
-        Path | None, typer.Option("--requests", help="Sample requests, one JSON object a line.", show_default=False)
+        Path | None,
+        typer.Option("--requests", help="Sample requests, one JSON object a line.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +91,7 @@ async def _mode(mesh: Any, agents: Any) -> str:
 def _introduce(mesh: Any, mode: str, home: Path, count: int) -> None:
     processes = ", ".join(f"{service.identity} ({service.pid})" for service in mesh.services.values())
     say(f"nats-server ({mesh.server.pid}) at {mesh.url}; {processes}")
-    say(f"mode {mode}: {_mode_in_words(mode, home)}")
+    say(_mode_in_words(mode, home))
     say(f"{count} sample requests; their data and this log are thrown away at the end")
     say("")
 
@@ -99,7 +100,7 @@ def _mode_in_words(mode: str, home: Path) -> str:
     if mode == "scripted":
         rules = next((path.name for path in sorted(home.glob("rules*"))), "rules")
         return f"scripted model: rules in agents/{home.name}/{rules}, not a language model"
-    return "agents without a model" if mode == "none" else mode
+    return "agents without a model" if mode == "none" else f"model: {mode}"
 
 
 def _show(played: "Played") -> None:
@@ -141,8 +142,9 @@ def _sum_up(all_played: "list[Played]", mode: str, home: Path) -> None:
             say(f"WRONG {played.sample.id_hint} ({played.sample.kind}): {'; '.join(played.wrong)}")
     say(
         f"{counts['requests']} requests, {counts['handoffs']} handoffs: {counts['right']} right, "
-        f"{counts['wrong']} WRONG, {counts['unfinished']} unfinished. Mode {mode}: {_mode_in_words(mode, home)}."
+        f"{counts['wrong']} WRONG, {counts['unfinished']} unfinished"
     )
+    say(_mode_in_words(mode, home))
 
 
 def _emit(mode: str, all_played: "list[Played]") -> None:

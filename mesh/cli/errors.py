@@ -1,9 +1,9 @@
 """What commands raise by themselves.
 
-    MeshError
-    ├── UsageWrong        what was asked for makes no sense; exit status 2
-    ├── NotFound          there is no such request, event, message …; exit status 1
-    └── ControlRefused    the guard did not do what a person asked; exit status 3
+MeshError
+├── UsageWrong        what was asked for makes no sense; exit status 2
+├── NotFound          there is no such request, event, message …; exit status 1
+└── ControlRefused    the guard did not do what a person asked; exit status 3
 """
 
 from typing import ClassVar

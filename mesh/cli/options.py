@@ -58,6 +58,15 @@ class Where(NamedTuple):
 
         return find_access(roles, Flags(self.url, self.context, self.name))
 
+    def named_url(self) -> str | None:
+        """Return where anything says that the bus is; None when nothing does."""
+        from pathlib import Path
+
+        from mesh.settings import Flags, find_url, load_settings, running_dev
+
+        here = Path.cwd()
+        return find_url(Flags(self.url, self.context, self.name), load_settings(), running_dev(here), here)
+
     async def connect(self, *roles: str) -> "Bus":
         """Return a connection as one of `roles`. Raises Unreachable, AuthenticationFailed, NoCredentials."""
         from mesh.bus.connection import connect
@@ -93,7 +102,8 @@ def on_the_bus(command: Callable[Concatenate[Where, P], Coroutine[Any, Any, None
     def run(where: Where, *arguments: P.args, **named: P.kwargs) -> None:
         run_quietly(command(where, *arguments, **named))
 
-    return with_where(run)
+    framed: Callable[Concatenate[Where, P], None] = run
+    return with_where(framed)
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:

@@ -58,7 +58,9 @@ def console() -> "Console":
     """Return where styled text is printed; off a terminal it prints plain text and never wraps."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty(), emoji=False, markup=False)
+    return Console(
+        file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty(), emoji=False, markup=False
+    )
 
 
 def show(*parts: "RenderableType") -> None:

@@ -107,7 +107,7 @@ def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
 
 
 async def batch(bus: Bus, stream: str, subject: str, from_seq: int, most: int = _BATCH) -> list[Kept]:
-    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer only where there are none."""
+    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer only if there are none."""
     found: list[Kept] = []
     while len(found) < most:
         body = {"seq": from_seq, "batch": min(_BATCH, most - len(found)), "next_by_subj": subject}
@@ -163,6 +163,13 @@ async def tail(bus: Bus, subject: str, from_seq: int) -> AsyncIterator[Stored]:
             from_seq = part[-1].seq + 1
         else:
             await asyncio.sleep(_LOOK_S)
+
+
+async def until(bus: Bus, from_seq: int, last: int) -> AsyncIterator[Stored]:
+    """Yield the events of the log from `from_seq` to `last`, both inclusive."""
+    for kept in await batch(bus, "LOG", "mesh.evt.>", from_seq, last - from_seq + 1):
+        if kept.seq <= last:
+            yield Stored(kept.seq, subjects.parse_evt(kept.subject)[0], kept.data)
 
 
 async def story_so_far(bus: Bus, request: str) -> AsyncIterator[Sequence[bytes]]:

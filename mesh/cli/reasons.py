@@ -127,7 +127,9 @@ def _rules(event: AnyEvent) -> tuple[str, ...]:
     if isinstance(event, events.HandoffAdmitted):
         name = event.work.handoff.move
         return next(
-            tuple(map(str, rules)) for kind, rules in RULES_FOR.items() if kind.__struct_config__.tag == name  # type: ignore[attr-defined]
+            tuple(map(str, rules))
+            for kind, rules in RULES_FOR.items()
+            if kind.__struct_config__.tag == name  # type: ignore[attr-defined]
         )
     return tuple(map(str, RULES_FOR.get(type(move), ())))
 
@@ -168,12 +170,15 @@ def sentences(why: Reasons) -> Iterator[str]:
         yield f"What came of it: {why.followed}."
 
 
-
 def _verdict(why: Reasons) -> Iterator[str]:
     if why.rule is not None:
         yield f"Refused by rule `{why.rule}`: {why.detail}."
         if why.numbers:
-            yield "Numbers: " + ", ".join(f"{key} = {_shown(value)}" for key, value in why.numbers.items()) + "."
+            yield (
+                "Numbers: "
+                + ", ".join(f"{key} = {_shown(value)}" for key, value in why.numbers.items())
+                + "."
+            )
         if why.hint:
             yield f"What would be allowed: {why.hint}."
     elif why.type in _ALLOWED and why.rules:

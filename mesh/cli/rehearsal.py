@@ -230,7 +230,9 @@ def summary(all_played: Sequence[Played]) -> dict[str, Any]:
         "right": verdicts["right"],
         "wrong": verdicts["wrong"],
         "unfinished": verdicts["unfinished"],
-        "handoffs": sum(move.verdict == "admitted" and move.move in ("transfer", "hand_back") for move in moves),
+        "handoffs": sum(
+            move.verdict == "admitted" and move.move in ("transfer", "hand_back") for move in moves
+        ),
         "by_kind": {
             kind: {name: count[name] for name in ("requests", "right", "wrong", "unfinished")}
             for kind, count in kinds.items()

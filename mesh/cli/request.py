@@ -28,7 +28,9 @@ async def submit(
     conversation: Conversation = None,
     request: Annotated[
         str | None,
-        typer.Option("--id", help="An id made earlier: the same again is the same request.", show_default=False),
+        typer.Option(
+            "--id", help="An id made earlier: the same again is the same request.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Submit a request and print its id; it is decided, whatever dies from here on."""
@@ -78,7 +80,10 @@ async def ls(
     else:
         table(
             ("request", "status", "with", "last", "at", "events"),
-            [(each.request, each.status, each.holder, each.type, when(each.at), each.events) for each in found],
+            [
+                (each.request, each.status, each.holder, each.type, when(each.at), each.events)
+                for each in found
+            ],
             whole=("request", "at"),
         )
     if not looked_at_all and len(found) < limit:

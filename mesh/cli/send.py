@@ -30,7 +30,7 @@ async def send(
     intent: Intent = None,
     policy: PolicyOption = "default",
     conversation: Conversation = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.", min=0)] = 120.0,
+    wait_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.", min=0)] = 120.0,
     follow: Annotated[bool, typer.Option("--follow", help="Show on standard error what happens.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,11 +56,11 @@ async def send(
         )
         try:
             outcome = await client.wait(
-                request, timeout_s=timeout, on_question=_ask if sys.stdin.isatty() else None
+                request, timeout_s=wait_s, on_question=_ask if sys.stdin.isatty() else None
             )
         except TimeoutError:
             raise TimeoutError(
-                f"{request} has not ended within {timeout:g} s; it goes on: mesh request show {request}"
+                f"{request} has not ended within {wait_s:g} s; it goes on: mesh request show {request}"
             ) from None
         finally:
             if following is not None:

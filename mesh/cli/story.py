@@ -86,12 +86,16 @@ def entry(move: MoveTold) -> Iterator[Text]:
     if move.dropped:
         yield _beneath("dropped", ", ".join(move.dropped))
     if move.withheld is not None:
-        hidden = f"{move.withheld.facts} facts, {move.withheld.artifacts} artifacts"
+        hidden = f"{_count(move.withheld.facts, 'fact')}, {_count(move.withheld.artifacts, 'artifact')}"
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 
 def _beneath(what: str, text: str) -> Text:
     return Text.assemble((f"       {what}: ", "dim"), text)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _fact(fact: Fact) -> str:

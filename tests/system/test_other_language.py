@@ -117,7 +117,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tool in ("node", "npm"):
         if shutil.which(tool) is None:
             pytest.fail(
-                f"{tool} is not installed: these tests need Node.js 18 or newer with npm (.ci/run brings both)"
+                f"{tool} is not installed: needed are Node.js 18 or newer and npm (.ci/run brings both)"
             )
     directory = tmp_path_factory.mktemp("node") / "project"
     shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("node_modules", "package-lock.json"))

@@ -45,6 +45,7 @@ class Holder:
     """Somebody on the stack of holders, with what they got."""
 
     agent: str
+    intent: str | None
     return_to: str | None
     sealed: bool
     deadline: int | None
@@ -315,7 +316,7 @@ def _handoff(account: Account, proposal: MoveProposed, at: int) -> Handoff | Non
     else:
         if isinstance(move, HandBack) and back is not None:
             own = account.stack[back]
-            to, return_to, sealed = own.agent, own.return_to, own.sealed
+            to, return_to, sealed, intent = own.agent, own.return_to, own.sealed, own.intent
         constraints = Constraints(
             deadline=own.deadline,
             allowed_actions=own.actions,
@@ -519,6 +520,7 @@ def _holder(account: Account, whole: Handoff) -> Holder:
     own = whole.constraints
     return Holder(
         agent=str(whole.to_agent),
+        intent=whole.intent,
         return_to=whole.return_to,
         sealed=whole.no_return,
         deadline=own.deadline,

@@ -1,0 +1,43 @@
+"""Hash chains checked as events come by, in whatever order of requests: little is kept of each."""
+
+import msgspec
+
+from protocol import chain
+from protocol.chain import GENESIS, Break
+
+
+class _Link(msgspec.Struct, frozen=True):
+    request: str
+    n: int
+    prev: str
+
+
+_LINKS = msgspec.json.Decoder(_Link)
+
+
+class Chains:
+    """Takes events; each request's own must come in order."""
+
+    def __init__(self) -> None:
+        self.breaks: list[tuple[str, Break]] = []
+        self.events = 0
+        self._expected: dict[str, tuple[int, str]] = {}
+        """By request: the number and `prev` of its next event."""
+
+    @property
+    def requests(self) -> int:
+        return len(self._expected)
+
+    def take(self, body: bytes) -> None:
+        self.events += 1
+        try:
+            link = _LINKS.decode(body)
+        except msgspec.MsgspecError:
+            self.breaks.append(("?", Break(-1, "cannot be read")))
+            return
+        n, prev = self._expected.get(link.request, (0, GENESIS))
+        if link.n != n:
+            self.breaks.append((link.request, Break(n, f"is numbered {link.n}")))
+        if link.prev != prev:
+            self.breaks.append((link.request, Break(link.n, "does not name the event before it")))
+        self._expected[link.request] = (link.n + 1, chain.digest(body))

@@ -1,0 +1,75 @@
+"""`mesh dead …`: messages that nobody could read or act on, with their reasons and their bytes."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mesh.cli.options import AsJson, Output, Where, on_the_bus
+from mesh.cli.output import Format, chosen, emit, say, table, when
+
+if TYPE_CHECKING:
+    from mesh.notices import DeadLetter
+
+app = typer.Typer(help="Dead letters: list, show.", no_args_is_help=True)
+
+_READERS = ("viewer", "operator", "admin")
+
+
+@app.command("ls")
+@on_the_bus
+async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+    """List dead letters, the oldest first."""
+    from mesh.cli.letters import letters
+
+    async with await where.connect(*_READERS) as bus:
+        found = [each async for each in letters(bus)]
+    if chosen(output, as_json) is Format.JSON:
+        emit([_as_program_reads(seq, letter) for seq, letter in found])
+        return
+    table(
+        ("seq", "at", "by", "code", "from", "request", "why"),
+        [
+            (seq, when(letter.at), letter.by, letter.code, letter.sender, letter.request, letter.detail)
+            for seq, letter in found
+        ],
+        whole=("seq", "at", "request"),
+    )
+
+
+@app.command("show")
+@on_the_bus
+async def show(
+    where: Where,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", help="Its number in the list.", min=1)],
+    raw: Annotated[bool, typer.Option("--raw", help="Print the original bytes, and nothing else.")] = False,
+    output: Output = Format.TABLE,
+    as_json: AsJson = False,
+) -> None:
+    """Show one: why it is here, and what it said."""
+    from mesh.cli.letters import letter_at
+
+    async with await where.connect(*_READERS) as bus:
+        letter = await letter_at(bus, seq)
+    if raw:
+        sys.stdout.buffer.write(letter.original)
+        sys.stdout.flush()
+        return
+    if chosen(output, as_json) is Format.JSON:
+        emit(_as_program_reads(seq, letter))
+        return
+    say(f"{letter.code}: {letter.detail}")
+    say(f"at {when(letter.at)}, given up by {letter.by} after {letter.delivered} deliveries")
+    said = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
+    say(f"subject {letter.subject}, {said}")
+    for name, value in letter.headers.items():
+        say(f"{name}: {value}")
+    say("")
+    say(letter.original.decode(errors="replace") + (" …" if letter.truncated else ""))
+
+
+def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(letter)
+    return {"seq": seq, **fields, "original": letter.original.decode(errors="replace")}

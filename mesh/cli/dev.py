@@ -1,0 +1,144 @@
+"""`mesh dev`: a whole mesh on this machine until Ctrl-C, keeping its store.
+
+While it runs, `.mesh/dev.json` tells other commands in the same folder where the bus is and which keys
+there are.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.options import run_quietly
+from mesh.cli.output import remark, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mesh.launch import LocalFleet
+
+USUAL_PORT = 4222
+
+
+def dev(
+    fleet: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fleet",
+            help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; else ./mesh.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[Path, typer.Option("--store", help="Where keys, log and data are kept.")] = Path(
+        ".mesh"
+    ),
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Of the bus, on 127.0.0.1; else 4222 if it is free.", show_default=False),
+    ] = None,
+) -> None:
+    """Run server, guard and agents on this machine until Ctrl-C."""
+    run_quietly(_dev(fleet or [], store, port))
+
+
+async def _dev(named: list[str], store: Path, port: int | None) -> None:
+    import asyncio
+
+    from mesh.cli.checkout import data_environment, find_fleet
+    from mesh.cli.errors import UsageWrong
+    from mesh.cli.interrupts import ended_by_signals
+    from mesh.launch import LocalFleet
+
+    file, search = find_fleet(named)
+    if not file.clients:
+        raise UsageWrong("the fleet has no client; add [clients.app] to its file")
+    mesh = LocalFleet(
+        file,
+        store,
+        sync_always=True,
+        port=_free(port),
+        anonymous=next(iter(file.clients)),
+        restart=True,
+        environment=data_environment(store.absolute()),
+        search=search,
+        on_trouble=lambda line: remark(f"mesh: {line}"),
+    )
+    try:
+        async with ended_by_signals(), mesh:
+            with _announced(mesh):
+                _introduce(mesh)
+                await asyncio.Event().wait()
+    except typer.Exit:
+        say("stopped; the log is kept")  # a signal is how this ends when all is well
+    except asyncio.CancelledError:
+        say("stopped; the log is kept")
+        raise typer.Exit(0) from None
+
+
+@contextlib.contextmanager
+def _announced(mesh: "LocalFleet") -> "Iterator[None]":
+    """Tell other commands in this folder of it, for as long as it runs."""
+    import os
+
+    from mesh.settings import DEV_FILE, STATE, Dev
+
+    path = Path.cwd() / STATE / DEV_FILE
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    file = mesh.file
+    said = Dev(
+        pid=os.getpid(),
+        url=mesh.url,
+        monitor=mesh.server.monitor_url,
+        keys=mesh.keys,
+        clients=tuple(file.clients),
+        viewers=tuple(file.viewers),
+        operators=tuple(file.operators),
+    )
+    path.write_text(said.model_dump_json(indent=2) + "\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _free(port: int | None) -> int:
+    """Return the port to ask for: the usual one if nobody has it, else whichever the system gives."""
+    import socket
+
+    if port is not None:
+        return port
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", USUAL_PORT))
+        except OSError:
+            return 0
+    return USUAL_PORT
+
+
+def _introduce(mesh: "LocalFleet") -> None:
+    client = next(iter(mesh.file.clients))
+    say(f"{mesh.file.name}: nats-server at {mesh.url}, each message on the disk before it is acknowledged")
+    for service in mesh.services.values():
+        say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
+    for name in mesh.unserved:
+        say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")
+    say("\nin another terminal, in this folder:")
+    say('  mesh send "…"                  submit a request and wait for its answer')
+    say("  mesh request ls                and show ID, why ID, replay ID")
+    say("  mesh human ls                  what waits for people")
+    say(
+        "\nor with anything that speaks NATS (no credentials needed here; the id is <client>_<a fresh ULID>):"
+    )
+    say(f'  nats req --server {mesh.url} mesh.prop.{client}.{_fresh_id(client)} \'{{"text": "…"}}\'')
+    say("\nCtrl-C stops everything")
+
+
+def _fresh_id(client: str) -> str:
+    import os
+    import time
+
+    from protocol.ids import request_id
+
+    return request_id(client, time.time_ns() // 1_000_000, os.urandom(10))

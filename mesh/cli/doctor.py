@@ -1,0 +1,60 @@
+"""`mesh doctor`: looks a mesh over and says what is wrong with it; exit status 1 when something is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.exits import Exit
+from mesh.cli.options import AsJson, Output, Where, on_the_bus
+from mesh.cli.output import Format, chosen, emit, say
+
+if TYPE_CHECKING:
+    from mesh.fleet import FleetFile
+
+_SIGNS = {"ok": "ok     ", "found": "FOUND  ", "unknown": "unknown"}
+
+
+@on_the_bus
+async def doctor(
+    where: Where,
+    monitor: Annotated[
+        str | None,
+        typer.Option("--monitor", help="URL of the server's monitoring, http://…:8222.", show_default=False),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="The fleet file to compare with; else ./mesh.toml.", show_default=False),
+    ] = None,
+    output: Output = Format.TABLE,
+    as_json: AsJson = False,
+) -> None:
+    """Check connection, server, streams, durability, limits, agents, guards, dead letters and clocks.
+
+    As the admin it compares streams and consumers with what `mesh setup` would make; as an operator or
+    a viewer it looks whether they are there. Durability can be told from the server's monitoring only.
+    """
+    from mesh.cli.checks import examine
+    from mesh.settings import running_dev
+
+    dev = running_dev(Path.cwd())
+    access = where.access("admin", "operator", "viewer")
+    if monitor is None and dev is not None and dev.url == access.url:
+        monitor = dev.monitor
+    findings = await examine(access, _fleet(file), monitor)
+    if chosen(output, as_json) is Format.JSON:
+        emit(findings)
+    else:
+        for finding in findings:
+            say(f"{_SIGNS[finding.state]}  {finding.check}: {finding.text}")
+    if any(finding.state == "found" for finding in findings):
+        raise typer.Exit(Exit.FAILED)
+
+
+def _fleet(named: Path | None) -> "FleetFile | None":
+    """Return the fleet to compare with: of the file that was named, else of the one here, if there is one."""
+    from mesh.fleet import FILE_NAME, load_fleet
+
+    if named is None and not Path(FILE_NAME).is_file():
+        return None
+    return load_fleet(named or Path(FILE_NAME))

@@ -1,0 +1,44 @@
+"""Dead letters as they are kept. Anybody with a name writes their own, so what is in one is not believed."""
+
+import base64
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.cli.errors import NotFound
+from mesh.cli.reading import Kept, every, get_seq
+from mesh.notices import DeadLetter
+
+STREAM = "DEAD"
+_LETTERS = msgspec.json.Decoder(DeadLetter)
+
+
+async def letters(bus: Bus) -> AsyncIterator[tuple[int, DeadLetter]]:
+    """Yield all of them with their sequence numbers, the oldest first."""
+    async for kept in every(bus, STREAM, "mesh.dead.>"):
+        yield kept.seq, _letter(kept)
+
+
+async def letter_at(bus: Bus, seq: int) -> DeadLetter:
+    """Return one. Raises NotFound."""
+    kept = await get_seq(bus, STREAM, seq)
+    if kept is None:
+        raise NotFound(f"there is no dead letter {seq}")
+    return _letter(kept)
+
+
+def _letter(kept: Kept) -> DeadLetter:
+    """Return a letter under the name that the broker knows, even if it cannot be read."""
+    by = kept.subject.rpartition(".")[2]
+    try:
+        return msgspec.structs.replace(_LETTERS.decode(kept.data), by=by)
+    except msgspec.MsgspecError:
+        return DeadLetter(
+            at=0,
+            by=by,
+            code="unreadable",
+            detail="this is no dead letter as this version knows them",
+            subject="",
+            data=base64.b64encode(kept.data).decode(),
+        )

@@ -1,0 +1,115 @@
+"""`mesh log …`: the log itself: follow it, export it, verify its chain."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.exits import Exit
+from mesh.cli.options import AsJson, Where, on_the_bus
+from mesh.cli.output import emit_bytes, remark, say, when
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+app = typer.Typer(help="The log: tail, export, verify.", no_args_is_help=True)
+
+_READERS = ("viewer", "operator", "admin")
+
+
+@app.command("tail")
+@on_the_bus
+async def tail(
+    where: Where,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Events to begin with.", min=0)] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Go on as they come.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest events of all requests, and go on as they come."""
+    from mesh.cli import reading
+
+    async with await where.connect(*_READERS) as bus:
+        first, last = await reading.bounds(bus, "LOG")
+        start = max(first, last - lines + 1)
+        async for stored in (
+            reading.tail(bus, "mesh.evt.>", start) if follow else reading.until(bus, start, last)
+        ):
+            if as_json:
+                emit_bytes(stored.body)
+                continue
+            event = reading.glance(stored.body)
+            what = f"{event.request}  {event.n:>3}  {event.type}  → {stored.to}"
+            say(f"{stored.seq:>6}  {when(event.at)}  {what}")
+
+
+@app.command("export")
+@on_the_bus
+async def export(
+    where: Where,
+    requests: Annotated[
+        list[str] | None, typer.Argument(metavar="ID…", help="Requests.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="The whole log, in its order.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A file; else standard output.", show_default=False)
+    ] = None,
+) -> None:
+    """Write events as they are stored, one a line: each line stands alone, and the chain still holds."""
+    import contextlib
+
+    from mesh.cli.errors import UsageWrong
+
+    if bool(requests) == everything:
+        raise UsageWrong("either ids of requests, or --all")
+    count = 0
+    with contextlib.nullcontext(sys.stdout.buffer) if out is None else out.open("wb") as file:
+        async for body in _bodies(where, requests):
+            file.write(body + b"\n")
+            count += 1
+        file.flush()
+    if out is not None:
+        remark(f"mesh: {count} events in {out}")
+
+
+async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
+    """Yield the stored events of the requests; of all of them when none is named."""
+    from mesh.bus.log import JetStreamLog
+    from mesh.bus.streams import audit_consumer
+    from mesh.cli.reading import bounds, request_bodies
+
+    async with await where.connect("viewer", "operator") as bus:
+        for request in requests or ():
+            for body in await request_bodies(bus, request):
+                yield body
+        if not requests and (await bounds(bus, "LOG"))[1]:
+            async for stored in JetStreamLog(bus).follow(audit_consumer(bus.name), tail=False):
+                yield stored.body
+
+
+@app.command("verify")
+@on_the_bus
+async def verify(
+    where: Where,
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID|FILE]", help="A request or a file; the whole log if left out."),
+    ] = None,
+) -> None:
+    """Check the hash chains; exit status 1 where one is broken."""
+    from mesh.cli.chains import Chains
+    from mesh.cli.reading import bodies_of
+
+    chains = Chains()
+    if source is None:
+        async for body in _bodies(where, None):
+            chains.take(body)
+    else:
+        for bodies in (await bodies_of(where, source)).values():
+            for body in bodies:
+                chains.take(body)
+    for request, broken in chains.breaks:
+        say(f"{request} event {broken.n}: {broken.what}")
+    say(f"{chains.requests} requests, {chains.events} events: {len(chains.breaks)} breaks")
+    if chains.breaks:
+        raise typer.Exit(Exit.FAILED)

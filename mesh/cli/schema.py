@@ -1,0 +1,28 @@
+"""`mesh schema export`: the wire contract for programs in other languages."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mesh.cli.output import say
+
+app = typer.Typer(help="The schemas of the wire contract.", no_args_is_help=True)
+
+
+@app.callback()
+def schema() -> None:
+    """The schemas of the wire contract."""
+
+
+@app.command("export")
+def export(
+    out: Annotated[Path, typer.Option("--out", help="The directory to write them to.")] = Path("schema"),
+) -> None:
+    """Write the JSON Schema and the AsyncAPI document, generated from the types that the code uses."""
+    from protocol import schema as contract
+
+    out.mkdir(parents=True, exist_ok=True)
+    contract.write(out)
+    for name in sorted(contract.documents()):
+        say(str(out / name))

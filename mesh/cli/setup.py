@@ -1,0 +1,102 @@
+"""`mesh setup`: keys and the server's accounts as files, streams and documents on the bus. Idempotent."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.options import Where, on_the_bus
+from mesh.cli.output import remark, say
+
+if TYPE_CHECKING:
+    from mesh.fleet import FleetFile
+    from mesh.settings import Access
+
+
+@on_the_bus
+async def setup(
+    where: Where,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write keys/ and accounts.conf for the server here.", show_default=False),
+    ] = None,
+    file: Annotated[Path, typer.Option("--file", help="The fleet file, or its directory.")] = Path(
+        "mesh.toml"
+    ),
+) -> None:
+    """Bring files and bus to the fleet file.
+
+    With --out it makes the keys that lack and writes the server's accounts; that needs no bus. It then
+    brings a bus that is named (NATS_URL, --url, --context) to the fleet file, as the admin: streams,
+    consumers, the fleet document, the policies. A second time it changes nothing.
+    """
+    from mesh.fleet import load_fleet
+
+    fleet = load_fleet(file)
+    if out is not None:
+        _write(fleet, out, dry_run)
+        if where.named_url() is None:
+            remark("mesh: no bus is named, so that nothing was applied to one")
+            return
+    await _apply(where, fleet, out, dry_run)
+
+
+def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> None:
+    from mesh.bus.keys import seed_file
+    from mesh.bus.roles import names
+    from mesh.setup import ACCOUNTS, KEYS, prepare
+
+    lacking = [
+        name
+        for name in names(fleet.fleet)
+        if name not in fleet.given_keys and not seed_file(out / KEYS, name).exists()
+    ]
+    accounts = out / ACCOUNTS
+    before = accounts.read_text() if accounts.exists() else None
+    if not dry_run:
+        out.mkdir(parents=True, exist_ok=True)
+        prepare(fleet, out)
+    for name in lacking:
+        say(f"create {seed_file(out / KEYS, name)}")
+    if (lacking or before is None) if dry_run else accounts.read_text() != before:
+        say(f"write {accounts}")
+
+
+async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool) -> None:
+    from mesh.bus.connection import connect
+    from mesh.errors import AuthenticationFailed, Unreachable
+    from mesh.setup import apply
+
+    access = _admin(where, out)
+    try:
+        bus = await connect(access.url, name=access.name, seed=access.seed)
+    except (Unreachable, AuthenticationFailed) as failed:
+        if out is None:
+            raise
+        remark(f"mesh: nothing was applied to the bus at {access.url}: {failed}")
+        return
+    async with bus:
+        changes = await apply(bus, fleet, dry_run=dry_run)
+    for change in changes:
+        say(f"{change.action} {change.what}")
+        for line in change.detail:
+            say(f"  {line}")
+    if not changes:
+        say(f"the bus at {access.url} is as {fleet.name} wants it")
+
+
+def _admin(where: Where, out: Path | None) -> "Access":
+    """Return how to get on the bus as the admin, whose key may be the one that was just written."""
+    from mesh.bus.keys import seed_file
+    from mesh.bus.roles import ADMIN
+    from mesh.settings import DEFAULT_URL, Access, NoCredentials
+    from mesh.setup import KEYS
+
+    try:
+        return where.access("admin")
+    except NoCredentials:
+        if out is None:
+            raise
+    made = seed_file(out / KEYS, ADMIN)
+    return Access(where.named_url() or DEFAULT_URL, ADMIN, made)

@@ -1,0 +1,428 @@
+"""docs/protocol.md says what the code does: every example is read by it, every table is compared with it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+import jsonschema  # type: ignore[import-untyped]  # it ships none
+import msgspec
+import pytest
+
+from mesh import notices
+from mesh.agent.card import Card
+from mesh.agent.definition import Agent
+from mesh.agent.micro import Presence
+from mesh.agent.runtime import HEARTBEAT_S
+from mesh.bus import roles, streams
+from mesh.bus.connection import Bus
+from mesh.client import POLL_S
+from mesh.guard.service import AHEAD_MS, OVERTAKEN_S
+from protocol import chain, codec, ids
+from protocol.events import AnyEvent, Event, Past, Work, type_of
+from protocol.fleet import Fleet
+from protocol.handoff import Handoff
+from protocol.messages import HANDOFF_MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
+from protocol.policy import Policy
+from protocol.refusals import Rule
+from protocol.rules import RULES_FOR
+from protocol.schema import json_schema
+from protocol.world import Grounds
+from tests.docs.pages import DOCS, Block, blocks, codes, section, table
+from tests.servers import ROOT
+
+PAGE = (DOCS / "protocol.md").read_text()
+EXAMPLES = [block for block in blocks(PAGE) if block.language == "json"]
+SCHEMA = json_schema()
+CHAIN = section(PAGE, "10. The hash chain")
+
+
+# --- the examples -----------------------------------------------------------------------------------
+
+
+def _move(text: bytes) -> Move:
+    wrapped = b'{"kind":"move","turn":"t","round":0,"move":%s}' % text
+    proposal = codec.parse_proposal(wrapped)
+    assert isinstance(proposal, MoveProposed)
+    return proposal.move
+
+
+def _reader(kind: type[Any]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+READERS: Mapping[str, Callable[[bytes], Any]] = {
+    "submit": codec.parse_submit,
+    "proposal": codec.parse_proposal,
+    "move": _move,
+    "control": codec.parse_control,
+    "event": codec.decode_event,
+    "stored": codec.decode_event,
+    "work": _reader(Work),
+    "notice": _reader(notices.Notice),
+    "ended": _reader(notices.Ended),
+    "dead-letter": _reader(notices.DeadLetter),
+    "card": _reader(Card),
+    "fleet": _reader(Fleet),
+    "policy": _reader(Policy),
+}
+SCHEMAS = {
+    "submit": "Submit",
+    "proposal": "Proposal",
+    "move": "Move",
+    "control": "Control",
+    "event": "Event",
+    "stored": "Event",
+    "work": "Work",
+    "fleet": "Fleet",
+    "policy": "Policy",
+}
+SERVERS_OWN = {
+    "puback": {"stream", "seq", "error"},
+    "pull": {"batch", "expires"},
+    "batch": {"seq", "batch", "next_by_subj"},
+}
+"""What nats-server reads or writes: fields that an example may have."""
+
+
+def _spread(value: Any) -> Any:
+    """Return a value with every field of every struct in it, those at their default included."""
+    if isinstance(value, msgspec.Struct):
+        named = {name: _spread(getattr(value, name)) for name in value.__struct_fields__}
+        config = value.__struct_config__
+        return named | ({str(config.tag_field): config.tag} if config.tag_field else {})
+    if isinstance(value, dict):
+        return {key: _spread(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_spread(item) for item in value]
+    return value
+
+
+def _lost(example: Any, read: Any, path: str = "$") -> list[str]:
+    """Return where an example says something that its reader did not take in."""
+    if isinstance(example, dict) and isinstance(read, dict):
+        unknown = [f"{path}.{key}" for key in example if key not in read]
+        known = (key for key in example if key in read)
+        return unknown + [lost for key in known for lost in _lost(example[key], read[key], f"{path}.{key}")]
+    if isinstance(example, list) and isinstance(read, list) and len(example) == len(read):
+        pairs = enumerate(zip(example, read, strict=True))
+        return [lost for index, pair in pairs for lost in _lost(*pair, f"{path}[{index}]")]
+    return [] if example == read else [path]
+
+
+def _named(block: Block) -> str:
+    return f"{block.kind or 'unnamed'}-line-{block.line}"
+
+
+@pytest.mark.parametrize("block", [block for block in EXAMPLES if block.kind in READERS], ids=_named)
+def test_an_example_is_read_by_the_code_and_nothing_in_it_is_lost(block: Block) -> None:
+    read = READERS[block.kind](block.text.encode())
+    assert _lost(json.loads(block.text), _spread(read)) == []
+
+
+@pytest.mark.parametrize("block", [block for block in EXAMPLES if block.kind in SCHEMAS], ids=_named)
+def test_an_example_is_valid_by_the_published_schema(block: Block) -> None:
+    schema = {"$ref": f"#/$defs/{SCHEMAS[block.kind]}", "$defs": SCHEMA["$defs"]}
+    jsonschema.Draft202012Validator(schema).validate(json.loads(block.text))
+
+
+@pytest.mark.parametrize("block", [block for block in EXAMPLES if block.kind in SERVERS_OWN], ids=_named)
+def test_an_example_for_the_server_has_no_field_of_ours(block: Block) -> None:
+    assert set(json.loads(block.text)) <= SERVERS_OWN[block.kind]
+
+
+@pytest.mark.parametrize("verb", ["ping", "info", "stats"])
+def test_the_answers_to_discovery_have_the_fields_that_the_runtime_answers_with(verb: str) -> None:
+    async def handler(turn: Any) -> Any:
+        raise NotImplementedError
+
+    presence = Presence(cast(Bus, None), Agent(name="records", handler=handler, version="1.2"), "i1")
+    shown = json.loads(next(block.text for block in EXAMPLES if block.kind == verb))
+    answered = getattr(presence, f"_{verb}")()
+    assert set(shown) == set(answered)
+    assert (shown["type"], shown["version"]) == (answered["type"], answered["version"])
+    for one, other in zip(shown.get("endpoints", ()), answered.get("endpoints", ()), strict=True):
+        assert set(one) == set(other)
+
+
+def test_every_example_says_what_it_is() -> None:
+    known = {*READERS, *SERVERS_OWN, "ping", "info", "stats", "canonical"}
+    assert [_named(block) for block in EXAMPLES if block.kind not in known] == []
+
+
+def test_there_is_an_example_of_every_message_that_somebody_else_has_to_write() -> None:
+    def tags(kind: str) -> set[str]:
+        field = {"proposal": "kind", "control": "kind", "move": "move"}[kind]
+        return {json.loads(block.text)[field] for block in EXAMPLES if block.kind == kind}
+
+    assert tags("proposal") == {kind.__struct_config__.tag for kind in Proposal.__args__}
+    assert tags("control") == {kind.__struct_config__.tag for kind in Control.__args__}
+    assert tags("move") == set(HANDOFF_MOVES)
+
+
+# --- the tables -------------------------------------------------------------------------------------
+
+
+def _fields(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(kind)]
+
+
+def _first_column(rows: list[list[str]]) -> list[str]:
+    return [name for row in rows for name in codes(row[0])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "heading", "first"),
+    [
+        pytest.param(Submit, "Submit", "text", id="submit"),
+        pytest.param(Work, "A round", "turn", id="work"),
+        pytest.param(Handoff, "A round", "move", id="handoff"),
+        pytest.param(Policy, "The policy", "name", id="policy"),
+    ],
+)
+def test_a_table_of_fields_names_every_field_and_no_other(
+    kind: type[msgspec.Struct], heading: str, first: str
+) -> None:
+    listed = _first_column(table(section(PAGE, heading), first))
+    assert sorted(listed) == sorted(_fields(kind))
+
+
+def test_the_policy_table_has_the_defaults() -> None:
+    for row in table(section(PAGE, "The policy"), "name"):
+        shown = row[1].replace(",", "").replace("`", "").split()
+        for name, value in zip(codes(row[0]), shown, strict=True):
+            default = getattr(Policy(), name)
+            assert value == (
+                "none" if default is None else f"{default:g}" if type(default) is float else str(default)
+            )
+
+
+def test_the_fields_of_what_an_agent_is_told_of_earlier_rounds_are_named() -> None:
+    said = section(PAGE, "A round")
+    assert {name for name in _fields(Past) if f"`{name}`" not in said and f'"{name}"' not in said} == {"step"}
+
+
+def test_the_fields_of_failures_and_doubts_are_named() -> None:
+    said = section(PAGE, "A turn that broke") + section(PAGE, "An effect in doubt")
+    assert [name for name in (*_fields(Failure), *_fields(Doubt)) if f"`{name}`" not in said] == []
+
+
+@pytest.mark.parametrize("move", Move.__args__[:-1], ids=lambda kind: str(kind.__struct_config__.tag))
+def test_each_field_of_each_move_is_explained_where_the_move_is(move: type[msgspec.Struct]) -> None:
+    said = section(PAGE, "The moves")
+    begin = said.index(f"**{move.__struct_config__.tag}**")
+    end = said.find("\n**", begin)
+    part = said[begin : end if end > 0 else None]
+    assert [name for name in _fields(move) if f"`{name}`" not in part and f'"{name}"' not in part] == []
+
+
+def test_the_rules_stand_in_the_order_in_which_they_are_tried() -> None:
+    rows = table(section(PAGE, "The rules"), "known_policy")
+    assert _first_column(rows) == [str(rule) for rule in Rule]
+
+
+def test_the_rules_that_meet_other_moves_are_those_that_the_page_says() -> None:
+    said = section(PAGE, "The rules").split("a submit meets")[0]
+    listed = codes(said.split("`fail` meet", 1)[1])
+    others = [str(rule) for kind, rules in RULES_FOR.items() if len(rules) < len(Rule) - 1 for rule in rules]
+    assert set(listed) == set(others)
+
+
+def test_the_events_table_has_every_event_with_its_payload() -> None:
+    shown: dict[str, tuple[set[str], set[str]]] = {}
+    for row in table(section(PAGE, "9. The events"), "request.opened"):
+        optional = {name for part in re.findall(r"\[([^\]]*)\]", row[2]) for name in codes(part)}
+        for type_ in codes(row[0]):
+            shown[type_] = (set(codes(row[2])) - optional, optional)
+    made = {}
+    for kind in AnyEvent.__args__:
+        own = [each for each in msgspec.structs.fields(kind) if each.name not in Event.__struct_fields__]
+        made[type_of(kind)] = (
+            {each.name for each in own if each.required},
+            {each.name for each in own if not each.required},
+        )
+    assert shown == made
+
+
+def test_the_envelope_and_the_grounds_are_named_in_full() -> None:
+    rows = table(section(PAGE, "9. The events"), "type")
+    assert set(_first_column(rows)) == {"type", *Event.__struct_fields__}
+    said = section(PAGE, "9. The events")
+    assert [name for name in _fields(Grounds) if f"`{name}`" not in said] == []
+
+
+def test_the_types_that_open_a_round_are_those_that_carry_work_for_an_agent() -> None:
+    rows = table(section(PAGE, "A round"), "request.opened")
+    with_work = {type_of(kind) for kind in AnyEvent.__args__ if "work" in kind.__struct_fields__}
+    assert set(_first_column(rows)) == with_work - {"escalation.raised"}
+
+
+def test_a_role_may_publish_what_the_page_says_and_nothing_else() -> None:
+    rows = {row[0].strip("*"): row for row in table_of_roles()}
+    for role in (roles.Role.CLIENT, roles.Role.AGENT):
+        granted = roles.grants(role, "somebody")
+        assert granted.publish is not None
+        assert {name.replace("{me}", "somebody") for name in codes(rows[role][1])} == set(granted.publish)
+    viewer = roles.grants(roles.Role.VIEWER, "somebody").publish or ()
+    listed = codes(rows["viewer"][1])
+    readable = [name for name in listed if name.isalpha()]
+    expanded = {
+        name.replace("<S>", stream).replace("{me}", "somebody")
+        for name in listed
+        if not name.isalpha()
+        for stream in (readable if "<S>" in name else [""])
+    }
+    assert expanded == set(viewer)
+    operator = set(roles.grants(roles.Role.OPERATOR, "somebody").publish or ())
+    more = {name.replace("{me}", "somebody") for name in codes(rows["operator"][1])}
+    assert more | set(viewer) == operator
+
+
+def table_of_roles() -> list[list[str]]:
+    said = section(PAGE, "Who may do what")
+    lines = [line for line in said.splitlines() if line.startswith("| **")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_every_code_that_a_notice_can_have_is_listed() -> None:
+    sources = [*ROOT.glob("protocol/*.py"), *ROOT.glob("mesh/guard/*.py")]
+    raised = {
+        code for source in sources for code in re.findall(r'Objection\(\s*"([a-z_.]+)"', source.read_text())
+    }
+    rows = table(section(PAGE, "14. Codes"), "unusable_id")
+    assert set(_first_column(rows)) == raised | {"protocol.malformed", "unknown_request"}
+
+
+# --- the numbers ------------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_an_agents_lease_are_those_of_the_code() -> None:
+    lease, pull = streams.INBOX_ACK_WAIT_S, streams.INBOX_PULL_S
+    assert f"| {lease:g} s, every {HEARTBEAT_S:g} s, {pull:g} s |" in PAGE
+    assert f"**{pull:g} s, less than the lease of {lease:g} s**" in PAGE
+    pulls = [json.loads(block.text) for block in EXAMPLES if block.kind == "pull"]
+    assert [each["expires"] for each in pulls] == [int(pull * streams.NS)]
+
+
+def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
+    config = streams.stream_table(Fleet(name="t", entry=ids.AgentName("a")))
+    assert config["PROP"]["max_msg_size"] == config["CTL"]["max_msg_size"] == 256 * streams.KIB
+    assert config["PROP"]["max_bytes"] == streams.GIB
+    assert config["CARDS"]["max_msg_size"] == 64 * streams.KIB
+    assert (config["DEAD"]["max_msg_size"], config["DEAD"]["max_msgs_per_subject"]) == (
+        512 * streams.KIB,
+        1000,
+    )
+    assert notices.MAX_DATA_BYTES == 256 * streams.KIB
+    assert config["PROP"]["duplicate_window"] == streams.NS // 10
+    assert f"tried for {OVERTAKEN_S:g} s" in PAGE
+    assert f"may be {AHEAD_MS // 60_000} minutes ahead" in PAGE
+    assert f"every {POLL_S:g} s" in PAGE
+    assert codec.DEEPEST == 64
+    assert codec.LONGEST_S == 10 * 366 * 86_400
+
+
+# --- the chain --------------------------------------------------------------------------------------
+# The algorithm as the page tells it, with nothing but the standard library.
+
+
+def _names_after(label: str) -> set[str]:
+    return set(codes(CHAIN.split(f"*{label}*", 1)[1].split("\n", 1)[0].split(". ", 1)[0]))
+
+
+COMMITTED = _names_after("Committed fields")
+PLAIN = _names_after("Plain fields")
+
+
+def _canonical(value: Any) -> str:
+    match value:
+        case dict():
+            members = sorted(value.items(), key=lambda item: item[0].encode())
+            return "{" + ",".join(f"{_canonical(key)}:{_canonical(item)}" for key, item in members) + "}"
+        case list():
+            return "[" + ",".join(_canonical(item) for item in value) + "]"
+        case float():
+            return _double(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _double(value: float) -> str:
+    digits, _, exponent = repr(value).partition("e")
+    if not exponent:
+        return digits
+    if int(exponent) == -5:
+        return format(Decimal(repr(value)), "f")
+    return f"{digits}e{int(exponent)}"
+
+
+def _field_salt(salt: str, path: str) -> bytes:
+    return hashlib.sha256(salt.encode() + b"\x1f" + path.encode()).digest()
+
+
+def _commitment(salt: str, path: str, value: Any) -> str:
+    return hashlib.sha256(_field_salt(salt, path) + b"\x1f" + _canonical(value).encode()).hexdigest()
+
+
+def _form(node: Any, salt: str, path: str = "") -> Any:
+    if isinstance(node, list):
+        return [_form(item, salt, f"{path}.{index}") for index, item in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: _commitment(salt, f"{path}.{key}", item)
+        if key in COMMITTED
+        else item
+        if key in PLAIN
+        else _form(item, salt, f"{path}.{key}")
+        for key, item in node.items()
+    }
+
+
+def _digest(body: bytes) -> str:
+    event = json.loads(body)
+    return hashlib.sha256(_canonical(_form(event, event["salt"])).encode()).hexdigest()
+
+
+GOLDEN = sorted((ROOT / "tests" / "golden").glob("events/v*/*.json"))
+
+
+def test_the_committed_and_the_plain_fields_are_those_of_the_code() -> None:
+    assert COMMITTED == chain.COMMITTED
+    assert PLAIN == chain._PLAIN
+
+
+@pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
+def test_the_algorithm_as_told_gives_the_digest_that_the_code_gives(file: Any) -> None:
+    body = file.read_bytes()
+    assert _digest(body) == chain.digest(body)
+
+
+def test_the_algorithm_as_told_holds_for_odd_values() -> None:
+    odd: dict[str, Any] = {
+        "salt": "ab",
+        "x": [1.0, 1e16, 1.5e-6, 0.00001, 1e-7, 123456.789, -0.0, 5e-324, 1 << 80, True, None],
+    }
+    odd.update(
+        {"é": '\u2028/"\\\b\f\n\r\t\x01\x7f', "\U0001f600": {}, "￿": [], "value": {"b": [1.0], "a": {}}}
+    )
+    odd["y"] = [[{"text": 1}], "text", {"grounds": {"text": "t"}}]
+    body = json.dumps(odd).encode()
+    assert _digest(body) == chain.digest(body)
+
+
+def test_the_worked_example_is_right() -> None:
+    first, second = [block.text.encode() for block in EXAMPLES if block.kind == "stored"]
+    assert chain.breaks([first, second]) == []
+    assert f"and its digest `{chain.digest(first)}`" in CHAIN
+    assert f"The second's digest is `{chain.digest(second)}`" in CHAIN
+    event = json.loads(first)
+    shown = next(block.text for block in EXAMPLES if block.kind == "canonical")
+    assert shown == _canonical(_form(event, event["salt"]))
+    for path, value, salt, commitment in (
+        [codes(cell)[0] for cell in row] for row in table(CHAIN, ".work.handoff.summary")
+    ):
+        assert salt == _field_salt(event["salt"], path).hex()
+        assert commitment == _commitment(event["salt"], path, json.loads(value))
+        assert commitment in shown
