@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 import structlog
@@ -26,11 +26,15 @@ from protocol.ids import AgentName, RequestId, request_id
 from protocol.messages import Cancel, Control, Reply, Submit
 
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 POLL_S = 1.0
 """How long a caller without a note waits before it looks by itself."""
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_REMEMBERED = 10_000
+"""Submits and rejections that a client remembers; the oldest are forgotten first."""
 _NOTICES = msgspec.json.Decoder(Notice)
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class SubmitRejected(MeshError):
@@ -93,7 +97,10 @@ class Client:
         self._bus = bus
         self.name = AgentName(name)
         self._wakes: dict[str, set[asyncio.Event]] = {}
-        self._rejections: dict[str, SubmitRejected] = {}
+        self._submitted: dict[str, set[str]] = {}
+        """By request: digests of what this client itself has submitted under that id."""
+        self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
+        """By request: what the guard could not take up, with the digest of its bytes."""
 
     @classmethod
     async def connect(cls, url: str, *, name: str, seed: str | None = None, wait: bool = False) -> Self:
@@ -157,7 +164,9 @@ class Client:
             conversation=conversation,
         )
         chosen = request or self.new_id()
-        await self._store(subjects.prop(self.name, chosen), codec.encode(submit))
+        body = codec.encode(submit)
+        _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
+        await self._store(subjects.prop(self.name, chosen), body)
         return chosen
 
     async def _store(self, subject: str, body: bytes) -> None:
@@ -214,6 +223,7 @@ class Client:
                 while True:
                     wake.clear()
                     event = await self._look(request)
+                    self._raise_if_rejected(request, answered=event is not None)
                     if isinstance(event, events.Ended):
                         return Outcome(request, events.type_of(event).partition(".")[2], event)
                     if isinstance(event, events.TurnSuspended) and on_question and event.id not in answered:
@@ -221,13 +231,23 @@ class Client:
                         question = _question(event)
                         await self.reply(question, await on_question(question))
                         continue
-                    if event is None and request in self._rejections:
-                        raise self._rejections[request]
                     await _either(wake, POLL_S)
         finally:
             self._wakes[request].discard(wake)
             if not self._wakes[request]:
                 del self._wakes[request]
+
+    def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
+        """Raise what the guard said of this client's own submit.
+
+        A notice names the bytes that it is about: another's submit under the same id, or a control
+        message that came to nothing, says nothing about ours. Of a request that was submitted
+        elsewhere, a notice is believed as long as nothing else is known.
+        """
+        own = self._submitted.get(request)
+        for digest, rejected in self._rejections.get(request, ()):
+            if (own is None and not answered) or (own is not None and digest in own):
+                raise rejected
 
     async def _look(self, request: RequestId) -> events.AnyEvent | None:
         try:
@@ -246,16 +266,21 @@ class Client:
     def _on_notice(self, data: bytes) -> None:
         try:
             notice = _NOTICES.decode(data)
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             return  # another client's reply subject can put anything here: a note is only ever a hint
         if notice.error is not None:
             _log.warning("notice", request=notice.request, code=notice.error.code, detail=notice.error.detail)
-            if len(self._rejections) >= 1000:
-                self._rejections.pop(next(iter(self._rejections)))
             rejected = SubmitRejected(notice.request, notice.error.code, notice.error.detail)
-            self._rejections[notice.request] = rejected
+            _remember(self._rejections, notice.request, []).append((notice.digest, rejected))
             for wake in self._wakes.get(notice.request, ()):
                 wake.set()
+
+
+def _remember(known: dict[str, T], request: str, empty: T) -> T:
+    """Return what is known of a request, `empty` and kept from now on if nothing is."""
+    if request not in known and len(known) >= _REMEMBERED:
+        known.pop(next(iter(known)))
+    return known.setdefault(request, empty)
 
 
 async def _either(wake: asyncio.Event, timeout_s: float) -> None:

@@ -15,6 +15,10 @@ from protocol.subjects import dead, note
 
 MAX_DATA_BYTES = 256 * 1024
 """Bytes of the original that a dead letter keeps: as much as a proposal may have."""
+MAX_HEADER_CHARS = 8 * 1024
+"""Characters of its headers; JSON may make six of one, and all of it has to fit."""
+MAX_DETAIL_CHARS = 512
+"""Characters of a reason: one that names what a sender wrote must not grow with it."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,6 +42,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: str = ""
     """The original bytes, base64."""
     truncated: bool = False
+    """Whether some of the data or of the headers was too much to keep."""
 
     @property
     def original(self) -> bytes:
@@ -66,6 +71,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: str
     error: NoticeError | None = None
     ended: Ended | None = None
+    digest: str = ""
+    """With `error`: SHA-256 (hex) of the bytes that it is about."""
 
 
 def dead_letter(
@@ -80,17 +87,30 @@ def dead_letter(
     **known: Any,
 ) -> DeadLetter:
     """Return the dead letter for `data`, its beginning where it is too long to keep."""
+    given = headers or {}
+    kept = _first(given)
     return DeadLetter(
         at=at,
         by=by,
         code=code,
-        detail=detail,
+        detail=detail[:MAX_DETAIL_CHARS],
         subject=subject,
-        headers=dict(headers or {}),
+        headers=kept,
         data=base64.b64encode(data[:MAX_DATA_BYTES]).decode(),
-        truncated=len(data) > MAX_DATA_BYTES,
+        truncated=len(data) > MAX_DATA_BYTES or kept != given,
         **known,
     )
+
+
+def _first(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return as many headers, from the first on, as there is room for."""
+    kept, room = {}, MAX_HEADER_CHARS
+    for name, value in headers.items():
+        room -= len(name) + len(value)
+        if room < 0:
+            break
+        kept[name] = value
+    return kept
 
 
 def dead_subject(by: str) -> str:

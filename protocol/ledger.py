@@ -198,14 +198,17 @@ class Ledger:
 
     def spent_after(self, turn: Turn, report: Report) -> Usage:
         """Return what the request has spent once `turn` is settled by its newest report."""
+        if turn.report is NO_REPORT:
+            return budget.plus(self.spent, report.usage)
         return budget.plus(self.spent, budget.minus(report.usage, turn.report.usage))
 
     # --- folding ----------------------------------------------------------------------------------
 
     def apply(self, event: AnyEvent, body: bytes = b"") -> None:
         """Take in the next event; `body` is its stored bytes, which the chain is computed over."""
-        _APPLY[type(event)](self, event)
-        key = (event.cause, events.type_of(event))
+        kind = type(event)
+        _APPLY[kind](self, event)
+        key = (event.cause, _NAMES[kind])
         self.causes[key] = self.causes.get(key, 0) + 1
         if self.deferred:
             self._forget_decided(event)
@@ -281,7 +284,9 @@ class Ledger:
 
     def _frame(self, handoff: Handoff, ceiling: Budget) -> Frame:
         own = handoff.constraints
-        carried = tuple(sorted({*own.must_carry, *self.stash.must_carry}))
+        carried: tuple[str, ...] = ()
+        if own.must_carry or self.stash.must_carry:
+            carried = tuple(sorted({*own.must_carry, *self.stash.must_carry}))
         return Frame(
             agent=handoff.to_agent,
             giver=handoff.from_agent,
@@ -295,7 +300,8 @@ class Ledger:
         )
 
     def _ceiling(self, handoff: Handoff) -> Budget:
-        return budget.ceiling(handoff.constraints.budget or budget.UNLIMITED, self.spent)
+        granted = handoff.constraints.budget
+        return budget.UNLIMITED if granted is None else budget.ceiling(granted, self.spent)
 
     def _on_opened(self, event: events.RequestOpened) -> None:
         self.request, self.client, self.status = event.request, event.client, "open"
@@ -447,6 +453,7 @@ _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.RequestExpired: Ledger._on_expired,
     events.RequestCancelled: Ledger._on_cancelled,
 }
+_NAMES = {kind: events.type_of(kind) for kind in _APPLY}
 
 
 def fold(happened: Iterable[AnyEvent]) -> Ledger:

@@ -238,6 +238,7 @@ NOTICE: Json = {
             "properties": {"why": _TEXT, "turn": _TEXT, "round": _COUNT},
             "required": ["why"],
         },
+        "digest": {"type": "string", "description": "With `error`: SHA-256 of the bytes it is about."},
     },
     "required": ["request"],
     "oneOf": [{"required": ["error"]}, {"required": ["ended"]}],

@@ -7,9 +7,10 @@ the first. While the code runs, the lease is extended every `HEARTBEAT_S`.
 
 import asyncio
 import contextlib
+import re
 import secrets
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -31,7 +32,8 @@ from mesh.notices import Notice
 from protocol import codec, subjects
 from protocol.events import Work, type_of
 from protocol.fleet import Fleet
-from protocol.messages import Failure, Move, MoveProposed, Proposal, TurnFailed
+from protocol.ids import TurnId
+from protocol.messages import Failure, Move, MoveProposed, Proposal, Report, TurnFailed
 
 _log = structlog.get_logger(__name__)
 
@@ -39,11 +41,26 @@ HEARTBEAT_S = 2.0
 """A third of the inbox's lease, so that one lost heartbeat costs nothing."""
 STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 LATER_S = 5.0
+AGAIN_S = 1.0
 REFRESH_S = 30.0
+UNKNOWN_S = 3600.0
+"""How long an event of a newer version waits for a newer instance; a roll-out takes less."""
 FRESH_S = 1.0
 """A delivery this young cannot have been ended by a guard without a notice that is on its way."""
+MESSAGE_CHARS = 512
 _STORED_TOO_LARGE = 10054  # JetStream: message size exceeds maximum allowed
 _NOTICES = msgspec.json.Decoder(Notice)
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+_UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""What encoding a handler's move may raise, and reading it as the guard will."""
+
+
+class _Running(NamedTuple):
+    """A round whose code runs."""
+
+    request: str
+    code: asyncio.Future[Any]
 
 
 class Runtime:
@@ -56,13 +73,18 @@ class Runtime:
         self.instance = secrets.token_hex(8)
         self._presence = Presence(bus, agent, self.instance)
         self._fleet = Fleet(name="", entry=agent.name)  # type: ignore[arg-type]
-        self._running: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._running: dict[tuple[str, int], _Running] = {}
+        self._over: set[str] = set()
+        """Running turns that a guard ended."""
+        self._checks: set[asyncio.Task[None]] = set()
         self._puller: Puller | None = None
 
     async def run(self) -> None:
         """Announce the agent, then take turns until cancelled. Raises Denied for wrong credentials."""
         name = self._agent.name
-        await self._read_fleet()
+        while not await self._read_fleet():  # what a turn may do is in there: without it, none begins
+            _log.warning("fleet_missing", hint="run `mesh setup`")
+            await asyncio.sleep(AGAIN_S)
         await self._bus.subscribe(f"mesh.note.{name}.*", self._on_note)
         await publish_card(self._bus, card_of(self._agent, self.instance, self._model))
         await self._presence.announce()
@@ -82,10 +104,17 @@ class Runtime:
                 with contextlib.suppress(BusError):
                     await self._read_fleet()
 
-    async def _read_fleet(self) -> None:
+    async def _read_fleet(self) -> bool:
+        """Take over the fleet as it is now. False if there is none to read; then the last one holds."""
         found = await self._bus.request(f"{GET}CONF.{subjects.FLEET}")
-        if found.status != 404:
+        if found.status:
+            return False
+        try:
             self._fleet = msgspec.json.decode(found.data, type=Fleet)
+        except _UNREADABLE:
+            _log.error("conf_unreadable", entry=subjects.FLEET)
+            return False
+        return True
 
     async def drain(self, grace_s: float) -> None:
         """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
@@ -95,6 +124,8 @@ class Runtime:
             async with asyncio.timeout(grace_s):
                 await self._puller.drain()
         await self._puller.close()
+        with contextlib.suppress(BusError):
+            await self._bus.settle()  # what was given back has left before the connection does
         _log.info("agent_drained", agent=self._agent.name, handled=self._presence.handled)
 
     # --- one delivery -----------------------------------------------------------------------------
@@ -103,8 +134,11 @@ class Runtime:
         try:
             event = codec.decode_event(message.data)
         except UnknownEvent as error:
-            _log.error("event_unknown", type=error.type, version=error.version)
-            message.nak(LATER_S)  # a newer instance of this agent may know it
+            _log.error("event_unknown", code=error.code, subject=message.subject)
+            if time.time() - message.stored_us / 1e6 < UNKNOWN_S:
+                message.nak(LATER_S)  # a newer instance of this agent may know it
+            else:
+                await self._bury(message, error)
             return
         except Malformed as error:
             await self._bury(message, error)
@@ -122,8 +156,12 @@ class Runtime:
         """Say whether a guard ended the turn; only a delivery that has waited is worth asking about."""
         if message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S:
             return False
-        step = subjects.step(self._agent.name, request, work.turn, "end")
-        return (await self._bus.request(f"{GET}STEPS.{step}")).status != 404
+        return await self._was_ended(request, work.turn)
+
+    async def _was_ended(self, request: str, turn: str) -> bool:
+        """Say whether a guard ended a turn, by the step that only guards can write."""
+        step = subjects.step(self._agent.name, request, turn, "end")
+        return not (await self._bus.request(f"{GET}STEPS.{step}")).status
 
     async def _work(self, message: Message, request: str, work: Work) -> None:
         """Run one round and store what it proposes; acknowledge only then."""
@@ -136,7 +174,7 @@ class Runtime:
                 return
             proposal = await self._propose(request, work)
             if proposal is not None:
-                await self._store(request, proposal, message.headers.get("traceparent"))
+                await self._store(request, sound(proposal), message.headers.get("traceparent", ""))
             message.ack()
         except asyncio.CancelledError:
             message.nak()  # draining: somebody else takes it
@@ -155,33 +193,38 @@ class Runtime:
         """Return what the agent's code asks for; None if the turn was ended while it ran."""
         turn = Turn(request, work, self._fleet)
         running = asyncio.ensure_future(self._agent(turn))
-        self._running[work.turn, work.round] = running
+        self._running[work.turn, work.round] = _Running(request, running)
         try:
             move = await running
             if not isinstance(move, Move):
                 raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
         except asyncio.CancelledError:
-            if running.cancelled() and not _is_cancelling():
+            if _is_cancelling():
+                running.cancel()
+                raise
+            if work.turn in self._over:
                 _log.info("turn_superseded")
                 return None
-            running.cancel()
-            raise
+            return self._failed(turn, work, Failure(code="bug", message="the handler cancelled itself"))
         except Superseded:
             return None
         except Exception as error:
-            self._presence.failed += 1
-            failure = failure_of(error)
-            self._presence.last_error = failure.code
-            _log.warning("turn_failed", code=failure.code, exc_info=failure.code == "bug")
-            return TurnFailed(turn=work.turn, round=work.round, error=failure, report=turn.report)
+            return self._failed(turn, work, failure_of(error), exc_info=True)
         finally:
             self._running.pop((work.turn, work.round), None)
+            self._over.discard(work.turn)
         return MoveProposed(turn=work.turn, round=work.round, move=move, report=turn.report)
 
-    async def _store(self, request: str, proposal: Proposal, trace: str | None) -> None:
+    def _failed(self, turn: Turn, work: Work, failure: Failure, *, exc_info: bool = False) -> TurnFailed:
+        self._presence.failed += 1
+        self._presence.last_error = failure.code
+        _log.warning("turn_failed", code=failure.code, exc_info=exc_info and failure.code == "bug")
+        return TurnFailed(turn=work.turn, round=work.round, error=failure, report=turn.report)
+
+    async def _store(self, request: str, proposal: Proposal, trace: str) -> None:
         """Store a proposal, for as long as it takes: the guard knows a second one for the first."""
         subject = subjects.prop(self._agent.name, request)
-        headers = {"traceparent": trace} if trace else None
+        headers = {"traceparent": trace} if _TRACE.fullmatch(trace) else None
         attempt = 0
         while True:
             try:
@@ -231,26 +274,62 @@ class Runtime:
     # --- notes ------------------------------------------------------------------------------------
 
     def _on_note(self, message: Incoming) -> None:
-        """Stop a turn that the guard says is over; a note is a hint, so nothing else hangs on it."""
+        """Look whether a turn is over that a note says is: a note is a hint, which others can forge."""
         if not message.data:
             return
         try:
             notice = _NOTICES.decode(message.data)
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             return
         if notice.error is not None:
             _log.error(
                 "refused_by_guard", request=notice.request, code=notice.error.code, detail=notice.error.detail
             )
         if notice.ended is not None:
-            for (turn, round_), running in tuple(self._running.items()):
-                if turn == notice.ended.turn and round_ <= notice.ended.round:
-                    running.cancel()
+            for (turn, round_), running in self._running.items():
+                if turn == notice.ended.turn:
+                    check = asyncio.create_task(self._stop_if_over(turn, round_, running))
+                    self._checks.add(check)
+                    check.add_done_callback(self._checks.discard)
+
+    async def _stop_if_over(self, turn: str, round_: int, running: "_Running") -> None:
+        with contextlib.suppress(BusError):
+            over = await self._was_ended(running.request, turn)
+            if over and self._running.get((turn, round_)) is running:
+                self._over.add(turn)
+                running.code.cancel()
 
 
 def _is_cancelling() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def sound(proposal: Proposal) -> Proposal:
+    """Return the proposal, or where the guard could not read it, the failure that says so.
+
+    The guard would put it aside as a dead letter, and the turn would wait for its own time to end.
+    """
+    try:
+        codec.parse_proposal(codec.encode(proposal))
+    except _UNSOUND as error:
+        reason = str(error) if isinstance(error, Malformed) else type(error).__name__
+        _log.error("proposal_unsound", turn=proposal.turn, reason=reason)
+        failure = Failure(code="bug", message=f"the handler's move cannot be read: {reason}"[:MESSAGE_CHARS])
+        return TurnFailed(
+            turn=proposal.turn, round=proposal.round, error=failure, report=_readable(proposal.report)
+        )
+    return proposal
+
+
+def _readable(report: Report) -> Report:
+    """Return the report if it can be read by itself, else an empty one."""
+    try:
+        alone = TurnFailed(turn=TurnId("turn"), round=0, error=Failure(code="bug"), report=report)
+        codec.parse_proposal(codec.encode(alone))
+    except _UNSOUND:
+        return Report()
+    return report
 
 
 def _too_large(proposal: Proposal) -> TurnFailed:
@@ -260,4 +339,5 @@ def _too_large(proposal: Proposal) -> TurnFailed:
         message="too large for the bus; pass large things on as artifacts",
         permanent=True,
     )
-    return TurnFailed(turn=proposal.turn, round=proposal.round, error=failure)
+    spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
+    return TurnFailed(turn=proposal.turn, round=proposal.round, error=failure, report=spent)

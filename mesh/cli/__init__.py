@@ -24,38 +24,32 @@ app = typer.Typer(
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_show_locals=False,  # they hold seeds, prompts and facts
+    rich_markup_mode=None,  # drawing the help with rich takes longer than everything else in it
+    pretty_exceptions_enable=False,  # a bug's traceback is a log line like any other, and shows no values
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_FIRST, _DAILY, _RUNNING = "Begin", "Requests", "Running a mesh"
-
-for name, command, panel in (
-    ("demo", demo, _FIRST),
-    ("dev", dev, _FIRST),
-    ("send", send, _DAILY),
-    ("why", why, _DAILY),
-    ("replay", replay, _DAILY),
-    ("setup", setup, _RUNNING),
-    ("doctor", doctor, _RUNNING),
+for name, command in (("demo", demo), ("dev", dev), ("send", send)):
+    app.command(name)(command)
+app.add_typer(request.app, name="request")
+for name, command in (("why", why), ("replay", replay)):
+    app.command(name)(command)
+for name, group in (
+    ("human", human.app),
+    ("log", log.app),
+    ("dead", dead.app),
+    ("agent", agent.app),
+    ("guard", guard.app),
 ):
-    app.command(name, rich_help_panel=panel)(command)
+    app.add_typer(group, name=name)
+for name, command in (("setup", setup), ("doctor", doctor)):
+    app.command(name)(command)
+app.add_typer(schema.app, name="schema")
 app.command(
     "bench",
-    rich_help_panel=_RUNNING,
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(bench)
-for name, group, panel in (
-    ("request", request.app, _DAILY),
-    ("human", human.app, _DAILY),
-    ("log", log.app, _DAILY),
-    ("dead", dead.app, _DAILY),
-    ("agent", agent.app, _RUNNING),
-    ("guard", guard.app, _RUNNING),
-    ("schema", schema.app, _RUNNING),
-):
-    app.add_typer(group, name=name, rich_help_panel=panel)
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
                 member.card.version if member.card else "",
                 member.card.model if member.card else "",
                 "anybody" if member.entry.to is None else ", ".join(member.entry.to),
-                member.entry.description,
+                member.entry.description or (member.card.description if member.card else ""),
             )
             for member in members
         ],

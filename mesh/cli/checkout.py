@@ -84,7 +84,7 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
 
 def data_environment(directory: Path) -> dict[str, str]:
     """Return what keeps the reference fleets' data in `directory`, unless the caller has chosen a place."""
-    own = {"SUPPORT_DB": str(directory / "support.db")}
+    own = {"SUPPORT_DB": str(directory.absolute() / "support.db")}
     return {name: value for name, value in own.items() if name not in os.environ}
 
 

@@ -1,4 +1,4 @@
-"""`mesh demo`: server, guard and the agents of a reference fleet on sample requests; then everything stops."""
+"""`mesh demo`: server, guard and a reference fleet's agents on sample requests; then everything stops."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run everything on this machine on sample requests, show each, sum up, and stop."""
+    """Run everything here on sample requests, sum up, stop."""
     run_quietly(_demo(fleet, requests, as_json))
 
 

@@ -60,7 +60,7 @@ async def _dev(named: list[str], store: Path, port: int | None) -> None:
         port=_free(port),
         anonymous=next(iter(file.clients)),
         restart=True,
-        environment=data_environment(store.absolute()),
+        environment=data_environment(store),
         search=search,
         on_trouble=lambda line: remark(f"mesh: {line}"),
     )

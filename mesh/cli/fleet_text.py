@@ -22,7 +22,7 @@ def with_agent(
     to: Sequence[str] | None,
     clearance: Sequence[str],
 ) -> str:
-    """Return the fleet file's text with one more agent after the others. Raises UsageWrong, FleetFileError."""
+    """Return a fleet file's text with one more agent after the others. Raises UsageWrong, FleetFileError."""
     if not is_name(name):
         raise UsageWrong(f"not an agent's name: {name!r}; 1 to 24 of a-z 0-9 -, and not `human`")
     try:

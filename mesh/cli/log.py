@@ -93,7 +93,7 @@ async def verify(
     where: Where,
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[ID|FILE]", help="A request or a file; the whole log if left out."),
+        typer.Argument(metavar="ID|FILE", help="A request or a file; the whole log if left out."),
     ] = None,
 ) -> None:
     """Check the hash chains; exit status 1 where one is broken."""

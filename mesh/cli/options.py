@@ -98,12 +98,11 @@ def with_where(command: Callable[Concatenate[Where, P], None]) -> Callable[..., 
 def on_the_bus(command: Callable[Concatenate[Where, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Make a coroutine whose first parameter is a `Where` a command."""
 
-    @functools.wraps(command)
-    def run(where: Where, *arguments: P.args, **named: P.kwargs) -> None:
+    def run(where: Where, /, *arguments: P.args, **named: P.kwargs) -> None:
         run_quietly(command(where, *arguments, **named))
 
-    framed: Callable[Concatenate[Where, P], None] = run
-    return with_where(framed)
+    functools.update_wrapper(run, command)
+    return with_where(run)
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:

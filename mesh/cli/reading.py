@@ -107,7 +107,7 @@ def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
 
 
 async def batch(bus: Bus, stream: str, subject: str, from_seq: int, most: int = _BATCH) -> list[Kept]:
-    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer only if there are none."""
+    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer if there are no more."""
     found: list[Kept] = []
     while len(found) < most:
         body = {"seq": from_seq, "batch": min(_BATCH, most - len(found)), "next_by_subj": subject}

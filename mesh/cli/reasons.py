@@ -3,7 +3,7 @@
 Everything is read from the log; nothing is judged again here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.fleet import AgentEntry
 from protocol.ledger import Ledger, fold
+from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from protocol.policy import Policy
 from protocol.refusals import Refusal
 from protocol.rules import RULES_FOR
@@ -121,17 +122,26 @@ def _policy(before: Ledger, event: AnyEvent) -> Policy:
     return before.policy
 
 
+_MOVES: Mapping[type, type] = {
+    events.RequestCompleted: Complete,
+    events.RequestFailed: Fail,
+    events.EscalationRaised: Escalate,
+    events.TurnSuspended: Ask,
+}
+"""The move that an event admits. Of a handoff and of a refusal, the event itself says which."""
+
+
 def _rules(event: AnyEvent) -> tuple[str, ...]:
-    """Return the rules that a move met. An admitted handoff says by its own move which it was."""
-    move = getattr(event, "move", None)
+    """Return the rules that a move met, in order; none for what nobody proposed."""
     if isinstance(event, events.HandoffAdmitted):
-        name = event.work.handoff.move
-        return next(
-            tuple(map(str, rules))
-            for kind, rules in RULES_FOR.items()
-            if kind.__struct_config__.tag == name  # type: ignore[attr-defined]
-        )
-    return tuple(map(str, RULES_FOR.get(type(move), ())))
+        kind: type = Transfer if event.work.handoff.move == "transfer" else HandBack
+    elif isinstance(event, events.MoveRefused):
+        kind = type(event.move)
+    elif getattr(event, "grounds", None) is not None:
+        kind = _MOVES.get(type(event), type(None))
+    else:
+        return ()
+    return tuple(map(str, RULES_FOR.get(kind, ())))
 
 
 def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:

@@ -26,7 +26,10 @@ async def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a log again and compare; with --policy, list the verdicts that would have been others."""
+    """Judge a log again and compare.
+
+    With --policy, list the verdicts that would have been others. Exit status 1 on any difference.
+    """
     from mesh.cli.reading import bodies_of
     from mesh.replay.rejudge import rejudge
 

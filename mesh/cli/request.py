@@ -33,7 +33,10 @@ async def submit(
         ),
     ] = None,
 ) -> None:
-    """Submit a request and print its id; it is decided, whatever dies from here on."""
+    """Submit a request and print its id.
+
+    Once it is printed, the request will be decided, whatever dies from here on.
+    """
     from mesh.cli.reading import checked_id
     from mesh.client import Client
 
@@ -123,7 +126,10 @@ async def show(
 @app.command("watch")
 @on_the_bus
 async def watch(where: Where, request: RequestArgument, as_json: AsJson = False) -> None:
-    """Show what happens in a request until it ends; the exit status says how."""
+    """Show what happens in a request until it ends.
+
+    The exit status says how it ended.
+    """
     from mesh.cli.reading import checked_id, decoded, story_so_far
     from mesh.cli.story import Teller, ending
 

@@ -67,6 +67,7 @@ async def send(
                 await _let_finish(following)
     if not as_json:
         conclude(outcome)
+        return
     emit(_as_program_reads(outcome))
     leave(outcome.status)
 

@@ -1,4 +1,4 @@
-"""The human queue: what was put to people and is still open. It is read from the log; no other list exists."""
+"""The human queue: what was put to people and is still open. It is read from the log, the only list."""
 
 import asyncio
 

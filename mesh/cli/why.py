@@ -14,12 +14,12 @@ async def why(
     source: SourceArgument,
     n: Annotated[
         int | None,
-        typer.Argument(metavar="[N]", help="The event; by default the last refusal, else the last verdict."),
+        typer.Argument(metavar="N", help="The event; by default the last refusal, else the last verdict."),
     ] = None,
     output: Output = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """Explain a verdict: its rule and numbers, what it rested on, what would be allowed."""
+    """Explain a verdict, and what would be allowed."""
     from mesh.cli.reading import decoded, one_of
     from mesh.cli.reasons import reasons, sentences
 

@@ -18,11 +18,12 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import EventLog
 from mesh.errors import (
     LogUnreadable,
-    Malformed,
     MeshError,
     OutcomeUnknown,
     PublishRefused,
     SequenceConflict,
+    TooLarge,
+    UnknownEvent,
     Unreachable,
 )
 from mesh.guard.cache import Cache, Docket, Timer
@@ -35,7 +36,7 @@ from protocol.due import asks_who_serves, due, is_due, next_due
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import HUMAN, proposal_id
 from protocol.ledger import Ledger, Turn
-from protocol.messages import Hearing, MoveProposed, Submit
+from protocol.messages import Control, Hearing, MoveProposed, Submit
 from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing
 
@@ -62,6 +63,12 @@ class Contended(MeshError):
     code = "guard.contended"
 
 
+class Frozen(MeshError):
+    """The whole mesh is frozen; the message is to come again after the thaw."""
+
+    code = "guard.frozen"
+
+
 class Courtroom:
     """Judges requests, one at a time each, any number at once."""
 
@@ -78,7 +85,7 @@ class Courtroom:
     async def hear(self, hearing: Hearing, headers: Mapping[str, str] | None = None) -> Ruling:
         """Decide one message, or say why it is not decided.
 
-        Raises what reading the log raises, Contended, and BusError: then nothing may be acknowledged.
+        Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
         async with self._cache.lock(hearing.request):
             return await self._until_settled(hearing.request, hearing, headers)
@@ -86,19 +93,21 @@ class Courtroom:
     async def look(self, request: str) -> None:
         """Append what is due on a request whose timer fired. Raises as `hear`."""
         async with self._cache.lock(request):
-            docket = self._cache.get(request)
-            if docket is not None:
-                docket.timer = None  # it fired, so what stands now is to be read
+            self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
             await self._until_settled(request, None, None)
 
     async def _until_settled(
         self, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
     ) -> Ruling:
-        certain = False
+        certain, is_submit = False, isinstance(_what(hearing), Submit)
         for attempt in range(ATTEMPTS):
             try:
-                docket = await self._docket(request, fresh=isinstance(_what(hearing), Submit) and not certain)
-                return await self._session(docket, request, hearing, headers)
+                known = self._cache.get(request)
+                docket = known or await self._docket(request, fresh=is_submit and not certain)
+                ruling = await self._session(docket, request, hearing, headers)
+                if not isinstance(ruling, Objection) or certain or not (known or is_submit):
+                    return ruling
+                self._cache.drop(request)  # what a copy does not know, another guard may have written
             except SequenceConflict:
                 self.conflicts += 1
                 self._cache.drop(request)
@@ -114,17 +123,12 @@ class Courtroom:
         raise Contended(f"{request}: {ATTEMPTS} races lost")
 
     async def _docket(self, request: str, *, fresh: bool) -> Docket:
-        """Return the docket, read from the log if need be.
+        """Return the docket, read from the log unless it is `fresh`.
 
         A submit that is not in the cache is taken for new without looking: if it is not, the
         compare-and-set with "no event yet" fails, and the second attempt reads.
         """
-        docket = self._cache.get(request)
-        if docket is not None:
-            return docket
-        docket = Docket(timer=Timer(0, None))
-        if not fresh:
-            docket = await self._read(request)
+        docket = Docket(timer=Timer(0, None)) if fresh else await self._read(request)
         self._cache.put(request, docket)
         return docket
 
@@ -133,8 +137,10 @@ class Courtroom:
         for stored in await self._log.read(request):
             try:
                 docket.ledger.apply(codec.decode_event(stored.body), stored.body)
-            except (Malformed, LookupError) as broken:
-                # Not the message's fault: it waits until somebody has looked at the log.
+            except UnknownEvent:
+                raise
+            except Exception as broken:
+                # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
             docket.seq = stored.seq
         return docket
@@ -143,17 +149,23 @@ class Courtroom:
         self, docket: Docket, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
     ) -> Ruling:
         ruling: Ruling = Late("", 0, docket.ledger.status)
-        if self._around.frozen.is_set():
-            # Only control messages come here then. They append their own event and nothing else; what
-            # is due is for the timers that wait in their queue until the thaw.
-            return ruling if hearing is None else await self._rule(docket, hearing, headers)
         what = _what(hearing)
+        if self._around.frozen.is_set():
+            # Control messages append their own event and nothing else; what is due is for the timers,
+            # which wait in their queue until the thaw. Everything else was in hand as the freeze came.
+            if hearing is None or not isinstance(what, Control):
+                raise Frozen("the mesh is frozen")
+            ruling = await self._rule(docket, hearing, headers)
+            await self._arm(docket, request)
+            return ruling
         deciding = (what.turn, what.round) if isinstance(what, MoveProposed) else None
         await self._finish(docket, deciding)
         if hearing is not None:
             ruling = await self._rule(docket, hearing, headers)
             if isinstance(ruling, Decided):
                 await self._finish(docket, None)
+        if isinstance(ruling, Late) and not isinstance(what, MoveProposed):
+            await self._end_again(docket)
         await self._arm(docket, request)
         return ruling
 
@@ -167,7 +179,10 @@ class Courtroom:
             if objection is not None:
                 return objection
             event = decide(docket.ledger, hearing, _policy(docket.ledger, hearing, world.policy), world)
-            await self._append(docket, event, headers)
+            try:
+                await self._append(docket, event, headers)
+            except TooLarge:
+                return Objection("event_too_large", "what would be recorded of it is more than the bus takes")
             if not isinstance(event, FactsWithheld):
                 return Decided(event)
 
@@ -181,7 +196,9 @@ class Courtroom:
             if follows is None:
                 return
             if isinstance(follows, Hearing):
-                await self._rule(docket, follows, None)
+                ruling = await self._rule(docket, follows, None)
+                if not isinstance(ruling, Decided):
+                    raise LogUnreadable(str(ledger.request), "a deferred proposal cannot be decided")
             else:
                 await self._append(docket, follows, None)
 
@@ -213,6 +230,14 @@ class Courtroom:
             await self._bus.publish_durable(step, msgspec.json.encode(ended))
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
+
+    async def _end_again(self, docket: Docket) -> None:
+        """Say once more that the last turn is over: whoever ended it may have died before it could."""
+        ended, turns = docket.ledger.ended, docket.ledger.turns
+        if isinstance(ended, events.RequestExpired | events.RequestCancelled):
+            last = next(reversed(turns.values()))
+            if last.agent != HUMAN:
+                await self._end(ended, last)
 
     async def _arm(self, docket: Docket, request: str) -> None:
         """See to it that the request's timer stands no later than its next due time."""

@@ -9,6 +9,7 @@ come again. Fail closed: nothing is decided on a log that cannot be read.
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,9 +23,9 @@ from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GUARD
 from mesh.bus.streams import GUARD_GROUP, QUEUE_PULL_S, queue_consumer
 from mesh.errors import BusError, LogUnreadable, Malformed, MeshError, UnknownEvent
-from mesh.guard.courtroom import Contended, Courtroom, Ruling
+from mesh.guard.courtroom import Contended, Courtroom, Frozen, Ruling
 from mesh.guard.mesh_wide import MeshWide
-from mesh.guard.surroundings import Surroundings
+from mesh.guard.surroundings import ConfUnreadable, Surroundings
 from protocol import codec, subjects
 from protocol.ids import (
     MAX_ID_CHARS,
@@ -49,6 +50,8 @@ AHEAD_MS = 5 * 60_000
 GIVE_UP_AFTER = 20
 """Deliveries after which a message that makes the guard itself fail becomes a dead letter."""
 _AGAIN_S = 1.0
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""W3C `traceparent`; whatever else a sender calls so does not go on into the log."""
 
 
 class Guard:
@@ -117,6 +120,8 @@ class Guard:
             async with asyncio.timeout(grace_s):
                 await asyncio.gather(*(puller.drain() for puller in pullers))
         await asyncio.gather(*(puller.close() for puller in pullers))
+        with contextlib.suppress(BusError):
+            await self._bus.settle()  # what was given back has left before the connection does
         _log.info("guard_drained", decided=self.decided, dead=self.dead)
 
     # --- messages ---------------------------------------------------------------------------------
@@ -135,7 +140,9 @@ class Guard:
                 message.nak(5 * _AGAIN_S)
             except Malformed as error:
                 await self._bury(message, Objection(error.code, str(error)))
-            except (BusError, Contended) as error:
+            except Frozen:
+                message.nak(_AGAIN_S)
+            except (BusError, Contended, ConfUnreadable) as error:
                 _log.warning("not_now", code=error.code, subject=message.subject)
                 message.nak(_AGAIN_S)
             except Exception:
@@ -151,7 +158,7 @@ class Guard:
 
     async def _on_proposal(self, message: Message) -> None:
         sender, request = subjects.parse_queued(message.subject)
-        objection = self._unusable(sender, request)
+        objection = self._unusable(request)
         if objection is None:
             hearing = self._proposal_hearing(message, sender, request)
             objection = self._stale(hearing)
@@ -180,7 +187,7 @@ class Guard:
             else:
                 message.ack()
             return
-        objection = self._unusable(sender, request)
+        objection = self._unusable(request)
         if objection is not None:
             await self._bury(message, objection)
             return
@@ -190,12 +197,18 @@ class Guard:
         )
 
     async def _on_fire(self, message: Message) -> None:
-        await self._courtroom.look(subjects.parse_fire(message.subject))
+        request = subjects.parse_fire(message.subject)
+        objection = self._unusable(request)
+        if objection is not None:
+            await self._bury(message, objection)
+            return
+        await self._courtroom.look(request)
         message.ack()
 
     async def _hear(self, message: Message, hearing: Hearing) -> None:
-        trace = message.headers.get("traceparent")
-        ruling: Ruling = await self._courtroom.hear(hearing, {"traceparent": trace} if trace else None)
+        trace = message.headers.get("traceparent", "")
+        headers = {"traceparent": trace} if _TRACE.fullmatch(trace) else None
+        ruling: Ruling = await self._courtroom.hear(hearing, headers)
         if isinstance(ruling, Objection):
             if self._may_have_overtaken(message, hearing, ruling):
                 message.nak(_AGAIN_S)
@@ -215,7 +228,7 @@ class Guard:
     # --- checks before anything is read -----------------------------------------------------------
 
     @staticmethod
-    def _unusable(sender: str, request: str) -> Objection | None:
+    def _unusable(request: str) -> Objection | None:
         if len(request) > MAX_ID_CHARS or not is_request_id(request):
             return Objection("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
         return None
@@ -257,9 +270,9 @@ class Guard:
             return
         self.dead += 1
         _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
-        reason = notices.NoticeError(code=objection.code, detail=objection.detail)
+        reason = notices.NoticeError(code=objection.code, detail=letter.detail)
         if sender:
-            await self._notify(sender, request, error=reason)
+            await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
         message.ack()
 
     async def _tell_late(self, hearing: Hearing, late: Late) -> None:

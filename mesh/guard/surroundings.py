@@ -1,14 +1,16 @@
 """What a verdict rests on besides the request's log, kept current from CONF and the clock.
 
 A guard holds copies of the fleet, the policies, the prices and the breakers. Each write to CONF is
-followed by a wake-up; since a wake-up can be lost, everything is read again now and then.
+followed by a wake-up; since a wake-up can be lost, everything is read again now and then. An entry
+that cannot be read changes nothing: the last good one holds, and where there was none, the guard waits.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import structlog
@@ -16,12 +18,13 @@ import structlog
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET
 from mesh.bus.wire import Incoming
-from mesh.errors import BusError, NoResponders, OutcomeUnknown
+from mesh.errors import BusError, MeshError, NoResponders, OutcomeUnknown
 from protocol import subjects
+from protocol.codec import LONGEST_S
 from protocol.control import resolves_to
 from protocol.decide import target_of
 from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import HUMAN, is_token
+from protocol.ids import HUMAN, is_name, is_token
 from protocol.ledger import Ledger
 from protocol.messages import Hearing, Resolve, Submit
 from protocol.policy import Policy
@@ -31,7 +34,15 @@ _log = structlog.get_logger(__name__)
 
 REFRESH_S = 30.0
 PING_S = 1.0
-_STATES: tuple[Breaker, ...] = ("closed", "open", "half_open")
+_AGAIN_S = 1.0
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+T = TypeVar("T")
+
+
+class ConfUnreadable(MeshError):
+    """An entry of CONF is needed, cannot be read, and never could be; an admin has to write it anew."""
+
+    code: ClassVar[str] = "conf.unreadable"
 
 
 class _BreakerEntry(msgspec.Struct, frozen=True):
@@ -64,6 +75,7 @@ class Surroundings:
         self._clock = clock
         self._salt = salt
         self._policies: dict[str, Policy | None] = {}
+        self._good_policies: dict[str, Policy] = {}
         self._breakers: dict[str, Breaker] = {}
         self._prices: dict[str, Any] | None = None
         self._stale = asyncio.Event()
@@ -76,9 +88,19 @@ class Surroundings:
 
     async def start(self) -> None:
         await self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change)
-        while not await self._refresh():
+        while not await self._found():
             _log.warning("fleet_missing", hint="run `mesh setup`")
-            await asyncio.sleep(1.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await self._stale.wait()
+            self._stale.clear()
+
+    async def _found(self) -> bool:
+        try:
+            return await self._refresh()
+        except BusError as error:  # there is no CONF yet, or nobody leads it
+            _log.warning("conf_unreachable", code=error.code)
+            return False
 
     def _on_change(self, message: Incoming) -> None:
         self._stale.set()
@@ -95,37 +117,51 @@ class Surroundings:
             try:
                 await self._refresh()
             except BusError as error:
-                _log.warning("conf_unreadable", code=error.code)
-                await asyncio.sleep(1.0)
+                _log.warning("conf_unreachable", code=error.code)
+                await asyncio.sleep(_AGAIN_S)
                 self._stale.set()
 
     async def _refresh(self) -> bool:
         found = await self._get(subjects.FLEET)
-        if found is None:
+        fleet = None if found is None else _decoded(subjects.FLEET, found, Fleet)
+        if found is not None and fleet is not None and _can_be(fleet):
+            self.fleet = msgspec.structs.replace(fleet, revision=int(found.headers["Nats-Sequence"]))
+        if not self.fleet.revision:
             return False
-        fleet = msgspec.json.decode(found.data, type=Fleet)
-        self.fleet = msgspec.structs.replace(fleet, revision=int(found.headers["Nats-Sequence"]))
         self._policies.clear()
         prices = await self._get(subjects.PRICES)
-        self._prices = None if prices is None else msgspec.json.decode(prices.data)
+        if prices is None:
+            self._prices = None
+        else:
+            self._prices = _decoded(subjects.PRICES, prices, dict[str, Any]) or self._prices
         freeze = await self._get(subjects.FREEZE)
-        frozen = freeze is not None and msgspec.json.decode(freeze.data, type=_FreezeEntry).frozen
+        entry = _FreezeEntry() if freeze is None else _decoded(subjects.FREEZE, freeze, _FreezeEntry)
+        if entry is not None:
+            self._set_frozen(entry.frozen)
+        await asyncio.gather(*(self._read_breaker(name) for name in self.fleet.agents))
+        return True
+
+    def _set_frozen(self, frozen: bool) -> None:
         if frozen != self.frozen.is_set():
             _log.warning("mesh_frozen" if frozen else "mesh_thawed")
         now, before = (self.frozen, self.thawed) if frozen else (self.thawed, self.frozen)
         before.clear()
         now.set()
-        entries = await asyncio.gather(*(self._get(subjects.breaker(name)) for name in self.fleet.agents))
-        self._breakers = {
-            name: msgspec.json.decode(entry.data, type=_BreakerEntry).state
-            for name, entry in zip(self.fleet.agents, entries, strict=True)
-            if entry is not None
-        }
-        return True
+
+    async def _read_breaker(self, name: str) -> None:
+        subject = subjects.breaker(name)
+        found = await self._get(subject)
+        entry = _BreakerEntry() if found is None else _decoded(subject, found, _BreakerEntry)
+        if entry is not None:
+            self._breakers[name] = entry.state
 
     async def _get(self, subject: str) -> Incoming | None:
         message = await self._bus.request(f"{GET}CONF.{subject}")
-        return None if message.status == 404 else message
+        if message.status == 404:
+            return None
+        if message.status:
+            raise NoResponders(f"CONF does not answer: {message.status}")
+        return message
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -144,12 +180,20 @@ class Surroundings:
         return self._clock()
 
     async def policy(self, name: str) -> Policy | None:
-        """Return the policy of that name; None if there is none. Raises BusError."""
+        """Return the policy of that name; None if there is none. Raises BusError, ConfUnreadable."""
         if not is_token(name):
             return None
         if name not in self._policies:
-            found = await self._get(subjects.policy(name))
-            self._policies[name] = None if found is None else msgspec.json.decode(found.data, type=Policy)
+            subject = subjects.policy(name)
+            found = await self._get(subject)
+            policy = None if found is None else _decoded(subject, found, Policy)
+            if policy is not None and _can_rule(policy):
+                self._good_policies[name] = policy
+            elif found is not None:
+                policy = self._good_policies.get(name)
+                if policy is None:
+                    raise ConfUnreadable(f"the policy {name!r} cannot be read")
+            self._policies[name] = policy
         return self._policies[name]
 
     async def world_for(self, ledger: Ledger, hearing: Hearing) -> World:
@@ -201,3 +245,29 @@ class Surroundings:
         except OutcomeUnknown:
             return True
         return True
+
+
+def _decoded(subject: str, message: Incoming, type_: type[T]) -> T | None:
+    """Return what an entry says; None, and a line in the log, where it cannot be read."""
+    try:
+        return msgspec.json.decode(message.data, type=type_)
+    except _UNREADABLE:
+        _log.error("conf_unreadable", entry=subject)
+        return None
+
+
+def _can_be(fleet: Fleet) -> bool:
+    """Say whether guards can work with a fleet: names that subjects can hold, a time that ends."""
+    good = all(map(is_name, fleet.agents)) and 0 < fleet.log_max_age_s <= LONGEST_S
+    if not good:
+        _log.error("conf_unreadable", entry=subjects.FLEET)
+    return good
+
+
+def _can_rule(policy: Policy) -> bool:
+    """Say whether every time in a policy is one that clocks can hold."""
+    spans = [getattr(policy, name) for name in policy.__struct_fields__ if name.endswith(("_s", "_max_s"))]
+    good = all(0 <= span <= LONGEST_S for span in spans if span is not None)
+    if not good:
+        _log.error("conf_unreadable", entry=subjects.policy(policy.name))
+    return good

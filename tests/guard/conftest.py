@@ -1,13 +1,19 @@
 """Fixtures: a furnished server for each module, a stage for each test."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from mesh.testing import LocalMesh
-from tests.guard.stage import FLEET, Stage, furnish
+from tests.guard.stage import FLEET, Stage, furnish, plain_logs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logs() -> Iterator[None]:
+    with plain_logs():
+        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

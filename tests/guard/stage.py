@@ -6,11 +6,13 @@ chain must hold, and no turn may have two successors. A test that spoils a log o
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
@@ -32,8 +34,18 @@ from mesh.testing import LocalMesh
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, Work, type_of
 from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import HUMAN, AgentName, RequestId
-from protocol.messages import Control, Hearing, Move, MoveProposed, Proposal, Report, Submit
+from protocol.ids import HUMAN, AgentName, Cause, RequestId
+from protocol.messages import (
+    Control,
+    Hearing,
+    Move,
+    MoveProposed,
+    Proposal,
+    Report,
+    Submit,
+    id_of,
+    submit_id,
+)
 from protocol.policy import Policy
 from tests.servers import Child, child, eventually, until
 
@@ -242,7 +254,7 @@ class Stage:
     def runs(self, runtime: Runtime) -> bool:
         return not self._runtimes[runtime].done()
 
-    async def stop(self, runtime: Runtime, grace_s: float = 0.0) -> None:
+    async def stop(self, runtime: Runtime, grace_s: float = 1.0) -> None:
         await runtime.drain(grace_s)
         await _cancelled(self._runtimes.pop(runtime))
 
@@ -363,7 +375,7 @@ class Stage:
             for runtime in tuple(self._runtimes):
                 await self.stop(runtime)
             for guard, task in tuple(self._guards.items()):
-                await guard.drain(0.0)
+                await guard.drain(PATIENCE_S)
                 await _cancelled(task)
             await self._stack.aclose()
 
@@ -408,9 +420,6 @@ def seed_directory(mesh: LocalMesh) -> Path:
 
 def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Hearing:
     """Return a submit as a guard takes it up."""
-    from protocol.ids import Cause
-    from protocol.messages import submit_id
-
     body = codec.encode(submit)
     return Hearing(
         request, AgentName(sender), submit, Cause(submit_id(request)), "client", codec.body_digest(body)
@@ -419,9 +428,6 @@ def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> He
 
 def proposal_hearing(request: str, sender: str, proposal: Proposal) -> Hearing:
     """Return a proposal as a guard takes it up."""
-    from protocol.ids import Cause
-    from protocol.messages import id_of
-
     return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), "agent")
 
 
@@ -439,4 +445,13 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-Ask = Callable[[], Awaitable[bool]]
+
+@contextlib.contextmanager
+def plain_logs() -> Iterator[None]:
+    """Log a line an event: a traceback with every local would take longer than what is tested."""
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(["event"])],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    yield
+    structlog.reset_defaults()

@@ -426,8 +426,9 @@ class Story(RuleBasedStateMachine):
             return
         assert breaks(court.bodies) == []
         assert state(fold_bodies(court.bodies)) == state(court.ledger)
-        again = rejudge(court.bodies)
-        assert again.same, again
+        if not self.unfinished:  # a withholding without its verdict cannot be told from a wrong one
+            again = rejudge(court.bodies)
+            assert again.same, again
         assert sum(court.ledger.causes.values()) == len(court.events)
 
 
