@@ -78,9 +78,13 @@ class Runtime:
         """Running turns that a guard ended."""
         self._checks: set[asyncio.Task[None]] = set()
         self._puller: Puller | None = None
+        self._leaving = False
 
     async def run(self) -> None:
-        """Announce the agent, then take turns until cancelled. Raises Denied for wrong credentials."""
+        """Announce the agent, then take turns until cancelled (or until drained while it was still starting).
+
+        Raises Denied for wrong credentials.
+        """
         name = self._agent.name
         while not await self._read_fleet():  # what a turn may do is in there: without it, none begins
             _log.warning("fleet_missing", hint="run `mesh setup`")
@@ -88,7 +92,7 @@ class Runtime:
         await self._bus.subscribe(f"mesh.note.{name}.*", self._on_note)
         await publish_card(self._bus, card_of(self._agent, self.instance, self._model))
         await self._presence.announce()
-        self._puller = Puller(
+        puller = Puller(
             self._bus,
             "LOG",
             inbox_consumer(name),
@@ -96,7 +100,11 @@ class Runtime:
             slots=self._agent.concurrency,
             expires_s=INBOX_PULL_S,
         )
-        await self._puller.start()
+        await puller.start()
+        if self._leaving:
+            await puller.close()
+            return
+        self._puller = puller
         _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
         with Watchdog():
             while True:
@@ -118,6 +126,7 @@ class Runtime:
 
     async def drain(self, grace_s: float) -> None:
         """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
+        self._leaving = True
         if self._puller is None:
             return
         with contextlib.suppress(TimeoutError):

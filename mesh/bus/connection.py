@@ -42,6 +42,8 @@ TIMEOUT_S = 5.0
 _NO_RESPONDERS = 503
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _HEADER_ROOM = 2048
+_SWEEP_S = 0.05
+"""How exactly timeouts are kept."""
 
 
 class PubAck(NamedTuple):
@@ -80,12 +82,15 @@ _ACK = msgspec.json.Decoder(_Ack)
 class _Waiting:
     """Somebody who awaits one answer, or several until a status ends them."""
 
-    __slots__ = ("future", "many", "subject")
+    __slots__ = ("future", "many", "subject", "until")
 
-    def __init__(self, subject: str, future: asyncio.Future[Any], many: list[Incoming] | None) -> None:
+    def __init__(
+        self, subject: str, future: asyncio.Future[Any], many: list[Incoming] | None, until: float
+    ) -> None:
         self.subject = subject
         self.future = future
         self.many = many
+        self.until = until
 
     def take(self, message: Incoming) -> None:
         if self.future.done():
@@ -130,6 +135,7 @@ class Bus:
         self._api = API
         self._number = 0
         self._waiting: dict[int, _Waiting] = {}
+        self._clock: asyncio.TimerHandle | None = None
         self._back: set[Callable[[], None]] = set()
         self._up = False
         self._closing = False
@@ -205,23 +211,27 @@ class Bus:
         loop = asyncio.get_running_loop()
         self._number = number = self._number + 1
         chunk = encode(subject, data, f"{self.inbox}{number}", headers)
-        waiting = _Waiting(subject, loop.create_future(), many)
+        waiting = _Waiting(subject, loop.create_future(), many, loop.time() + timeout_s)
         self._waiting[number] = waiting
         self._counters.requests += 1
         self._wire.write(chunk)
-        clock = loop.call_later(timeout_s, self._expire, number)
+        if self._clock is None:
+            self._clock = loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
         try:
             answer: Incoming | list[Incoming] = await waiting.future
             return answer
         finally:
-            clock.cancel()
             self._waiting.pop(number, None)
 
-    def _expire(self, number: int) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is not None:
-            self._counters.timeouts += 1
-            waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
+    def _sweep(self) -> None:
+        """Fail what has waited for too long. One timer for all: nearly every request is answered in time."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for waiting in tuple(self._waiting.values()):
+            if waiting.until <= now and not waiting.future.done():
+                self._counters.timeouts += 1
+                waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
+        self._clock = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
 
     def _require_size(self, data: bytes) -> None:
         limit = self._wire.max_payload

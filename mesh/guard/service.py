@@ -64,12 +64,28 @@ class Guard:
         self._courtroom = Courtroom(bus, JetStreamLog(bus), self._around)
         self._mesh_wide = MeshWide(bus)
         self._pullers: dict[str, list[Puller]] = {}
+        self._starting: asyncio.Event | None = None
+        """Set once no further puller starts; None before the first one does."""
+        self._leaving = False
         self.decided = 0
         self.dead = 0
 
     async def run(self) -> None:
-        """Read the fleet, then take work until cancelled."""
+        """Read the fleet, then take work until cancelled (or until drained while it was still starting)."""
         await self._around.start()
+        self._starting = asyncio.Event()
+        try:
+            await self._begin()
+        finally:
+            self._starting.set()
+        if self._leaving:
+            return
+        _log.info("guard_ready", identity=self._identity, fleet=self._around.fleet.name)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._around.keep_current())
+            tasks.create_task(self._follow_freeze())
+
+    async def _begin(self) -> None:
         handlers: dict[str, Callable[[Message], Awaitable[None]]] = {
             "CTL": self._on_control,
             "PROP": self._on_proposal,
@@ -90,11 +106,9 @@ class Guard:
                 for partition in range(subjects.PARTITIONS)
             ]
             for puller in self._pullers[stream]:
+                if self._leaving:
+                    return
                 await puller.start()
-        _log.info("guard_ready", identity=self._identity, fleet=self._around.fleet.name)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._around.keep_current())
-            tasks.create_task(self._follow_freeze())
 
     def _priority(self, partition: int) -> int:
         """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""
@@ -115,6 +129,9 @@ class Guard:
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
+        self._leaving = True
+        if self._starting is not None:
+            await self._starting.wait()
         pullers = [puller for listed in self._pullers.values() for puller in listed]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):

@@ -10,8 +10,9 @@ INDEX = ADR / "README.md"
 
 _HEAD = """# Decisions
 
-Why things are as they are, where the reason is not plain from the code. A decision is not changed: another one follows it and says so
-under *Status*. [template.md](template.md) is how to begin. This page is written by `python -m tests.docs.adr_index`.
+Why things are as they are, where the reason is not plain from the code. A decision is not changed: another one
+follows it, and *Status* says so. [template.md](template.md) is how to begin one. This page is written by
+`python -m tests.docs.adr_index`.
 
 | | decision | status |
 |---|---|---|

@@ -39,7 +39,7 @@ async function onRound(delivery) {
       } catch (error) {
         proposal = { kind: "turn_failed", turn, round, error: { code: "bug", message: error.name }, report: reported };
       }
-      await store(nc, `mesh.prop.${name}.${event.request}`, JSON.stringify(proposal));
+      await propose(event.request, proposal);
     }
     await nc.request(delivery.reply, "+ACK", { timeout: 5_000 }); // only now
     say({ proposed: proposal?.move?.move ?? proposal?.kind ?? "nothing", to: proposal?.move?.to_agent });
@@ -47,6 +47,19 @@ async function onRound(delivery) {
     say({ failed: error.message }); // not acknowledged: it comes again when the lease ends
   } finally {
     clearInterval(beat);
+  }
+}
+
+/** Store a proposal; one that is too large for the bus becomes the turn's failure, or the round would hang. */
+async function propose(request, proposal) {
+  const subject = `mesh.prop.${name}.${request}`;
+  try {
+    await store(nc, subject, JSON.stringify(proposal));
+  } catch (error) {
+    if (error.errCode !== 10054) throw error;
+    const { turn, round } = proposal;
+    const failure = { code: "proposal_too_large", permanent: true };
+    await store(nc, subject, JSON.stringify({ kind: "turn_failed", turn, round, error: failure }));
   }
 }
 

@@ -1,6 +1,6 @@
 // Submit a request and wait for its answer:  node client.mjs [--id ID] [--fact KEY=VALUE]... TEXT
 // Exit status: 0 completed, 1 another end, 3 not taken up.
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { parseArgs } from "node:util";
 import { connectAs, eventIn, pause, say, store } from "./bus.mjs";
 
@@ -22,6 +22,12 @@ function ulid() {
 
 const nc = await connectAs(name);
 const id = values.id ?? `${name}_${ulid()}`;
+const facts = values.fact.map((fact) => {
+  const [key, ...rest] = fact.split("=");
+  return { key, value: rest.join("=") };
+});
+const body = JSON.stringify({ text: positionals.join(" "), facts });
+const digest = createHash("sha256").update(body).digest("hex");
 let wake = () => {};
 let rejected;
 
@@ -33,18 +39,14 @@ nc.subscribe(`mesh.note.${name}.*`, {
       const notice = note.json();
       if (notice.request !== id) return;
       say({ notice });
-      rejected ??= notice.error;
+      if (notice.digest === digest) rejected = notice.error; // about these very bytes, not another's
     }
     wake();
   },
 });
 await nc.flush();
 
-const facts = values.fact.map((fact) => {
-  const [key, ...rest] = fact.split("=");
-  return { key, value: rest.join("=") };
-});
-const ack = await store(nc, `mesh.prop.${name}.${id}`, JSON.stringify({ text: positionals.join(" "), facts }));
+const ack = await store(nc, `mesh.prop.${name}.${id}`, body);
 say({ submitted: id, ack });
 
 const answered = new Set();

@@ -63,6 +63,7 @@ from protocol.messages import (
 )
 from protocol.policy import Policy
 from protocol.standing import Late, Objection
+from protocol.timeline import timeline
 from protocol.world import Grounds, World
 from tests.unit.protocol.oracle import Auditor
 from tests.unit.protocol.test_codec import places, said, values
@@ -426,6 +427,12 @@ class Story(RuleBasedStateMachine):
             return
         assert breaks(court.bodies) == []
         assert state(fold_bodies(court.bodies)) == state(court.ledger)
+        told = timeline(court.events)
+        assert told.status == court.ledger.status
+        assert [move.id for move in told.moves] == [
+            event.id for event in court.events if not isinstance(event, FactsWithheld)
+        ]
+        assert msgspec.json.encode(told)
         if not self.unfinished:  # a withholding without its verdict cannot be told from a wrong one
             again = rejudge(court.bodies)
             assert again.same, again
