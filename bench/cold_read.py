@@ -45,9 +45,7 @@ async def cold_reads(directory: Path, *, sizes: list[int], rounds: int, reads: i
                 p50 = [percentile(one, 0.5) for one in took]
                 p99 = [percentile(one, 0.99) for one in took]
                 named = f"cold read of a recent request, {size:,} events"
-                figures.append(
-                    Figure(f"{named}: p50", "ms", spread(p50), target=Target("at most", P50_MS))
-                )
+                figures.append(Figure(f"{named}: p50", "ms", spread(p50), target=Target("at most", P50_MS)))
                 figures.append(Figure(f"{named}: p99", "ms", spread(p99)))
                 if first:
                     figures.append(

@@ -69,9 +69,7 @@ async def whole_log(directory: Path, *, events: int, rounds: int) -> list[Figure
         export.writelines(line.body + b"\n" for line in lines)
     del lines
     rates = [events / _from_file(file, events) for _ in range(rounds)]
-    figures.append(
-        Figure(f"{name} from a file", "1/s", spread(rates), target=Target("at least", FROM_FILE))
-    )
+    figures.append(Figure(f"{name} from a file", "1/s", spread(rates), target=Target("at least", FROM_FILE)))
     played = [[line.body for line in request] for request in originals(max(4, min(2000, events // 50)))]
     rates = [_verify(played) for _ in range(rounds)]
     figures.append(Figure("chain verification, in memory", "1/s", spread(rates)))

@@ -43,9 +43,7 @@ def _use(used: Iterable[Use]) -> list[list[str]]:
 def _spread(spread: Spread | None, digits: int | None = None) -> str:
     if spread is None:
         return ""
-    median, low, high = (
-        _number(value, digits) for value in (spread.median, spread.low, spread.high)
-    )
+    median, low, high = (_number(value, digits) for value in (spread.median, spread.low, spread.high))
     return f"{median} ({low}-{high})"
 
 

@@ -134,9 +134,7 @@ async def compare(
         return figures, [*mesh.used(), *yardstick.used()], note
 
 
-def _compared(
-    name: str, unit: str, ours: list[float], theirs: list[float], target: Target | None
-) -> Figure:
+def _compared(name: str, unit: str, ours: list[float], theirs: list[float], target: Target | None) -> Figure:
     return Figure(name, unit, spread(ours), spread(theirs), ratio(ours, theirs), target)
 
 

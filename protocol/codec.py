@@ -6,6 +6,7 @@ Writers emit the newest version; readers accept every released one, by way of `U
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -61,6 +62,7 @@ class _Head(msgspec.Struct):
 
 
 _heads = msgspec.json.Decoder(_Head)
+_QUOTED = re.compile(r"'.*'", re.DOTALL)
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
 
 
@@ -198,8 +200,8 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
 
 
 def _where(error: Exception) -> str:
-    """Say what was wrong; only msgspec's own words, which name types and paths, never values."""
-    return str(error) if isinstance(error, msgspec.MsgspecError) else "cannot be read"
+    """Say what was wrong in msgspec's words, which name types and paths; a quoted value is cut."""
+    return _QUOTED.sub("'…'", str(error)) if isinstance(error, msgspec.MsgspecError) else "cannot be read"
 
 
 def _check_move(move: Move) -> None:

@@ -16,6 +16,9 @@ from protocol.stamp import stamp
 from protocol.withhold import place
 from protocol.world import World
 
+MAX_SUMMARY_CHARS = 200
+"""A summary is one line that a person takes in at a glance."""
+
 
 def decide_submit(
     ledger: Ledger, hearing: Hearing, submit: Submit, policy: Policy | None, world: World
@@ -85,7 +88,7 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World) -> Hando
         move="submit",
         from_agent=AgentName(sender),
         to_agent=target.name,
-        summary=submit.text.strip().splitlines()[0],
+        summary=_first_line(submit.text),
         intent=submit.intent,
         facts=load.fact_tuple,
         artifacts=load.artifact_tuple,
@@ -96,6 +99,12 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World) -> Hando
             must_carry=tuple(sorted(set(asked.must_carry))),
         ),
     )
+
+
+def _first_line(text: str) -> str:
+    """Return the line that stands for a request; the whole text travels as a fact."""
+    line = text.strip().splitlines()[0]
+    return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 1] + "…"
 
 
 def _default_deadline(policy: Policy, world: World) -> int:

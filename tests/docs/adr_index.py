@@ -10,8 +10,8 @@ INDEX = ADR / "README.md"
 
 _HEAD = """# Decisions
 
-Why things are as they are, where the reason is not plain from the code. A decision is not changed: another one
-follows it, and *Status* says so. [template.md](template.md) is how to begin one. This page is written by
+Why things are as they are, where the reason is not plain from the code. A decision is not changed: another
+one follows it, and *Status* says so. [template.md](template.md) is how to begin one. This page is written by
 `python -m tests.docs.adr_index`.
 
 | | decision | status |

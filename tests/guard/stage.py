@@ -34,7 +34,7 @@ from mesh.testing import LocalMesh
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, Work, type_of
 from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import HUMAN, AgentName, Cause, RequestId
+from protocol.ids import HUMAN, AgentName, Cause, RequestId, control_cause
 from protocol.messages import (
     Control,
     Hearing,
@@ -261,6 +261,11 @@ class Stage:
     async def control(self, request: str, message: Control, sender: str = "op") -> None:
         await (await self.bus(sender)).publish_durable(subjects.ctl(sender, request), codec.encode(message))
 
+    async def back(self) -> None:
+        """Wait until every connection is back after a restart of the server."""
+        for bus in self._buses.values():
+            await until(lambda bus=bus: bus.connected)  # type: ignore[misc]
+
     # --- what is stored ---------------------------------------------------------------------------
 
     async def log(self, request: str) -> list[AnyEvent]:
@@ -455,3 +460,9 @@ def plain_logs() -> Iterator[None]:
     )
     yield
     structlog.reset_defaults()
+
+
+def control_hearing(request: str, sender: str, control: Control, role: str = "operator") -> Hearing:
+    """Return a control message as a guard takes it up."""
+    cause = control_cause(request, sender, control.id)
+    return Hearing(request, AgentName(sender), control, cause, role)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from mesh.errors import NoResponders
 from mesh.fleet import parse_fleet
 from mesh.replay.rejudge import rejudge
 from mesh.setup import Prepared, apply, prepare
+from tests.docs.pages import DOCS, blocks
 from tests.servers import ROOT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -130,10 +131,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(project: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
-    """Server, guard and the Python agent, each in its process; ready when both have announced themselves."""
-    directory = tmp_path_factory.mktemp("desk")
+@contextlib.asynccontextmanager
+async def opened(project: Path, directory: Path) -> AsyncIterator[Desk]:
+    """Server, guard and the Python agent, each in its process. What they are not ready for yet waits."""
     prepared = prepare(FLEET, directory, anonymous="app")
     admin = prepared.keys["admin"].seed
     server = EmbeddedServer(prepared.accounts, directory / "store", sync_always=False, probe_seed=admin)
@@ -144,6 +144,12 @@ async def desk(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Async
         await apply(await made.bus("admin"), FLEET)
         await made.python("guard")
         await made.python("records")
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(project: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
+    async with opened(project, tmp_path_factory.mktemp("desk")) as made:
         yield made
 
 
@@ -229,6 +235,35 @@ async def test_a_node_agent_is_found_and_ends_cleanly_on_sigterm(desk: Desk, fro
         return False
 
     await eventually(gone)
+
+
+async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
+    project: Path, tmp_path: Path
+) -> None:
+    async with opened(project, tmp_path) as desk:
+        connecting, making_ids, client, agent, pulling = _code_on_the_page(desk)
+        as_client = connecting.replace('"front"', '"app"')
+        last_look = f"console.log(JSON.stringify({{ answer: {_LAST_ANSWER} }}));\nawait nc.close();\n"
+        (project / "page-agent.mjs").write_text(
+            "\n".join((connecting, making_ids, agent, pulling, "pull();"))
+        )
+        (project / "page-client.mjs").write_text("\n".join((as_client, making_ids, client, last_look)))
+        await desk.node("page-agent.mjs", "front")
+        asking = await desk.node("page-client.mjs", "app")
+        assert await asking.ended() == 0
+        assert asking.all("answer") == ["12.99"]
+
+
+_LAST_ANSWER = "(await nc.request(`$JS.API.DIRECT.GET.LOG.mesh.evt.${name}.${id}`)).json().answer"
+
+
+def _code_on_the_page(desk: Desk) -> list[str]:
+    """Return the page's JavaScript, up to where it speaks of another library, for this mesh."""
+    page = (DOCS / "protocol.md").read_text()
+    code = [block.text for block in blocks(page) if block.language == "js"][:5]
+    return [
+        text.replace("`keys/", f"`{desk.keys}/").replace("nats://127.0.0.1:4222", desk.url) for text in code
+    ]
 
 
 async def _events(desk: Desk, request: str) -> list[Said]:

@@ -361,6 +361,14 @@ def test_a_deadline_that_was_passed_is_not_handed_on_by_whoever_resolves_it() ->
     assert court.holder.work.handoff.constraints.deadline == court.ledger.deadline
 
 
+def test_what_a_late_look_finds_happens_in_the_order_in_which_it_fell_due() -> None:
+    court = opened(policy=Policy(turn_timeout_s=20.0, deadline_s=50.0))
+    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    events = court.wait(60)
+    assert kinds(events) == [TurnFailed, EscalationRaised, RequestExpired]
+    assert is_(events[0], TurnFailed).error.code == "deadline"
+
+
 # --- people ---------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from protocol.errors import UnknownEvent
 from protocol.events import MoveDeferred
 from protocol.ids import TurnId
 from protocol.ledger import Ledger, fold, fold_bodies
-from protocol.messages import Assign, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.messages import Assign, Cancel, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.policy import Policy
 from tests.unit.protocol.worlds import (
     START,
@@ -109,6 +109,14 @@ def test_a_deferred_proposal_waits_until_it_is_decided() -> None:
     assert not court.ledger.is_deferred(TurnId("x"), 0)
     court.control(Thaw)
     assert court.ledger.deferred == []
+
+
+def test_a_request_that_ends_keeps_no_deferred_proposal() -> None:
+    court = opened()
+    court.control(Freeze)
+    court.move(transfer("b"))
+    court.control(Cancel)
+    assert (court.ledger.deferred, court.ledger.open, court.ledger.holder) == ([], {}, None)
 
 
 def test_a_cause_is_known_once_it_was_decided() -> None:

@@ -1,0 +1,157 @@
+"""A guard is killed, as with `kill -9`, between any two of its steps: another finishes, nothing happens twice."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from mesh.bus import streams
+from mesh.testing import LocalMesh
+from protocol import events
+from protocol.handoff import Fact
+from protocol.messages import Complete, Failure, Transfer, TurnFailed
+from tests.guard.stage import FLEET, Stage, furnish
+
+TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
+SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+    """A server whose leases end soon, so that what a killed guard held comes again at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "QUEUE_ACK_WAIT_S", 0.5)
+        async with LocalMesh(FLEET, tmp_path_factory.mktemp("mesh")) as mesh:
+            await furnish(mesh)
+            yield mesh
+            await mesh.server.kill()
+
+
+async def test_between_a_verdict_and_its_acknowledgement(stage: Stage) -> None:
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    async with stage.doomed_guard("append:handoff.admitted") as doomed:
+        request = await client.submit("hello")
+        await a.propose(request, await a.work(request), TO_B)
+        await doomed.ended()
+    assert await stage.types(request) == ["request.opened", "handoff.admitted"]
+    assert await stage.waiting("PROP") == 1
+    await stage.guard()
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened", "handoff.admitted"]
+    await b.propose(request, await b.work(request), Complete(answer="done"))
+    assert (await client.wait(request, timeout_s=20)).answer == "done"
+
+
+async def test_between_a_withholding_and_its_verdict(stage: Stage) -> None:
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    async with stage.doomed_guard("append:facts.withheld") as doomed:
+        request = await client.submit("hello", facts=SECRET)
+        await a.propose(request, await a.work(request), TO_B)
+        await doomed.ended()
+    assert await stage.types(request) == ["request.opened", "facts.withheld"]
+    await stage.guard()
+    work = await b.work(request)
+    assert [fact.key for fact in work.handoff.facts] == ["text"]
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened", "facts.withheld", "handoff.admitted"]
+
+
+async def test_between_a_withholding_and_the_submit_that_it_belongs_to(stage: Stage) -> None:
+    client, b = await stage.client(), await stage.actor("b")
+    async with stage.doomed_guard("append:facts.withheld") as doomed:
+        request = await client.submit("hello", to="b", facts=SECRET)
+        await doomed.ended()
+    await stage.guard()
+    await b.work(request)
+    await stage.drained()
+    assert await stage.types(request) == ["facts.withheld", "request.opened"]
+
+
+async def test_between_a_decision_and_its_consequence(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    async with stage.doomed_guard("append:turn.failed") as doomed:
+        request = await client.submit("hello")
+        work = await a.work(request)
+        broken = TurnFailed(turn=work.turn, round=0, error=Failure(code="broken", permanent=True))
+        await a.say(request, broken)
+        await doomed.ended()
+    assert await stage.types(request) == ["request.opened", "turn.failed"]
+    await stage.guard()
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened", "turn.failed", "escalation.raised"]
+
+
+@pytest.mark.parametrize("point", ["append:request.opened", "armed"])
+async def test_between_an_event_and_its_timer(stage: Stage, point: str) -> None:
+    client = await stage.client()
+    before = await stage.last_seq("TIMER")
+    async with stage.doomed_guard(point) as doomed:
+        request = await client.submit("hello", policy="short")
+        await doomed.ended()
+    armed = await stage.last_seq("TIMER") - before
+    assert armed == (point == "armed")
+    await stage.guard()
+    assert (await client.wait(request, timeout_s=20)).status == "expired"
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened", "request.expired"]
+
+
+async def test_between_the_end_of_a_request_and_telling_its_agent(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    async with stage.doomed_guard("append:request.cancelled") as doomed:
+        request = await client.submit("hello")
+        work = await a.work(request)
+        await client.cancel(request)
+        await doomed.ended()
+    told = await stage.notices("a")
+    await stage.guard()
+    await stage.drained()
+    assert [(notice.request, notice.ended.turn) for notice in told if notice.ended] == [(request, work.turn)]
+    assert (await stage.state("STEPS"))["messages"] >= 1
+    assert await stage.types(request) == ["request.opened", "request.cancelled"]
+
+
+async def test_between_a_dead_letter_and_its_acknowledgement(stage: Stage) -> None:
+    after = await stage.last_seq("DEAD")
+    client = await stage.client()
+    async with stage.doomed_guard("buried") as doomed:
+        await (await stage.bus("c1")).publish_durable(f"mesh.prop.c1.{client.new_id()}", b"{")
+        await doomed.ended()
+    await stage.guard()
+    await stage.drained()
+    letters = await stage.dead_letters(after=after)
+    assert {(letter.code, letter.original) for letter in letters} == {("protocol.malformed", b"{")}
+
+
+async def test_a_guard_that_is_killed_leaves_its_partitions_to_one_that_waits(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    async with stage.doomed_guard("append:request.completed") as doomed:
+        requests = [await client.submit(f"hello {number}") for number in range(20)]
+        works = [await a.work(request) for request in requests]
+        await stage.guard("heir")
+        for request, work in zip(requests, works, strict=True):
+            await a.propose(request, work, Complete(answer="done"))
+        assert {(await client.wait(request, timeout_s=20)).status for request in requests} == {"completed"}
+        await stage.drained()
+        for request in requests:
+            assert await stage.types(request) == ["request.opened", "request.completed"]
+        await doomed.ended()
+
+
+async def test_a_timer_outlives_the_server_and_every_guard(own_stage: Stage) -> None:
+    client = await own_stage.client()
+    async with own_stage.doomed_guard("never") as doomed:
+        request = await client.submit("hello", policy="alone")
+        await own_stage.reaches(request, "request.opened")
+        await own_stage.drained()
+        doomed.signal(9)
+        await doomed.ended()
+    await own_stage.mesh.server.kill()
+    await own_stage.mesh.server.start()
+    await own_stage.back()
+    await own_stage.guard()
+    log = await own_stage.reaches(request, "escalation.raised")
+    failed = log[1]
+    assert isinstance(failed, events.TurnFailed)
+    assert failed.error.code == "unattended"
+    assert len(log) == 3

@@ -1,0 +1,175 @@
+"""Time is data: each wait that ends brings one event, whichever of the guards looks, and however often."""
+
+import pytest_asyncio
+
+from protocol import events
+from protocol.events import AnyEvent, type_of
+from protocol.handoff import Constraints
+from protocol.messages import Ask, Escalate, Failure, Resolve, Transfer, TurnFailed
+from tests.guard.stage import Stage, human_turn
+from tests.servers import until
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _guards(stage: Stage) -> None:
+    """Two guards, so that whatever is written twice is found out."""
+    await stage.guard("g1")
+    await stage.guard("g2")
+
+
+def of(log: list[AnyEvent], type_: str) -> list[AnyEvent]:
+    return [event for event in log if type_of(event) == type_]
+
+
+async def test_a_round_of_a_served_agent_that_takes_too_long_fails_and_is_tried_again(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a", served=True)
+    request = await client.submit("hello", policy="brisk")
+    log = await stage.reaches(request, "escalation.raised")
+    assert [type_of(event) for event in log] == [
+        "request.opened",
+        "turn.failed",
+        "turn.retried",
+        "turn.failed",
+        "escalation.raised",
+    ]
+    first, retried, second = log[1], log[2], log[3]
+    assert isinstance(first, events.TurnFailed)
+    assert isinstance(second, events.TurnFailed)
+    assert (first.error.code, second.error.code) == ("timeout", "timeout")
+    assert first.at - log[0].at >= 250_000
+    assert retried.at >= (first.retry_at or 0)
+    assert human_turn(log).reason == "timeout"
+    assert (await a.work(request, round_=1)).past[0].how == "failed"
+
+
+async def test_a_round_waits_for_an_agent_that_nobody_serves_and_its_time_counts_once_it_is_there(
+    stage: Stage,
+) -> None:
+    client, looks = await stage.client(), await stage.last_seq("TIMER")
+    request = await client.submit("hello", policy="lenient")
+    seqs: list[int] = []
+
+    async def looked_in_vain() -> bool:
+        seqs.append(await stage.last_seq("TIMER"))
+        return seqs[-1] >= looks + 5  # armed, fired, armed, fired, armed
+
+    from tests.servers import eventually
+
+    await eventually(looked_in_vain)
+    assert await stage.types(request) == ["request.opened"]
+    await stage.actor("a", served=True)
+    failed = (await stage.reaches(request, "turn.failed"))[1]
+    assert isinstance(failed, events.TurnFailed)
+    assert failed.error.code == "timeout"
+    await client.cancel(request)
+    await client.wait(request, timeout_s=20)
+
+
+async def test_work_for_an_agent_that_nobody_serves_goes_to_people(stage: Stage) -> None:
+    client = await stage.client()
+    request = await client.submit("hello", policy="alone")
+    log = await stage.reaches(request, "escalation.raised")
+    assert [type_of(event) for event in log] == ["request.opened", "turn.failed", "escalation.raised"]
+    failed = log[1]
+    assert isinstance(failed, events.TurnFailed)
+    assert (failed.error.code, failed.error.permanent) == ("unattended", True)
+    assert failed.grounds is not None
+    assert failed.grounds.served is False
+
+
+async def test_a_failure_is_tried_again_no_sooner_than_it_asked_for(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello", policy="eager")
+    work = await a.work(request)
+    await a.say(
+        request, TurnFailed(turn=work.turn, round=0, error=Failure(code="busy", retry_after_s=0.3))
+    )
+    again = await a.work(request, round_=1)
+    log = await stage.log(request)
+    assert [type_of(event) for event in log] == ["request.opened", "turn.failed", "turn.retried"]
+    assert log[2].at - log[1].at >= 300_000
+    assert again.past[0].failure is not None
+    assert again.past[0].failure.code == "busy"
+
+
+async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a", served=True)
+    told = await stage.notices("a")
+    request = await client.submit("hello", policy="short")
+    work = await a.work(request)
+    outcome = await client.wait(request, timeout_s=20)
+    assert outcome.status == "expired"
+    assert await stage.types(request) == ["request.opened", "request.expired"]
+    await until(lambda: any(notice.ended and notice.ended.turn == work.turn for notice in told))
+    ended = await (await stage.bus("a")).request(
+        f"$JS.API.DIRECT.GET.STEPS.mesh.step.a.{request}.{work.turn}.end"
+    )
+    assert b"request.expired" in ended.data
+
+
+async def test_a_handoffs_own_deadline_fails_its_turn_for_good(stage: Stage) -> None:
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    request = await client.submit("hello")
+    soon = Constraints(max_resolution_time_s=0.2)
+    await a.propose(
+        request,
+        await a.work(request),
+        Transfer(to_agent="b", summary="quick", constraints=soon),  # type: ignore[arg-type]
+    )
+    await b.work(request)
+    log = await stage.reaches(request, "escalation.raised")
+    assert [type_of(event) for event in log[2:]] == ["turn.failed", "escalation.raised"]
+    assert human_turn(log).reason == "deadline"
+
+
+async def test_an_ask_that_nobody_answers_expires_and_the_turn_goes_on(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    await a.propose(
+        request,
+        await a.work(request),
+        Ask(to_agent="c1", question="which?", expires_s=0.2),  # type: ignore[arg-type]
+    )
+    again = await a.work(request, round_=1)
+    assert [past.how for past in again.past] == ["expired"]
+    assert await stage.types(request) == ["request.opened", "turn.suspended", "turn.resumed"]
+
+
+async def test_an_escalation_that_nobody_takes_is_raised_again_one_tier_up(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello", policy="tiered")
+    await a.propose(request, await a.work(request), Escalate(summary="help"))
+    log = await stage.reaches(request, "escalation.raised", 2)
+    raised = [event for event in log if isinstance(event, events.EscalationRaised)][:2]
+    assert [(event.reason, event.tier) for event in raised] == [("asked", 1), ("sla", 2)]
+    assert raised[1].at - raised[0].at >= 250_000
+    resolved = False
+    while not resolved:  # each tier is a turn of its own, and the next may come before we are heard
+        turn = human_turn(await stage.log(request)).work.turn
+        await stage.control(request, Resolve(id=turn[:20], turn=turn, complete=True, answer="done"))
+        await stage.drained("CTL")
+        resolved = "request.completed" in await stage.types(request)
+    assert (await client.wait(request, timeout_s=20)).answer == "done"
+
+
+async def test_a_frozen_request_fails_no_round_and_its_time_goes_on_after_the_thaw(stage: Stage) -> None:
+    from protocol.messages import Freeze, Thaw
+
+    client = await stage.client()
+    await stage.actor("a", served=True)
+    request = await client.submit("hello", policy="brisk")
+    await stage.reaches(request, "request.opened")
+    await stage.control(request, Freeze(id="f"))
+    frozen = (await stage.reaches(request, "request.frozen"))[-1]
+    other = await client.submit("hello", policy="brisk")
+    await stage.reaches(other, "turn.failed")  # so long that the frozen one's time would be over too
+    await stage.control(request, Thaw(id="t"))
+    thawed = (await stage.reaches(request, "request.thawed"))[2]
+    log = await stage.reaches(request, "turn.failed")
+    assert [type_of(event) for event in log[:4]] == [
+        "request.opened",
+        "request.frozen",
+        "request.thawed",
+        "turn.failed",
+    ]
+    assert log[3].at - log[0].at >= 250_000 + thawed.at - frozen.at

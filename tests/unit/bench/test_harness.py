@@ -1,0 +1,79 @@
+"""The harness runs: small sizes, a real server, real processes, and no judgement of any figure."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import bench
+from bench.cold_read import cold_reads
+from bench.command import SYNCED, UNSYNCED
+from bench.crew import Crew, MemberFailed
+from bench.filling import fill
+from bench.fold import whole_log
+from bench.place import FLEET, place
+from bench.rounds import Plan, compare
+from bench.stories import history
+from mesh.bus.roles import ADMIN
+from mesh.setup import apply
+
+SMALL = Plan(rounds=2, alone=3, crowded=8)
+
+
+async def test_mesh_and_ring_are_measured_in_the_same_rounds(tmp_path: Path) -> None:
+    figures, use, note = await compare(tmp_path, SMALL, UNSYNCED, sync_always=False)
+    assert [figure.unit for figure in figures] == ["ms", "ms", "1/s"]
+    assert all(figure.ratio is not None and figure.yardstick is not None for figure in figures)
+    assert {(each.side, each.member) for each in use} == {
+        (side, member)
+        for side in ("mesh", "ring")
+        for member in ("nats-server", "guard", "agents (5)", "driver")
+    }
+    assert "13 durable publishes" in note
+
+
+async def test_the_goals_hold_the_same_two_figures_with_and_without_fsync(tmp_path: Path) -> None:
+    figures, _, _ = await compare(tmp_path, Plan(1, 2, 4), SYNCED, sync_always=True)
+    assert [figure.target is not None for figure in figures] == [True, False, True]
+
+
+async def test_a_whole_log_is_folded_from_jetstream_and_from_a_file(tmp_path: Path) -> None:
+    figures = await whole_log(tmp_path, events=3000, rounds=1)
+    assert [figure.target is not None for figure in figures] == [True, False, True, False]
+
+
+async def test_a_request_is_read_cold_at_every_size_of_the_log(tmp_path: Path) -> None:
+    figures = await cold_reads(tmp_path, sizes=[4000, 12_000], rounds=1, reads=10)
+    assert sum(figure.target is not None for figure in figures) == 2
+    assert sum(figure.ratio is not None for figure in figures) == 1
+
+
+async def test_a_fill_that_does_not_arrive_as_it_should_is_noticed(tmp_path: Path) -> None:
+    async with place(tmp_path, sync_always=False) as at, await at.connect_as(ADMIN) as admin:
+        await apply(admin, FLEET)
+        lines = list(history(30))
+        await fill(admin, lines)
+        with pytest.raises(RuntimeError, match="60 events"):
+            await fill(admin, lines, already=7)
+
+
+async def test_a_member_that_cannot_begin_fails_the_measurement(tmp_path: Path) -> None:
+    async with Crew(tmp_path) as crew:
+        with pytest.raises(MemberFailed, match="guard ended"):
+            await crew.start("guard", "bench.chain", "guard", "nats://127.0.0.1:1", str(tmp_path))
+
+
+def test_json_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", said)
+    monkeypatch.setattr("bench.command.QUICK", _tiny())
+    assert bench.main(["--quick", "--json", "--only", "fold", "--dir", str(tmp_path)]) == 0
+    assert len(json.loads(said.getvalue())["figures"]) == 4
+
+
+def _tiny() -> object:
+    from bench.command import QUICK
+
+    return QUICK._replace(fold_events=1000, fold_rounds=1)
