@@ -13,7 +13,8 @@ from pathlib import Path
 from bench.figures import Figure, Target, percentile, ratio, spread
 from bench.filling import fill
 from bench.place import FLEET, place
-from bench.stories import Line, history
+from bench.stories import history
+from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.setup import apply
@@ -22,69 +23,75 @@ from protocol.ledger import fold_bodies
 P50_MS = 4.0
 _RECENT = 10_000
 _SETTLED = 1000
-"""The very last events belong to requests that are not complete yet."""
+"""At both ends of these lie requests that are not whole among them."""
 _CHUNK = 50_000
+_COMPLETED = b'{"type":"request.completed"'
 
 
 async def cold_reads(directory: Path, *, sizes: list[int], rounds: int, reads: int) -> list[Figure]:
     """Measure at each of the log sizes, which grow."""
+    async with (
+        place(directory / "log", sync_always=False) as at,
+        await at.connect_as(ADMIN) as admin,
+        await at.connect_as(GUARD) as guard,
+    ):
+        await apply(admin, FLEET)
+        growing = _Growing(admin, max(sizes))
+        return await _measure(JetStreamLog(guard), growing, sizes, rounds, reads)
+
+
+async def _measure(
+    log: JetStreamLog, growing: "_Growing", sizes: list[int], rounds: int, reads: int
+) -> list[Figure]:
+    draw = random.Random(20)
     figures: list[Figure] = []
     first: list[float] = []
-    draw = random.Random(20)
-    async with place(directory / "log", sync_always=False) as at:
-        async with await at.connect_as(ADMIN) as admin, await at.connect_as(GUARD) as guard:
-            await apply(admin, FLEET)
-            log, story, known, stored = JetStreamLog(guard), history(max(sizes)), _Known(), 0
-            for size in sizes:
-                while stored < size:
-                    chunk = list(itertools.islice(story, min(_CHUNK, size - stored)))
-                    await fill(admin, chunk, stored)
-                    known.note(chunk)
-                    stored += len(chunk)
-                took = [await _read(log, draw.sample(known.recent(), reads)) for _ in range(rounds)]
-                p50 = [percentile(one, 0.5) for one in took]
-                p99 = [percentile(one, 0.99) for one in took]
-                named = f"cold read of a recent request, {size:,} events"
-                figures.append(Figure(f"{named}: p50", "ms", spread(p50), target=Target("at most", P50_MS)))
-                figures.append(Figure(f"{named}: p99", "ms", spread(p99)))
-                if first:
-                    figures.append(
-                        Figure(f"{named}: p50 against {sizes[0]:,}", "ms", spread(p50), spread(first),
-                               ratio(p50, first))
-                    )  # fmt: skip
-                else:
-                    first = p50
-            anywhere = [await _read(log, draw.sample(known.all, reads)) for _ in range(rounds)]
-            named = f"cold read of any request, {sizes[-1]:,} events"
-            figures += [
-                Figure(f"{named}: p50", "ms", spread([percentile(one, 0.5) for one in anywhere])),
-                Figure(f"{named}: p99", "ms", spread([percentile(one, 0.99) for one in anywhere])),
-            ]
-    return figures
+    for size in sizes:
+        await growing.to(size)
+        took = [await _read(log, draw.sample(growing.recent(), reads)) for _ in range(rounds)]
+        name = f"cold read of a recent request, {size:,} events"
+        p50 = [percentile(one, 0.5) for one in took]
+        figures += _told(name, took, Target("at most", P50_MS))
+        if first:
+            against = f"{name}: p50 against {sizes[0]:,}"
+            figures.append(Figure(against, "ms", spread(p50), spread(first), ratio(p50, first)))
+        first = first or p50
+    took = [await _read(log, draw.sample(growing.complete, reads)) for _ in range(rounds)]
+    return [*figures, *_told(f"cold read of any request, {sizes[-1]:,} events", took, None)]
 
 
-class _Known:
-    """The requests in the log that are complete."""
+def _told(name: str, took: list[list[float]], target: Target | None) -> list[Figure]:
+    return [
+        Figure(f"{name}: p50", "ms", spread([percentile(one, 0.5) for one in took]), target=target),
+        Figure(f"{name}: p99", "ms", spread([percentile(one, 0.99) for one in took])),
+    ]
 
-    def __init__(self) -> None:
-        self.all: list[str] = []
-        self._ends: list[int] = []
+
+class _Growing:
+    """A log that is filled on and on, and which requests in it are complete."""
+
+    def __init__(self, admin: Bus, most: int) -> None:
+        self._admin = admin
+        self._story = history(most)
         self._events = 0
+        self.complete: list[str] = []
+        self._ends: list[int] = []
 
-    def note(self, lines: list[Line]) -> None:
-        for line in lines:
-            self._events += 1
-            if b'"request.completed"' in line.body[:80]:
-                self.all.append(line.request)
-                self._ends.append(self._events)
+    async def to(self, size: int) -> None:
+        """Fill it up to `size` events."""
+        while self._events < size:
+            chunk = list(itertools.islice(self._story, min(_CHUNK, size - self._events)))
+            await fill(self._admin, chunk, self._events)
+            for line in chunk:
+                self._events += 1
+                if _COMPLETED in line.body[: len(_COMPLETED)]:
+                    self.complete.append(line.request)
+                    self._ends.append(self._events)
 
     def recent(self) -> list[str]:
-        oldest, newest = self._events - _RECENT, self._events - _SETTLED
-        return [
-            request
-            for request, end in zip(self.all, self._ends, strict=True)
-            if oldest + _SETTLED < end <= newest
-        ]
+        oldest, newest = self._events - _RECENT + _SETTLED, self._events - _SETTLED
+        ends = zip(self.complete, self._ends, strict=True)
+        return [request for request, end in ends if oldest < end <= newest]
 
 
 async def _read(log: JetStreamLog, requests: list[str]) -> list[float]:

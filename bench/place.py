@@ -4,6 +4,7 @@ Mesh and ring each get such a place. What differs between them is only what lies
 works on it; credentials, permissions, imports and the server's settings are the same text.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Place:
 @contextlib.asynccontextmanager
 async def place(directory: Path, *, sync_always: bool) -> AsyncIterator[Place]:
     """Start a server without streams in `directory`, and stop it in the end."""
-    directory.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     prepared = prepare(FLEET, directory)
     server = EmbeddedServer(
         prepared.accounts,

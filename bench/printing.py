@@ -8,9 +8,8 @@ from bench.figures import Figure, Report, Spread, Use
 def as_text(report: Report) -> str:
     """Return the report for a terminal: plain text, no colour."""
     parts = [[f"{name}: {value}" for name, value in report.machine.items()]]
-    for group in (_figures(report.figures), _use(report.use)):
-        if len(group) > 1:
-            parts.append(_table(group))
+    groups = (_figures(report.figures), _use(report.use))
+    parts += [_table(group) for group in groups if len(group) > 1]
     if report.notes:
         parts.append(report.notes)
     return "\n\n".join("\n".join(part) for part in parts)

@@ -71,7 +71,7 @@ async def _provision(admin: Bus) -> None:
 
 
 async def _consumer(admin: Bus, stream: str, name: str, subject: str) -> None:
-    config = {"durable_name": name, "ack_policy": "explicit", "filter_subject": subject}
+    config: dict[str, Any] = {"durable_name": name, "ack_policy": "explicit", "filter_subject": subject}
     config |= {"max_ack_pending": 1000, "ack_wait": 30 * 10**9}
     body = {"stream_name": stream, "config": config, "action": "create"}
     await admin.api(f"CONSUMER.CREATE.{stream}.{name}", body)

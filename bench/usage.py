@@ -1,4 +1,4 @@
-"""What a process used: CPU time and wake-ups, as the kernel counts them. Linux; elsewhere nothing is known."""
+"""What a process used: CPU time and wake-ups, as Linux counts them; elsewhere nothing is known."""
 
 import os
 from pathlib import Path

@@ -30,6 +30,7 @@ from mesh.setup import KEYS, apply, prepare
 from protocol.subjects import PARTITIONS
 
 _LOOK_S = 0.02
+_SERVER_LOOK_S = 0.25
 _RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _SETTLED_S = 30.0
 """A service that ran this long before it ended is restarted as if it had never ended before."""
@@ -201,6 +202,7 @@ class LocalFleet:
                 await service.start()
             await self._ready(admin)
         self._keepers = [asyncio.create_task(self._keep(service)) for service in self.services.values()]
+        self._keepers.append(asyncio.create_task(self._keep_server()))
 
     def _add(self, name: str, identity: str, arguments: Sequence[str]) -> None:
         kept = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
@@ -289,6 +291,21 @@ class LocalFleet:
             await service.start()
             service.restarts += 1
             self._on_trouble(f"{service.identity} runs again as process {service.pid}")
+
+    async def _keep_server(self) -> None:
+        """The same for the server, on the same port and store; what is connected to it waits for that."""
+        while True:
+            while self.server.running:
+                await asyncio.sleep(_SERVER_LOOK_S)
+            if self._stopping:
+                return
+            self.died.set()
+            self._on_trouble(f"nats-server ended; its log: {self.server.log_path}")
+            if not self._restart:
+                return
+            await asyncio.sleep(_RESTART_S[0])
+            await self.server.start()
+            self._on_trouble(f"nats-server runs again as process {self.server.pid}")
 
     # --- ending -----------------------------------------------------------------------------------
 

@@ -144,9 +144,7 @@ class Actor:
         self, request: str, work: Work, move: Move, *, report: Report | None = None, times: int = 1
     ) -> PubAck:
         """Publish a move for a round."""
-        proposal = MoveProposed(
-            turn=work.turn, round=work.round, move=move, report=report or work.reported
-        )
+        proposal = MoveProposed(turn=work.turn, round=work.round, move=move, report=report or work.reported)
         for _ in range(times - 1):
             await self.say(request, proposal)
         return await self.say(request, proposal)
@@ -448,7 +446,6 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
 
 
 @contextlib.contextmanager

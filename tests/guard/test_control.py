@@ -4,6 +4,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard import service
+from mesh.guard.courtroom import Frozen
 from mesh.guard.service import Guard
 from protocol import events
 from protocol.events import type_of
@@ -16,13 +17,14 @@ from protocol.messages import (
     EffectDoubted,
     Escalate,
     Freeze,
+    MoveProposed,
     Reply,
     Resolve,
     Settle,
     Thaw,
     Transfer,
 )
-from tests.guard.stage import Stage, human_turn
+from tests.guard.stage import Stage, control_hearing, human_turn, proposal_hearing
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")
@@ -132,7 +134,10 @@ async def test_a_deferred_move_is_judged_by_every_rule(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("message", "code"),
-    [pytest.param(Thaw(id="x"), "not_frozen", id="thaw"), pytest.param(Freeze(id="y"), "frozen", id="freeze")],
+    [
+        pytest.param(Thaw(id="x"), "not_frozen", id="thaw"),
+        pytest.param(Freeze(id="y"), "frozen", id="freeze"),
+    ],
 )
 async def test_what_is_so_already_is_no_news(stage: Stage, message: Freeze | Thaw, code: str) -> None:
     request = await (await stage.client()).submit("hello")
@@ -174,10 +179,6 @@ async def test_what_was_in_hand_when_the_mesh_froze_comes_again(stage: Stage, gu
     client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
     request = await client.submit("hello")
     work = await a.work(request)
-    from mesh.guard.courtroom import Frozen
-    from protocol.messages import MoveProposed
-    from tests.guard.stage import proposal_hearing
-
     proposal = MoveProposed(turn=work.turn, round=0, move=TO_B)
     with pytest.raises(Frozen):
         await court.hear(proposal_hearing(request, "a", proposal))
@@ -189,8 +190,6 @@ async def test_what_was_in_hand_when_the_mesh_froze_comes_again(stage: Stage, gu
 
 
 async def test_a_reply_while_the_mesh_is_frozen_sees_to_the_next_rounds_timer(stage: Stage) -> None:
-    from tests.guard.stage import control_hearing
-
     client = await stage.client()
     request = await client.submit("hello", policy="brisk")
     event = await asked(stage, request, "c1")

@@ -9,7 +9,6 @@ from protocol import codec, events, subjects
 from protocol.events import type_of
 from protocol.messages import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
 from tests.guard.stage import Stage, proposal_hearing, submit_hearing
-from tests.servers import until
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")
@@ -54,9 +53,7 @@ async def test_a_submit_that_is_published_twice_opens_one_request(stage: Stage) 
 async def test_two_courts_that_hear_the_same_proposal_at_once_write_one_verdict(stage: Stage) -> None:
     courts = [await stage.courtroom(f"court{number}") for number in range(3)]
     requests = [(await stage.client()).new_id() for _ in range(20)]
-    opened = [
-        await courts[0].hear(submit_hearing(request, Submit(text="hello"))) for request in requests
-    ]
+    opened = [await courts[0].hear(submit_hearing(request, Submit(text="hello"))) for request in requests]
     for request, ruling in zip(requests, opened, strict=True):
         assert isinstance(ruling, Decided)
         assert isinstance(ruling.event, events.RequestOpened)
@@ -170,8 +167,9 @@ async def test_a_timer_is_armed_once_and_moved_only_to_earlier(stage: Stage) -> 
 
 
 def _reply(event: events.TurnSuspended) -> bytes:
-    return (
-        b'{"kind":"reply","id":"r1","turn":"%s","round":%d,"value":"yes"}' % (event.turn.encode(), event.round)
+    return b'{"kind":"reply","id":"r1","turn":"%s","round":%d,"value":"yes"}' % (
+        event.turn.encode(),
+        event.round,
     )
 
 
@@ -182,4 +180,3 @@ async def test_requests_are_decided_in_the_partition_that_their_timers_fire_in(s
     outcome = await client.wait(request, timeout_s=20)
     assert outcome.status == "expired"
     assert subjects.timer_fire(request).split(".")[3] == str(subjects.partition(request))
-    await until(lambda: True)

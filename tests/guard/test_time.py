@@ -5,9 +5,9 @@ import pytest_asyncio
 from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.handoff import Constraints
-from protocol.messages import Ask, Escalate, Failure, Resolve, Transfer, TurnFailed
+from protocol.messages import Ask, Escalate, Failure, Freeze, Resolve, Thaw, Transfer, TurnFailed
 from tests.guard.stage import Stage, human_turn
-from tests.servers import until
+from tests.servers import eventually, until
 
 
 @pytest_asyncio.fixture(autouse=True)
@@ -53,8 +53,6 @@ async def test_a_round_waits_for_an_agent_that_nobody_serves_and_its_time_counts
         seqs.append(await stage.last_seq("TIMER"))
         return seqs[-1] >= looks + 5  # armed, fired, armed, fired, armed
 
-    from tests.servers import eventually
-
     await eventually(looked_in_vain)
     assert await stage.types(request) == ["request.opened"]
     await stage.actor("a", served=True)
@@ -81,9 +79,7 @@ async def test_a_failure_is_tried_again_no_sooner_than_it_asked_for(stage: Stage
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello", policy="eager")
     work = await a.work(request)
-    await a.say(
-        request, TurnFailed(turn=work.turn, round=0, error=Failure(code="busy", retry_after_s=0.3))
-    )
+    await a.say(request, TurnFailed(turn=work.turn, round=0, error=Failure(code="busy", retry_after_s=0.3)))
     again = await a.work(request, round_=1)
     log = await stage.log(request)
     assert [type_of(event) for event in log] == ["request.opened", "turn.failed", "turn.retried"]
@@ -153,8 +149,6 @@ async def test_an_escalation_that_nobody_takes_is_raised_again_one_tier_up(stage
 
 
 async def test_a_frozen_request_fails_no_round_and_its_time_goes_on_after_the_thaw(stage: Stage) -> None:
-    from protocol.messages import Freeze, Thaw
-
     client = await stage.client()
     await stage.actor("a", served=True)
     request = await client.submit("hello", policy="brisk")

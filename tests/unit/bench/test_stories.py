@@ -1,7 +1,5 @@
 """Made logs are what a guard would have written."""
 
-import itertools
-
 import pytest
 
 from bench.fold import Folding
@@ -34,10 +32,9 @@ def test_a_history_has_the_length_asked_for_and_folds() -> None:
 
 def test_copies_differ_in_their_request_alone() -> None:
     lines = list(history(1000))
-    by_request = {
-        request: [line.body for line in group]
-        for request, group in itertools.groupby(sorted(lines, key=lambda line: line.request), key=lambda line: line.request)
-    }  # fmt: skip
+    by_request: dict[str, list[bytes]] = {}
+    for line in lines:
+        by_request.setdefault(line.request, []).append(line.body)
     assert len({len(request) for request in by_request}) == 1
     for request, bodies in by_request.items():
         events = [codec.decode_event(body) for body in bodies]

@@ -1,0 +1,244 @@
+"""What a guard cannot read it does not decide on: it waits, says so, and everything else goes on."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from mesh.bus import streams
+from mesh.guard import service, surroundings
+from mesh.testing import LocalMesh
+from protocol import codec, subjects
+from protocol.messages import Complete, Transfer
+from protocol.policy import Policy
+from tests.guard.stage import FLEET, POLICIES, Stage, furnish
+from tests.servers import eventually, until
+
+DONE = Complete(answer="done")
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits looks again soon."""
+    monkeypatch.setattr(service, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(surroundings, "_AGAIN_S", 0.02)
+
+
+@contextlib.contextmanager
+def saying() -> Iterator[list[Any]]:
+    with capture_logs() as said:
+        yield said
+
+
+async def said(lines: list[Any], event: str) -> None:
+    await until(lambda: any(line["event"] == event for line in lines))
+
+
+async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_go_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    first = await stage.guard("first")
+    newer, plain = await client.submit("hello"), await client.submit("hello")
+    stage.spoiled.add(newer)
+    works = {request: await a.work(request) for request in (newer, plain)}
+    await stage.drained()
+    await stage.dismiss(first)
+    opened = msgspec.json.decode((await stage.bodies(newer))[0])
+    note = {**opened, "type": "request.frozen", "v": 2, "n": 1, "to": "_", "by": "kim", "control": "x"}
+    note = {**note, "sender": "op"}
+    await stage.forge(msgspec.json.encode(note), "_", newer, after=await _head(stage, newer))
+
+    with saying() as lines:
+        await stage.guard("second")
+        for request, work in works.items():
+            await a.propose(request, work, DONE)
+        assert (await client.wait(plain, timeout_s=20)).status == "completed"
+        await said(lines, "log_unreadable")
+    assert await stage.waiting("PROP") == 1
+    assert len(await stage.bodies(newer)) == 2
+
+    monkeypatch.setitem(
+        codec.UPCASTERS,  # type: ignore[arg-type]  # a newer build can read it
+        ("request.frozen", 2),
+        lambda raw: {key: value for key, value in raw.items() if key in _FROZEN} | {"v": 1},
+    )
+    await stage.drained("PROP")
+    assert await stage.types(newer) == ["request.opened", "request.frozen", "move.deferred"]
+
+
+_FROZEN = ("type", "id", "request", "n", "at", "cause", "prev", "salt", "to", "by", "sender", "control")
+
+
+async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    first = await stage.guard("first")
+    broken, plain = await client.submit("hello"), await client.submit("hello")
+    stage.spoiled.add(broken)
+    works = {request: await a.work(request) for request in (broken, plain)}
+    await stage.drained()
+    await stage.dismiss(first)
+    await stage.forge(
+        b'{"n": 1, "type": "turn.failed", "v": 1}', "_", broken, after=await _head(stage, broken)
+    )
+    with saying() as lines:
+        await stage.guard("second")
+        for request, work in works.items():
+            await a.propose(request, work, DONE)
+        assert (await client.wait(plain, timeout_s=20)).status == "completed"
+        await said(lines, "log_unreadable")
+    assert await stage.waiting("PROP") == 1
+
+
+async def _head(stage: Stage, request: str) -> int:
+    got = await (await stage.bus("admin")).api(
+        "STREAM.MSG.GET.LOG", {"last_by_subj": subjects.evt_of(request)}
+    )
+    return int(got["message"]["seq"])
+
+
+# --- CONF -----------------------------------------------------------------------------------------
+
+
+async def test_a_guard_without_a_fleet_waits_for_one(own_stage: Stage) -> None:
+    admin, client = await own_stage.bus("admin"), await own_stage.client()
+    await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FLEET})
+    with saying() as lines:
+        await own_stage.guard()
+        request = await client.submit("hello")
+        await said(lines, "fleet_missing")
+    assert await own_stage.types(request) == []
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    await own_stage.reaches(request, "request.opened")
+
+
+async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path) -> None:
+    mesh = LocalMesh(FLEET, tmp_path)
+    await mesh.server.start()
+    try:
+        own = Stage(mesh)
+        with saying() as lines:
+            await own.guard()
+            await said(lines, "conf_unreachable")
+            await streams.provision(await own.bus("admin"), FLEET)
+            await furnish(mesh)
+            await said(lines, "guard_ready")
+        request = await (await own.client()).submit("hello")
+        await own.reaches(request, "request.opened")
+        await own.close()
+    finally:
+        await mesh.server.kill()
+
+
+async def test_a_submit_whose_policy_is_not_there_is_refused(stage: Stage) -> None:
+    await stage.guard()
+    client = await stage.client()
+    outcome = await client.wait(await client.submit("hello", policy="lost"), timeout_s=20)
+    assert outcome.status == "refused"
+    assert outcome.reason.startswith("known_policy")
+
+
+async def test_a_submit_whose_policy_cannot_be_read_waits_until_it_can(stage: Stage) -> None:
+    admin, client = await stage.bus("admin"), await stage.client()
+    await admin.publish_durable(subjects.policy("odd"), b'{"name": "odd", "max_depht": 3}')
+    with saying() as lines:
+        await stage.guard()
+        request = await client.submit("hello", policy="odd")
+        await said(lines, "conf_unreadable")
+        await said(lines, "not_now")
+    assert await stage.types(request) == []
+    await admin.publish_durable(subjects.policy("odd"), msgspec.json.encode(Policy(name="odd", max_depth=3)))
+    await stage.reaches(request, "request.opened")
+
+
+RUBBISH = {
+    "empty": b"",
+    "no-utf-8": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "null": b"null",
+    "wrong-type": b'{"name":5,"state":"ajar","frozen":"x"}',
+}
+NO_FLEET = {
+    "a-name-that-is-none": b'{"name":"x","entry":"a","agents":{"a.b":{"name":"a.b"}}}',
+    "an-age-that-is-none": b'{"name":"x","entry":"a","agents":{},"log_max_age_s":1e308}',
+}
+
+
+def cases(bodies: dict[str, bytes]) -> list[Any]:
+    return [pytest.param(body, id=name) for name, body in bodies.items()]
+
+
+@pytest.mark.parametrize("body", cases(RUBBISH | NO_FLEET))
+async def test_a_fleet_that_cannot_be_read_leaves_the_last_good_one(stage: Stage, body: bytes) -> None:
+    admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
+    await until(lambda: guard._around.fleet.revision > 0)
+    good = guard._around.fleet.revision
+    with saying() as lines:
+        await admin.publish_durable(subjects.FLEET, body)
+        await said(lines, "conf_unreadable")
+    await stage.reaches(await client.submit("hello"), "request.opened")
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    await until(lambda: guard._around.fleet.revision > good)
+    assert stage.alive(guard)
+
+
+OTHERS = (subjects.PRICES, subjects.FREEZE, subjects.breaker("a"), subjects.breaker("b"))
+
+
+@pytest.mark.parametrize("subject", OTHERS)
+async def test_no_entry_of_conf_ends_a_guard(stage: Stage, subject: str) -> None:
+    admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
+    a = await stage.actor("a")
+    for body in RUBBISH.values():
+        request = await client.submit("hello")
+        work = await a.work(request)
+        with saying() as lines:
+            await admin.publish_durable(subject, body)
+            await said(lines, "conf_unreadable")
+        await a.propose(request, work, Transfer(to_agent="b", summary="please"))  # type: ignore[arg-type]
+        await stage.reaches(request, "handoff.admitted")
+    assert stage.alive(guard)
+    await admin.api("STREAM.PURGE.CONF", {"filter": subject})
+
+
+async def test_a_policy_that_can_no_longer_be_read_holds_as_it_last_was(stage: Stage) -> None:
+    admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
+    subject = subjects.policy("lenient")
+    await stage.reaches(await client.submit("hello", policy="lenient"), "request.opened")
+    for body in (*RUBBISH.values(), b'{"name":"lenient","deadline_s":1e300}'):
+        with saying() as lines:
+            await admin.publish_durable(subject, body)
+            while not any(line["event"] == "conf_unreadable" for line in lines):
+                await stage.reaches(await client.submit("hello", policy="lenient"), "request.opened")
+    assert stage.alive(guard)
+    await admin.publish_durable(subject, msgspec.json.encode(POLICIES["lenient"]))
+
+
+async def test_a_guard_that_starts_while_a_breaker_cannot_be_read_takes_it_for_closed(stage: Stage) -> None:
+    admin, client = await stage.bus("admin"), await stage.client()
+    await admin.publish_durable(subjects.breaker("a"), b"?")
+    await stage.guard()
+    await stage.reaches(await client.submit("hello"), "request.opened")
+    await admin.api("STREAM.PURGE.CONF", {"filter": subjects.breaker("a")})
+
+
+async def test_a_guard_sees_a_new_fleet_and_a_new_policy_at_once(stage: Stage) -> None:
+    admin, client = await stage.bus("admin"), await stage.client()
+    await stage.guard()
+    assert (await client.wait(await client.submit("hello", policy="new"), timeout_s=20)).status == "refused"
+    await admin.publish_durable(subjects.policy("new"), msgspec.json.encode(Policy(name="new")))
+
+    async def taken() -> bool:
+        request = await client.submit("hello", policy="new")
+        await eventually(lambda: _any(stage, request))
+        return await stage.types(request) == ["request.opened"]
+
+    await eventually(taken)
+
+
+async def _any(stage: Stage, request: str) -> bool:
+    return bool(await stage.types(request))

@@ -1,0 +1,247 @@
+"""Whatever comes to nothing says so: a dead letter with reason and original bytes, and a notice to its sender."""
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from mesh.guard.service import AHEAD_MS
+from mesh.notices import MAX_DETAIL_CHARS, Notice
+from protocol import codec, events, subjects
+from protocol.ids import request_id, submitted_ms, ulid
+from protocol.messages import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
+from tests.guard.stage import Stage
+from tests.servers import until
+
+TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
+DONE = Complete(answer="done")
+ENTROPY = bytes(range(10))
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _guard(stage: Stage) -> None:
+    await stage.guard()
+
+
+async def heard(notices: list[Notice], request: str) -> Notice:
+    await until(lambda: any(notice.request == request for notice in notices))
+    return next(notice for notice in notices if notice.request == request)
+
+
+# --- late -----------------------------------------------------------------------------------------
+
+
+async def test_a_second_proposal_for_a_round_is_late_and_says_that_it_was_decided(stage: Stage) -> None:
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    told = await stage.notices("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await a.propose(request, work, TO_B)
+    await b.work(request)
+    await a.propose(request, work, DONE)
+    notice = await heard(told, request)
+    assert notice.ended is not None
+    assert (notice.ended.why, notice.ended.turn, notice.ended.round) == ("ended", work.turn, 0)
+    assert await stage.types(request) == ["request.opened", "handoff.admitted"]
+
+
+async def test_a_proposal_for_a_request_that_is_over_is_late_and_says_how_it_ended(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await client.cancel(request)
+    await client.wait(request, timeout_s=20)
+    told = await stage.notices("a")
+    await a.propose(request, work, DONE)
+    notice = await heard(told, request)
+    assert notice.ended is not None
+    assert notice.ended.why == "cancelled"
+    assert await stage.types(request) == ["request.opened", "request.cancelled"]
+
+
+async def test_an_older_round_is_late(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await a.propose(request, work, Transfer(to_agent="nobody", summary="please"))  # type: ignore[arg-type]
+    await a.work(request, round_=1)
+    told = await stage.notices("a")
+    await a.propose(request, work, DONE)
+    notice = await heard(told, request)
+    assert notice.ended is not None
+    assert (notice.ended.why, notice.ended.round) == ("decided", 0)
+    assert await stage.types(request) == ["request.opened", "move.refused"]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+async def test_nobody_speaks_for_a_turn_that_is_not_theirs(stage: Stage) -> None:
+    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
+    told = await stage.notices("b")
+    request = await client.submit("hello")
+    await b.propose(request, await a.work(request), DONE)
+    letter = await stage.buried("not_the_holder", request=request)
+    assert (letter.sender, letter.by) == ("b", "guard")
+    notice = await heard(told, request)
+    assert notice.error is not None
+    assert notice.error.code == "not_the_holder"
+    assert await stage.types(request) == ["request.opened"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "round_", "code"),
+    [
+        pytest.param("elsewhere", 0, "unknown_turn", id="turn"),
+        pytest.param("", 7, "unknown_round", id="round"),
+    ],
+)
+async def test_a_turn_or_a_round_that_was_never_opened_is_no_event(
+    stage: Stage, turn: str, round_: int, code: str
+) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    proposal = MoveProposed(turn=turn or work.turn, round=round_, move=DONE)  # type: ignore[arg-type]
+    await a.say(request, proposal)
+    letter = await stage.buried(code, request=request)
+    assert letter.original == codec.encode(proposal)
+    assert await stage.types(request) == ["request.opened"]
+
+
+async def test_a_proposal_for_no_request_is_a_dead_letter_at_once(stage: Stage) -> None:
+    a = await stage.actor("a")
+    request = request_id("c1", 1_800_000_000_000, ENTROPY)
+    await a.say(request, MoveProposed(turn="t", round=0, move=DONE))  # type: ignore[arg-type]
+    letter = await stage.buried("unknown_request", request=request)
+    assert letter.delivered == 1
+
+
+async def test_an_agent_does_not_submit(stage: Stage) -> None:
+    request = request_id("a", (await _now_ms(stage)), ENTROPY)
+    await (await stage.bus("a")).publish_durable(
+        subjects.prop("a", request), codec.encode(Submit(text="hello"))
+    )
+    await stage.buried("not_allowed", request=request)
+    assert await stage.types(request) == []
+
+
+async def _now_ms(stage: Stage) -> int:
+    return submitted_ms((await stage.client()).new_id())
+
+
+async def test_a_request_id_names_its_sender(stage: Stage) -> None:
+    request = (await stage.client("c2")).new_id()
+    told = await stage.notices("c1")
+    await (await stage.bus("c1")).publish_durable(
+        subjects.prop("c1", request), codec.encode(Submit(text="hello"))
+    )
+    await stage.buried("unusable_id", request=request)
+    assert (await heard(told, request)).error is not None
+
+
+async def test_an_id_that_is_none_is_told_of_under_the_name_alone(stage: Stage) -> None:
+    told = await stage.notices("c1")
+    body = codec.encode(Submit(text="hello"))
+    await (await stage.bus("c1")).publish_durable("mesh.prop.c1.what!ever", body)
+    letter = await stage.buried("unusable_id", request="what!ever")
+    assert letter.original == body
+    notice = await heard(told, "what!ever")
+    assert notice.error is not None
+    assert notice.digest == codec.body_digest(body)
+
+
+@pytest.mark.parametrize(
+    "ahead_ms",
+    [pytest.param(-20 * 86_400_000, id="old"), pytest.param(AHEAD_MS + 60_000, id="from-the-future")],
+)
+async def test_an_id_that_is_too_old_or_too_far_ahead_is_stale(stage: Stage, ahead_ms: int) -> None:
+    client = await stage.client()
+    request = f"c1_{ulid(await _now_ms(stage) + ahead_ms, ENTROPY)}"
+    await client.submit("hello", request=request)  # type: ignore[arg-type]
+    await stage.buried("stale_id", request=request)
+    assert await stage.types(request) == []
+
+
+async def test_the_same_id_with_other_content_is_told_that_it_exists(stage: Stage) -> None:
+    client = await stage.client()
+    request = await client.submit("hello")
+    await stage.reaches(request, "request.opened")
+    await client.submit("good-bye", request=request)
+    letter = await stage.buried("request_exists", request=request)
+    assert codec.parse_submit(letter.original).text == "good-bye"
+    assert await stage.types(request) == ["request.opened"]
+
+
+async def test_what_cannot_be_read_is_kept_whole_and_the_reason_is_short(stage: Stage) -> None:
+    request = (await stage.client()).new_id()
+    told = await stage.notices("c1")
+    body = msgspec.json.encode({"kind": "k" * 200_000, "turn": "t", "round": 0})
+    await (await stage.bus("c1")).publish_durable(subjects.prop("c1", request), body)
+    letter = await stage.buried("protocol.malformed", request=request)
+    assert letter.original == body
+    assert len(letter.detail) <= MAX_DETAIL_CHARS
+    notice = await heard(told, request)
+    assert notice.error is not None
+    assert len(notice.error.detail) <= MAX_DETAIL_CHARS
+
+
+async def test_headers_that_are_too_much_to_keep_do_not_keep_a_message_alive(stage: Stage) -> None:
+    request = (await stage.client()).new_id()
+    headers = {"first": "kept", "second": "\x01" * 200_000}
+    await (await stage.bus("c1")).publish_durable(subjects.prop("c1", request), b"{", headers)
+    letter = await stage.buried("protocol.malformed", request=request)
+    assert (letter.headers, letter.truncated, letter.original) == ({"first": "kept"}, True, b"{")
+    await stage.drained()
+
+
+async def test_only_a_trace_that_is_one_goes_on_into_the_log(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for trace in (good, "x" * 100_000):
+        request = client.new_id()
+        await (await stage.bus("c1")).publish_durable(
+            subjects.prop("c1", request), codec.encode(Submit(text="hello")), {"traceparent": trace}
+        )
+        await a.work(request)
+        got = await (await stage.bus("admin")).request(f"$JS.API.DIRECT.GET.LOG.mesh.evt.a.{request}")
+        assert got.headers.get("traceparent") == (good if trace == good else None)
+
+
+async def test_a_move_whose_verdict_no_message_can_hold_is_a_dead_letter(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello", policy="roomy")
+    large = "x" * 240_000
+    for round_ in range(2):
+        work = await a.work(request, round_=round_)
+        await a.propose(request, work, Transfer(to_agent="nobody", summary=large))  # type: ignore[arg-type]
+    work = await a.work(request, round_=2)
+    await a.propose(request, work, Transfer(to_agent="nobody", summary=large))  # type: ignore[arg-type]
+    letter = await stage.buried("event_too_large", request=request)
+    assert letter.sender == "a"
+    await stage.drained()
+    await a.propose(request, work, DONE)
+    assert (await client.wait(request, timeout_s=20)).answer == "done"
+
+
+async def test_more_than_a_handoff_may_hold_is_refused_by_size(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await a.propose(request, work, Transfer(to_agent="b", summary="x" * 70_000))  # type: ignore[arg-type]
+    refused = (await stage.reaches(request, "move.refused"))[-1]
+    assert isinstance(refused, events.MoveRefused)
+    assert refused.refusal.rule == "size"
+    assert "artifacts" in refused.refusal.hint
+
+
+async def test_a_failure_of_a_turn_that_is_not_open_is_late_too(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    told = await stage.notices("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await a.propose(request, work, DONE)
+    await client.wait(request, timeout_s=20)
+    await a.say(request, TurnFailed(turn=work.turn, round=0, error=Failure(code="broken")))
+    notice = await heard(told, request)
+    assert notice.ended is not None
+    assert notice.ended.why == "completed"
