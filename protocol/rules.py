@@ -298,7 +298,10 @@ def must_carry(case: Case) -> Refusal | None:
         and (key not in case.load.facts or not says_the_same(case.load.facts[key], case.before.facts[key]))
     ]
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
-    missing = [key for key in asked if key not in case.load.facts]
+    shown = {fact.key for fact in case.turn.work.handoff.facts}
+    known = shown.union(fact.key for fact in getattr(case.move, "facts", ()))
+    # A key that is withheld from the proposer counts as missing: to say otherwise would give it away.
+    missing = [key for key in asked if key not in case.load.facts or key not in known]
     if not lost and not missing:
         return None
     return Refusal(
