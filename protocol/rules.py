@@ -115,6 +115,8 @@ def _may_be_given(case: Case, move: Transfer) -> Refusal | None:
     hint = f"may hand to: {', '.join(allowed)}" if allowed else ""
     if move.to_agent == HUMAN:
         return _unknown(case, "`human` is reached by `escalate` and `ask` only", "use escalate")
+    if sender is None:
+        return _unknown(case, f"{case.turn.agent} is not in the fleet any more", "escalate")
     if target is None:
         return _unknown(case, f"{move.to_agent!r} is not in the fleet", hint)
     if allowed is not None and target.name not in allowed:

@@ -33,7 +33,7 @@ def short_leases() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def stage(short_leases: None, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A stage with a guard that is ready, on a server of its own: what one test leaves in an inbox stays there."""
+    """A stage with a guard, on a server of its own: what one test leaves in an inbox is no other's."""
     async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Stage(mesh)

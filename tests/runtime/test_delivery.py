@@ -22,11 +22,9 @@ from tests.servers import Child, child, eventually, until
 
 
 @contextlib.asynccontextmanager
-async def process(
-    stage: Stage, behaviour: str, *, name: str = "a", grace: str = "10"
-) -> AsyncIterator[Child]:
-    """Run an instance of an agent as a process of its own."""
-    arguments = (stage.mesh.url, str(seed_directory(stage.mesh)), name, behaviour, grace)
+async def process(stage: Stage, behaviour: str) -> AsyncIterator[Child]:
+    """Run an instance of `a` as a process of its own."""
+    arguments = (stage.mesh.url, str(seed_directory(stage.mesh)), "a", behaviour, "10")
     async with child("tests.runtime.agent_process", *arguments) as other:
         yield other
 
@@ -266,7 +264,7 @@ async def test_a_proposal_whose_fate_nobody_knows_is_stored_again(stage: Stage) 
     gate = Gate()
     gate.open.set()
     bus = await stage.bus("a", "runtime")
-    inner, tries = bus.publish_durable, []
+    inner, tries = bus.publish_durable, list[str]()
 
     async def publish(subject: str, *rest: object, **more: object) -> object:
         ack = await inner(subject, *rest, **more)  # type: ignore[arg-type]
@@ -280,6 +278,6 @@ async def test_a_proposal_whose_fate_nobody_knows_is_stored_again(stage: Stage) 
     client = await stage.client()
     request = await client.submit("hello")
     assert (await client.wait(request, timeout_s=20)).answer == "done"
+    await until(lambda: len(tries) == 2)
     await stage.drained("PROP")
     assert await stage.types(request) == ["request.opened", "request.completed"]
-    assert len(tries) == 2

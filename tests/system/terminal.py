@@ -7,10 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from typer.testing import CliRunner
+
+from mesh.cli import app
 from tests.servers import ROOT
 
 READY = "Ctrl-C stops everything"
@@ -27,10 +31,10 @@ def environment(**added: str) -> dict[str, str]:
 class Finished:
     """A command that has ended."""
 
-    def __init__(self, ended: subprocess.CompletedProcess[str]) -> None:
-        self.status = ended.returncode
-        self.out = ended.stdout
-        self.err = ended.stderr
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status = status
+        self.out = out
+        self.err = err
 
     @property
     def json(self) -> Any:
@@ -47,19 +51,26 @@ class Folder:
         self.path = path
 
     def mesh(self, *arguments: object, **added: str) -> Finished:
-        """Run a command to its end."""
-        return Finished(
-            subprocess.run(
-                [sys.executable, "-m", "mesh", *map(str, arguments)],
-                cwd=self.path,
-                env=environment(**added),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_WITHIN_S,
-                check=False,
-            )
+        """Run a command to its end, in this process: starting Python for each would take most of the time."""
+        with chdir(self.path), mock.patch.dict(os.environ, environment(**added), clear=True):
+            ended = CliRunner().invoke(app, [str(each) for each in arguments])
+        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return Finished(ended.exit_code, ended.stdout, ended.stderr)
+
+    def process(self, *arguments: object, **added: str) -> Finished:
+        """The same as a process of its own, as a shell would."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "mesh", *map(str, arguments)],
+            cwd=self.path,
+            env=environment(**added),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_WITHIN_S,
+            check=False,
         )
+        return Finished(ended.returncode, ended.stdout, ended.stderr)
 
     @contextmanager
     def running(self, *arguments: object, until: str, **added: str) -> Iterator["Running"]:

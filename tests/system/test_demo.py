@@ -17,7 +17,7 @@ SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    return Folder(tmp_path_factory.mktemp("demo")).mesh("demo", "--json")
+    return Folder(tmp_path_factory.mktemp("demo")).process("demo", "--json")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_for_people_it_tells_each_story_and_sums_up(tmp_path: Path) -> None:
     }
     file = tmp_path / "r.jsonl"
     file.write_text(f"{json.dumps(loop)}\n{json.dumps(away)}\n")
-    done = Folder(tmp_path).mesh("demo", "--requests", file)
+    done = Folder(tmp_path).process("demo", "--requests", file)
     assert done.status == Exit.DONE, done  # nothing that a rule was written for is wrong
     assert "scripted model: rules in agents/support/rules.toml, not a language model" in done.out
     assert "refused by rule cycle" in done.out
@@ -93,22 +93,19 @@ def test_a_ruled_request_that_comes_out_wrong_fails_the_demo(tmp_path: Path) -> 
     sample = next(sample for sample in SAMPLES if sample["kind"] == "ruled")
     file = tmp_path / "r.jsonl"
     file.write_text(json.dumps(sample | {"expect": {"status": "failed"}}) + "\n")
-    assert Folder(tmp_path).mesh("demo", "--requests", file).status == Exit.FAILED
+    assert Folder(tmp_path).process("demo", "--requests", file).status == Exit.FAILED
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: str(number.name))
-def test_interrupted_it_stops_everything_and_throws_its_data_away(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path) -> None:
     with Folder(tmp_path).running("demo", until="sample requests;", TMPDIR=str(tmp_path)) as demo:
         children = demo.children()
         assert len(children) == 5  # server, guard, three agents
-        assert demo.end(number) == Exit.INTERRUPTED
+        assert demo.end(signal.SIGINT) == Exit.INTERRUPTED
         wait_until_gone(children)
         assert list(tmp_path.glob("mesh-demo-*")) == []
 
 
 def test_a_fleet_that_is_not_there_is_a_matter_of_usage(tmp_path: Path) -> None:
-    done = Folder(tmp_path).mesh("demo", "--fleet", "nothing")
+    done = Folder(tmp_path).process("demo", "--fleet", "nothing")
     assert done.status == Exit.USAGE
     assert "checkout" in done.err
