@@ -32,7 +32,7 @@ from mesh.notices import Notice
 from protocol import codec, subjects
 from protocol.events import Work, type_of
 from protocol.fleet import Fleet
-from protocol.ids import TurnId
+from protocol.ids import TurnId, is_token
 from protocol.messages import Failure, Move, MoveProposed, Proposal, Report, TurnFailed
 
 _log = structlog.get_logger(__name__)
@@ -153,7 +153,8 @@ class Runtime:
             await self._bury(message, error)
             return
         work = getattr(event, "work", None)
-        if not isinstance(work, Work) or event.to != self._agent.name:
+        lies_in = subjects.parse_evt(message.subject)
+        if not isinstance(work, Work) or (event.to, event.request) != lies_in or not is_token(work.turn):
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(

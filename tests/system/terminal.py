@@ -121,6 +121,10 @@ class Running:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit status."""
         self._process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end and return the exit status."""
         return self._process.wait(_WITHIN_S)
 
     def children(self) -> list[int]:
@@ -148,3 +152,10 @@ def wait_until_gone(pids: list[int]) -> None:
     while left := set(pids) & set(_parents()):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
+
+
+def kill(parent: Running, word: str) -> None:
+    """Kill the one child of `parent` that has `word` in its command line, with no chance to clean up."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in parent.children()}
+    [pid] = [pid for pid, command in commands.items() if word in command]
+    os.kill(pid, signal.SIGKILL)
