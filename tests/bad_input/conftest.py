@@ -1,5 +1,6 @@
 """Fixtures: one live guard, one live agent, and everybody who can send them something."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.guard.stage import FLEET, furnish, plain_logs
 
 @pytest.fixture(scope="module", autouse=True)
 def logs() -> Iterator[None]:
-    with plain_logs():
+    with plain_logs(logging.ERROR):
         yield
 
 

@@ -54,7 +54,7 @@ class Scene(Stage):
         for message in sent:
             bus = await self.bus(message.sender)
             await bus.publish_durable(f"mesh.{message.kind}.{message.sender}.{message.token}", message.body)
-        await self.drained("PROP", "CTL", "TIMER")
+        await self.drained()
         letters = await self.dead_letters(after=dead_before)
         obeyed = await self.last_seq("CONF") - conf_before
         decided = guard.decided - before.decided
