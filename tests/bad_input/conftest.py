@@ -13,8 +13,8 @@ from mesh.agent.turn import Turn
 from mesh.guard import service
 from mesh.testing import LocalMesh
 from protocol.messages import Move
-from tests.bad_input.scene import Scene
-from tests.guard.stage import FLEET, furnish, plain_logs
+from tests.bad_input.scene import FLEET, Scene
+from tests.guard.stage import furnish, plain_logs
 
 
 @pytest.fixture(scope="module", autouse=True)

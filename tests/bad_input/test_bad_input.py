@@ -149,7 +149,7 @@ async def test_whatever_a_note_says(scene: Scene, data: st.DataObject) -> None:
 @given(st.data())
 async def test_whatever_lies_in_an_inbox(scene: Scene, data: st.DataObject) -> None:
     client = await scene.client()
-    model = await client.submit("hello")
+    model = await client.submit("hello", to="a")
     await client.wait(model, timeout_s=20)
     opened = msgspec.json.decode((await scene.bodies(model))[0])
     written = data.draw(st.lists(bodies([opened]), min_size=BATCH, max_size=BATCH))
@@ -175,7 +175,7 @@ async def test_whatever_lies_in_an_inbox(scene: Scene, data: st.DataObject) -> N
 async def test_work_for_a_turn_that_was_never_opened_is_no_event(scene: Scene) -> None:
     """A sound event in a log that does not fold: the agent works, and the guard decides nothing."""
     client, request = await scene.client(), fresh("c1")
-    model = await client.submit("hello")
+    model = await client.submit("hello", to="a")
     await client.wait(model, timeout_s=20)
     opened = msgspec.json.decode((await scene.bodies(model))[0])
     scene.spoiled.add(request)
