@@ -146,11 +146,12 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
         turn=human.id,
         work=Work(
             turn=TurnId(turn_id),
-            round=0,
+            round=_first_round(ledger, human, control),
             handoff=placed.handoff,
             path=(whole.to_agent,),
             depth=0,
             withheld=placed.withheld,
+            past=human.work.past if control.again else (),
             continues=_continued(ledger, human) if control.again else None,
         ),
         by=by,
@@ -160,6 +161,13 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
         again=control.again,
         grounds=world.grounds,
     )
+
+
+def _first_round(ledger: Ledger, human: Turn, control: Resolve) -> int:
+    """Return the round that a resolution opens: a continued turn counts on, as its journal does."""
+    if not control.again or human.instead_of is None:
+        return 0
+    return ledger.turns[human.instead_of].round + 1
 
 
 def _continued(ledger: Ledger, human: Turn) -> Any:
