@@ -46,8 +46,7 @@ class JournalMismatch(TurnError):
     def __init__(self, step: str, recorded: str, called: str, *, with_effect: bool) -> None:
         super().__init__(f"step {step} was {recorded}, the code now calls {called}")
         self.step = step
-        self.with_effect = with_effect
-        """Whether the journal holds an effect: then no fresh round may be tried."""
+        self.permanent = with_effect  # with an effect in the journal no fresh round may be tried
 
 
 class InDoubt(TurnError):
@@ -152,6 +151,8 @@ class Journal:
         """Steps of this round, recorded or reused."""
         self.with_effect = False
         """Whether any round journaled an effect."""
+        self.broken: TurnError | None = None
+        """What ended this journal; every later step raises it again, whatever the code caught."""
 
     @property
     def digest(self) -> str:
@@ -211,6 +212,15 @@ class Journal:
 
     # --- one step ---------------------------------------------------------------------------------
 
+    async def _begin(self) -> None:
+        await self.load()
+        if self.broken is not None:
+            raise self.broken
+
+    def _break(self, error: TurnError) -> TurnError:
+        self.broken = error
+        return error
+
     async def step(
         self,
         call: Call,
@@ -225,7 +235,7 @@ class Journal:
         Args:
             on_reuse: called when the value is an earlier round's: it was reported then.
         """
-        await self.load()
+        await self._begin()
         reused = self._reuse(call)
         if reused is not None:
             if on_reuse is not None:
@@ -255,7 +265,7 @@ class Journal:
 
         Raises InDoubt.
         """
-        await self.load()
+        await self._begin()
         name, earlier = self._reuse_effect(call)
         if earlier is not None and earlier.kind == "effect":
             return _value(earlier)
@@ -270,7 +280,7 @@ class Journal:
         if doubtful is not None and settled is None:
             attempt = again
         if attempt is None:
-            raise InDoubt(doubted, call[1], key)
+            raise self._break(InDoubt(doubted, call[1], key))
         if place.intent is None:
             await self._write(step, self._record("intent", call, key=key))
         self.with_effect = True
@@ -309,18 +319,20 @@ class Journal:
     def _take(self, call: Call) -> Place:
         """Return the next place of this round. Raises JournalMismatch, JournalFull."""
         if self._next >= MAX_STEPS:
-            raise JournalFull(f"a turn journals {MAX_STEPS} steps at most")
+            raise self._break(JournalFull(f"a turn journals {MAX_STEPS} steps at most"))
         n, self._next = self._next, self._next + 1
         name = f"{self._round}-{n}"
         found = self._own.get(name)
         if found is None:
             return Place(n, None, None)
         if found.kind == "fence":
-            raise Fenced(f"a later round has fenced this one at step {name}")
+            raise self._break(Fenced(f"a later round has fenced this one at step {name}"))
         kind = "effect" if found.kind == "intent" else found.kind
         if (kind, found.name, found.digest) != call:
             said = f"{call[0]} {call[1]}".strip()
-            raise JournalMismatch(name, f"{kind} {found.name}".strip(), said, with_effect=self.with_effect)
+            raise self._break(
+                JournalMismatch(name, f"{kind} {found.name}".strip(), said, with_effect=self.with_effect)
+            )
         intent = found if found.kind == "intent" else None
         record = found if intent is None else self._own.get(f"{name}{DONE}")
         if record is not None:
@@ -354,7 +366,7 @@ class Journal:
         if len(body) > MAX_STEP_BYTES:
             raise JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}")
         if not await self._put(name, body):
-            raise Fenced(f"another instance wrote step {name}")
+            raise self._break(Fenced(f"another instance wrote step {name}"))
         if record.kind != "intent":
             self._count(name, record)
 

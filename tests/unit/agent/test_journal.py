@@ -59,7 +59,7 @@ async def test_another_order_within_a_round_is_a_mismatch_that_names_the_step() 
     second = journal(store, nonce="n2")
     with pytest.raises(JournalMismatch, match="step 0-0 was call a, the code now calls call b") as caught:
         await second.step(call("b"), world.doing("b again"))
-    assert not caught.value.with_effect
+    assert not caught.value.permanent
     assert world.done == ["a", "b"]
 
 
