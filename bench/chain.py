@@ -42,8 +42,8 @@ async def chain(place: Place, directory: Path) -> AsyncIterator[Crew]:
     async with await place.connect_as(ADMIN) as admin:
         await apply(admin, FLEET)
     async with Crew(directory) as crew:
-        for role in (GUARD, *AGENTS, DRIVER):
-            await crew.start(role, "bench.chain", role, place.url, str(place.keys))
+        for roles in ((GUARD, *AGENTS), (DRIVER,)):
+            await crew.start_all("bench.chain", roles, place.url, str(place.keys))
         yield crew
 
 

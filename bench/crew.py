@@ -7,7 +7,7 @@ input does, so that none outlives the measurement that started it.
 import asyncio
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -86,6 +86,12 @@ class Crew:
             if (said := await member.line()) != READY:
                 raise MemberFailed(f"{name} said {said!r}, not {READY!r}")
         return member
+
+    async def start_all(self, module: str, roles: Iterable[str], *arguments: str) -> None:
+        """Start a process for each of `roles`, named so, and wait until all are ready."""
+        async with asyncio.TaskGroup() as starting:
+            for role in roles:
+                starting.create_task(self.start(role, module, role, *arguments))
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,6 +5,8 @@ from an exported file, one event a line. Both decode each event and apply it to 
 ledger is dropped when its request has ended, as a reader that keeps up with a live log would.
 """
 
+import asyncio
+import itertools
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +15,7 @@ from bench.figures import Figure, Target, spread
 from bench.filling import fill
 from bench.place import FLEET, VIEWER, place
 from bench.stories import history, originals
+from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import audit_consumer
@@ -20,8 +23,9 @@ from mesh.setup import apply
 from protocol import chain, codec
 from protocol.ledger import Ledger
 
-FROM_JETSTREAM = 60_000
-FROM_FILE = 150_000
+FROM_JETSTREAM = Target("at least", 60_000)
+FROM_FILE = Target("at least", 150_000)
+_CHUNK = 20_000
 
 
 class Folding:
@@ -46,34 +50,37 @@ class Folding:
 
 async def whole_log(directory: Path, *, events: int, rounds: int) -> list[Figure]:
     """Fill a log with `events` events and fold it, from JetStream and from a file."""
-    lines = list(history(events))
-    figures = []
+    name = f"fold of {events:,} events"
     async with place(directory / "log", sync_always=False) as at:
+        file = directory / "log.jsonl"
         async with await at.connect_as(ADMIN) as admin:
             await apply(admin, FLEET)
-            await fill(admin, lines)
+            await _write(admin, file, events)
         async with await at.connect_as(VIEWER) as viewer:
             log = JetStreamLog(viewer, leader=False)
-            rates, bare = [], []
+            folded, bare = [], []
             for _ in range(rounds):
-                rates.append(events / await _follow(log, Folding()))
+                folded.append(events / await _follow(log, Folding()))
                 bare.append(events / await _follow(log, None))
-    name = f"fold of {events:,} events"
-    figures.append(
-        Figure(f"{name} from JetStream, as a viewer", "1/s", spread(rates),
-               target=Target("at least", FROM_JETSTREAM))
-    )  # fmt: skip
-    figures.append(Figure(f"{name}: reading alone, nothing decoded", "1/s", spread(bare)))
-    file = directory / "log.jsonl"
-    with file.open("wb") as export:
-        export.writelines(line.body + b"\n" for line in lines)
-    del lines
-    rates = [events / _from_file(file, events) for _ in range(rounds)]
-    figures.append(Figure(f"{name} from a file", "1/s", spread(rates), target=Target("at least", FROM_FILE)))
+    from_file = [events / _from_file(file, events) for _ in range(rounds)]
     played = [[line.body for line in request] for request in originals(max(4, min(2000, events // 50)))]
-    rates = [_verify(played) for _ in range(rounds)]
-    figures.append(Figure("chain verification, in memory", "1/s", spread(rates)))
-    return figures
+    verified = [_verify(played) for _ in range(rounds)]
+    return [
+        Figure(f"{name} from JetStream, as a viewer", "1/s", spread(folded), target=FROM_JETSTREAM),
+        Figure(f"{name}: reading alone, nothing decoded", "1/s", spread(bare)),
+        Figure(f"{name} from a file", "1/s", spread(from_file), target=FROM_FILE),
+        Figure("chain verification, in memory", "1/s", spread(verified)),
+    ]
+
+
+async def _write(admin: Bus, file: Path, events: int) -> None:
+    """Put the same events into the log and into a file; nothing of them is kept in memory."""
+    story, already = history(events), 0
+    with await asyncio.to_thread(file.open, "wb") as export:
+        while chunk := list(itertools.islice(story, _CHUNK)):
+            await fill(admin, chunk, already)
+            export.writelines(line.body + b"\n" for line in chunk)
+            already += len(chunk)
 
 
 async def _follow(log: JetStreamLog, folding: Folding | None) -> float:

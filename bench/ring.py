@@ -57,8 +57,8 @@ async def ring(place: Place, directory: Path, sizes: Sizes) -> AsyncIterator[Cre
         await _provision(admin)
     told = msgspec.json.encode(sizes).decode()
     async with Crew(directory) as crew:
-        for role in (GUARD, *AGENTS, DRIVER):
-            await crew.start(role, "bench.ring", role, place.url, str(place.keys), told)
+        for roles in ((GUARD, *AGENTS), (DRIVER,)):
+            await crew.start_all("bench.ring", roles, place.url, str(place.keys), told)
         yield crew
 
 

@@ -295,7 +295,7 @@ class LocalFleet:
     async def _keep_server(self) -> None:
         """The same for the server, on the same port and store; what is connected to it waits for that."""
         while True:
-            while self.server.running:
+            while self.server.running:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(_SERVER_LOOK_S)
             if self._stopping:
                 return

@@ -24,6 +24,8 @@ from protocol.world import World
 TIMEOUT = "timeout"
 UNATTENDED = "unattended"
 DEADLINE = "deadline"
+LEAST_PERIOD_US = 1_000_000
+"""Looks in vain are at least a second apart, however short a policy's times are."""
 
 
 class Wait(NamedTuple):
@@ -91,7 +93,8 @@ def next_due(ledger: Ledger, policy: Policy | None, now: int) -> int | None:
 def _look_after(wait: Wait, now: int) -> int:
     if wait.period is None or wait.at > now:
         return wait.at
-    return wait.at + ((now - wait.at) // wait.period + 1) * wait.period
+    period = max(wait.period, LEAST_PERIOD_US)
+    return wait.at + ((now - wait.at) // period + 1) * period
 
 
 def is_due(ledger: Ledger, policy: Policy | None, now: int) -> bool:

@@ -103,6 +103,12 @@ def _asked(ledger: Ledger, event: AnyEvent, work: Work, asked: Constraints) -> C
     return replace(asked, must_carry=_must_carry_after(ledger, event, work))
 
 
+def _must_carry_asked(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> tuple[str, ...]:
+    """Return the keys beyond the giver's own, which hold without being asked for."""
+    own = ledger.frames[event.turn].constraints.must_carry
+    return tuple(key for key in _must_carry_after(ledger, event, work) if key not in own)
+
+
 # --- messages ---------------------------------------------------------------------------------------
 
 
@@ -169,7 +175,7 @@ def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> 
         facts=facts,
         artifacts=artifacts,
         drop=drop,
-        constraints=_asked(ledger, event, work, event.asked),
+        constraints=replace(event.asked, must_carry=_must_carry_asked(ledger, event, work)),
         return_to=handoff.return_to,
         no_return=handoff.no_return,
     )

@@ -115,6 +115,8 @@ def _may_be_given(case: Case, move: Transfer) -> Refusal | None:
     hint = f"may hand to: {', '.join(allowed)}" if allowed else ""
     if move.to_agent == HUMAN:
         return _unknown(case, "`human` is reached by `escalate` and `ask` only", "use escalate")
+    if sender is None:
+        return _unknown(case, f"{case.turn.agent} is not in the fleet any more", "escalate")
     if target is None:
         return _unknown(case, f"{move.to_agent!r} is not in the fleet", hint)
     if allowed is not None and target.name not in allowed:
@@ -298,7 +300,10 @@ def must_carry(case: Case) -> Refusal | None:
         and (key not in case.load.facts or not says_the_same(case.load.facts[key], case.before.facts[key]))
     ]
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
-    missing = [key for key in asked if key not in case.load.facts]
+    shown = {fact.key for fact in case.turn.work.handoff.facts}
+    known = shown.union(fact.key for fact in getattr(case.move, "facts", ()))
+    # A key that is withheld from the proposer counts as missing: to say otherwise would give it away.
+    missing = [key for key in asked if key not in case.load.facts or key not in known]
     if not lost and not missing:
         return None
     return Refusal(

@@ -7,6 +7,8 @@ event is written, and its sender is told that the turn ended. An `Objection` nev
 
 from typing import NamedTuple
 
+import msgspec
+
 from protocol.ids import HUMAN
 from protocol.ledger import Ledger, Turn
 from protocol.messages import (
@@ -126,10 +128,11 @@ def _of_open_control(ledger: Ledger, hearing: Hearing, control: Control) -> Stan
                 return Late(turn.id, turn.round, "ended")
             return Fit()
         case Reply() | Settle():
-            return _of_waiting(ledger.turns.get(control.turn), hearing, control)
+            most = ledger.policy.max_handoff_bytes
+            return _of_waiting(ledger.turns.get(control.turn), hearing, control, most)
 
 
-def _of_waiting(turn: Turn | None, hearing: Hearing, control: Reply | Settle) -> Standing:
+def _of_waiting(turn: Turn | None, hearing: Hearing, control: Reply | Settle, most: int) -> Standing:
     if turn is None:
         return Objection("unknown_turn", "no such turn was opened in this request")
     if control.round > turn.round:
@@ -142,4 +145,7 @@ def _of_waiting(turn: Turn | None, hearing: Hearing, control: Reply | Settle) ->
     may_answer = {hearing.sender, HUMAN} if hearing.role == "operator" else {hearing.sender}
     if isinstance(control, Reply) and turn.asked not in may_answer:
         return Objection("not_allowed", f"the question was put to {turn.asked}")
+    value = control.value if isinstance(control, Reply) else control.result
+    if len(msgspec.json.encode(value)) > most:
+        return Objection("too_large", f"more than {most} bytes; put large things in a store and say where")
     return Fit()

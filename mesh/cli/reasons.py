@@ -34,8 +34,6 @@ VERDICTS = (
 )
 """Events by which a guard answered somebody who asked for something."""
 
-_ALLOWED = {"handoff.admitted", "request.opened", "request.completed", "escalation.raised", "turn.suspended"}
-
 
 class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     """One verdict and its grounds."""
@@ -62,7 +60,8 @@ class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[tuple[str, str], ...]
     """Who gave to whom in this segment until then."""
     grounds: Grounds | None
-    policy: Policy
+    policy: dict[str, Any]
+    """Every number of it, defaults too."""
     rules: tuple[str, ...]
     """Rules that judged the move, in order; the first that refuses names the refusal."""
     followed: str
@@ -98,7 +97,7 @@ def reasons(happened: Sequence[AnyEvent], n: int | None = None) -> Reasons:
         depth=0 if segment is None else segment.depth,
         edges=() if segment is None else tuple(sorted(segment.edges)),
         grounds=getattr(event, "grounds", None),
-        policy=policy,
+        policy=msgspec.structs.asdict(policy),
         rules=_rules(event),
         followed=_followed(happened, event),
     )
@@ -137,6 +136,8 @@ def _rules(event: AnyEvent) -> tuple[str, ...]:
         kind: type = Transfer if event.work.handoff.move == "transfer" else HandBack
     elif isinstance(event, events.MoveRefused):
         kind = type(event.move)
+    elif isinstance(event, events.EscalationRaised) and event.reason != "asked":
+        return ()
     elif getattr(event, "grounds", None) is not None:
         kind = _MOVES.get(type(event), type(None))
     else:
@@ -166,16 +167,18 @@ def sentences(why: Reasons) -> Iterator[str]:
     """Yield the reasons, a plain sentence or two a line."""
     asked = f"{why.move} to {why.to}" if why.to else why.move
     yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
-    yield f"{why.who} asked for: {asked}" + (f" ({why.summary})" if why.summary else "") + "."
+    said = f"{asked} ({why.summary})" if why.summary else asked
+    yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
     yield from _verdict(why)
     if why.path:
-        yield f"The path then: {' → '.join(why.path)}; {_hops(why.depth)} of at most {why.policy.max_depth}."
+        most = why.policy["max_depth"]
+        yield f"The path then: {' → '.join(why.path)}; {_hops(why.depth)} of at most {most}."
     if why.edges:
         taken = ", ".join(f"{giver} → {taker}" for giver, taker in why.edges)
         yield f"Handed over in this segment until then: {taken}."
     if why.grounds is not None:
         yield from _grounds(why.grounds)
-    yield f"Policy {why.policy.name!r}, version {why.policy.version}: {_numbers_of(why.policy)}."
+    yield f"Policy {why.policy['name']!r}, version {why.policy['version']}: {_numbers_of(why.policy)}."
     if why.followed:
         yield f"What came of it: {why.followed}."
 
@@ -191,14 +194,14 @@ def _verdict(why: Reasons) -> Iterator[str]:
             )
         if why.hint:
             yield f"What would be allowed: {why.hint}."
-    elif why.type in _ALLOWED and why.rules:
+    elif why.verdict == "admitted" and why.rules:
         yield f"Admitted: none of the rules that judge this move refused it ({', '.join(why.rules)})."
-    elif why.type in _ALLOWED:
+    elif why.verdict == "admitted":
         yield "Admitted."
     elif why.verdict == "deferred":
         yield "Deferred: the request is frozen. It is judged by every rule after the thaw."
-    elif why.detail:
-        yield f"Recorded: {why.detail}."
+    else:
+        yield "Recorded; no rule judges this" + (f": {why.detail}." if why.detail else ".")
 
 
 def _hops(depth: int) -> str:
@@ -228,9 +231,9 @@ def _listed(names: Sequence[str]) -> str:
     return "/".join(names) or "none"
 
 
-def _numbers_of(policy: Policy) -> str:
+def _numbers_of(policy: Mapping[str, Any]) -> str:
     shown = ("max_depth", "max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
-    return ", ".join(f"{name} = {getattr(policy, name)}" for name in shown)
+    return ", ".join(f"{name} = {policy[name]}" for name in shown)
 
 
 def _shown(value: Any) -> str:

@@ -86,7 +86,8 @@ def entry(move: MoveTold) -> Iterator[Text]:
     if move.dropped:
         yield _beneath("dropped", ", ".join(move.dropped))
     if move.withheld is not None:
-        hidden = f"{_count(move.withheld.facts, 'fact')}, {_count(move.withheld.artifacts, 'artifact')}"
+        counts = ((move.withheld.facts, "fact"), (move.withheld.artifacts, "artifact"))
+        hidden = " and ".join(_count(number, what) for number, what in counts if number)
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 

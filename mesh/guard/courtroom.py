@@ -36,7 +36,7 @@ from protocol.due import asks_who_serves, due, is_due, next_due
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import HUMAN, proposal_id
 from protocol.ledger import Ledger, Turn
-from protocol.messages import Control, Hearing, MoveProposed, Submit
+from protocol.messages import Control, Hearing, MoveProposed, Proposal, Submit
 from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing
 
@@ -158,7 +158,7 @@ class Courtroom:
             ruling = await self._rule(docket, hearing, headers)
             await self._arm(docket, request)
             return ruling
-        deciding = (what.turn, what.round) if isinstance(what, MoveProposed) else None
+        deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
         await self._finish(docket, deciding)
         if hearing is not None:
             ruling = await self._rule(docket, hearing, headers)

@@ -87,9 +87,11 @@ def _derive(
     belongs_to = event
     hearing: Hearing | None
     if isinstance(event, events.FactsWithheld):
-        following = next((later for later in happened[index + 1 :] if later.cause == event.cause), None)
-        if following is None:
-            return event  # its verdict was never given: there is nothing to judge
+        following = happened[index + 1] if index + 1 < len(happened) else None
+        if following is None or following.cause != event.cause or not _opens(following):
+            return (
+                event  # its own verdict was never given, or became another: there is nothing to judge it by
+            )
         belongs_to = following
         before = Ledger()
         for earlier in happened[:index]:
@@ -108,6 +110,12 @@ def _derive(
         return _consequence(ledger, event, policy, world)
     recorded = getattr(belongs_to, "policy", None) if isinstance(hearing.what, Submit) else ledger.policy
     return decide(ledger, hearing, policy if policy is not None and recorded is not None else recorded, world)
+
+
+def _opens(event: AnyEvent) -> bool:
+    """Say whether an event opens a turn, as what facts are withheld for does."""
+    work = getattr(event, "work", None)
+    return work is not None and str(work.turn) == event.id
 
 
 def _consequence(ledger: Ledger, event: AnyEvent, policy: Policy | None, world: World) -> AnyEvent | None:

@@ -67,7 +67,7 @@ async def main() -> None:
     url, keys, identity, point = sys.argv[1:]
     structlog.configure(processors=[only_ready])
     FatalLog.point = point
-    service.JetStreamLog = FatalLog  # type: ignore[misc]
+    vars(service)["JetStreamLog"] = FatalLog
     if point == "armed":
         arm = timer.arm
 

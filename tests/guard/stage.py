@@ -1,4 +1,4 @@
-"""A stage: one test's guards, scripted agents, clients and operators on a real server, and the audit after it.
+"""A stage: one test's guards, scripted agents and clients on a real server, and the audit that ends it.
 
 The audit judges every log again that the test left behind: it must come out the same to the letter, its
 chain must hold, and no turn may have two successors. A test that spoils a log on purpose says so.
@@ -200,6 +200,10 @@ class Stage:
         guard = Guard(bus, identity=identity, surroundings=Surroundings(bus, **around))
         self._guards[guard] = asyncio.create_task(guard.run())
         return guard
+
+    async def ready(self, guard: Guard) -> None:
+        """Wait until a guard takes work from every queue."""
+        await until(lambda: guard._starting is not None and guard._starting.is_set())
 
     async def dismiss(self, guard: Guard) -> None:
         """Let a guard go as a stopped process does."""
@@ -452,7 +456,10 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 def plain_logs() -> Iterator[None]:
     """Log a line an event: a traceback with every local would take longer than what is tested."""
     structlog.configure(
-        processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(["event"])],
+        processors=[
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
     yield

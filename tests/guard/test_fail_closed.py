@@ -63,7 +63,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
     assert len(await stage.bodies(newer)) == 2
 
     monkeypatch.setitem(
-        codec.UPCASTERS,  # type: ignore[arg-type]  # a newer build can read it
+        codec.UPCASTERS,  # a newer build can read it
         ("request.frozen", 2),
         lambda raw: {key: value for key, value in raw.items() if key in _FROZEN} | {"v": 1},
     )
@@ -193,7 +193,8 @@ OTHERS = (subjects.PRICES, subjects.FREEZE, subjects.breaker("a"), subjects.brea
 async def test_no_entry_of_conf_ends_a_guard(stage: Stage, subject: str) -> None:
     admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
     a = await stage.actor("a")
-    for body in RUBBISH.values():
+    bodies = [body for body in RUBBISH.values() if subject != subjects.PRICES or not body.startswith(b"{")]
+    for body in bodies:
         request = await client.submit("hello")
         work = await a.work(request)
         with saying() as lines:

@@ -1,4 +1,4 @@
-"""A guard is killed, as with `kill -9`, between any two of its steps: another finishes, nothing happens twice."""
+"""A guard is killed, as with `kill -9`, between two of its steps: another finishes, nothing happens twice."""
 
 from collections.abc import AsyncIterator
 

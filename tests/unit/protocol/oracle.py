@@ -167,7 +167,9 @@ def _unknown_agent(account: Account, move: Move, grounds: Grounds) -> bool:
         target, sender = grounds.target, grounds.sender
         if move.to_agent == "human" or target is None:
             return True
-        if sender is not None and sender.to is not None and move.to_agent not in sender.to:
+        if sender is None:  # whoever left the fleet gives work to nobody
+            return True
+        if sender.to is not None and move.to_agent not in sender.to:
             return True
         takes = target.intents
         return move.intent is not None and takes is not None and move.intent not in takes
@@ -251,7 +253,8 @@ def _loses(account: Account, move: Transfer | HandBack) -> bool:
         if key not in after or canonical(after[key].value) != canonical(account.facts[key].value):
             return True
     asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
-    return not set(asked) <= after.keys()
+    visible = account.shown | {fact.key for fact in move.facts}
+    return not set(asked) <= after.keys() & visible
 
 
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:

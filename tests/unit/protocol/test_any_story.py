@@ -443,9 +443,8 @@ TestAnyStory = Story.TestCase
 TestAnyStory.settings = settings(
     max_examples=120,
     stateful_step_count=30,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a story takes minutes
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=list(HealthCheck),  # many a story ends early
 )
 
 
@@ -555,7 +554,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: str(stage.__name__))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(message=messages(), round_=st.integers(0, 1), who=st.sampled_from(["c1", "op1", None]))
 def test_whatever_can_be_read_is_decided_without_an_error(
     stage: Callable[..., Court], message: dict[str, Any], round_: int, who: str | None

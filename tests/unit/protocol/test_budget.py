@@ -63,6 +63,8 @@ def test_plus_undoes_minus(one: Usage, other: Usage) -> None:
 
 def test_a_whole_grant_is_what_is_left_and_never_less_than_nothing() -> None:
     assert budget.whole(Budget(tokens=5, nano_dollars=-3)) == Usage(tokens=5)
+    assert budget.whole(Budget(tokens=-5, nano_dollars=3)) == Usage(nano_dollars=3)
+    assert budget.whole(Budget(model_calls=-1)) == Usage()
 
 
 def test_a_budget_that_limits_nothing_is_not_shown() -> None:

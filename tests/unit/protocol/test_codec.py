@@ -324,7 +324,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: str(parse.__name__))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(body=st.one_of(st.binary(max_size=40), st.text(max_size=40).map(str.encode), values.map(said)))
 def test_any_bytes_are_a_value_or_a_typed_error(
     parse: Callable[[bytes], msgspec.Struct], body: bytes
@@ -356,7 +356,7 @@ def nearly_messages(draw: st.DrawFn) -> bytes:
     return said(message)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(nearly_messages())
 def test_anything_like_a_message_is_a_value_or_a_typed_error(body: bytes) -> None:
     for parse in PARSERS:

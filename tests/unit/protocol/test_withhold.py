@@ -136,6 +136,30 @@ def test_a_withheld_fact_counts_as_carried() -> None:
     assert refused.refusal.numbers == {"keys": ["ssn"]}
 
 
+@pytest.mark.parametrize("key", ["ssn", "no-such-key"])
+@pytest.mark.parametrize("must", [("ssn",), ()])
+def test_nobody_finds_a_withheld_key_out_by_asking_to_carry_it(key: str, must: tuple[str, ...]) -> None:
+    court = told(constraints=Constraints(must_carry=must))
+    court.move(transfer("b"))
+    event = is_(court.move(transfer("d", constraints=Constraints(must_carry=(key,)))), MoveRefused)
+    assert (event.refusal.rule, event.refusal.numbers) == (Rule.MUST_CARRY, {"keys": [key]})
+
+
+def test_what_has_to_be_carried_is_kept_anew_where_it_is_another_than_before() -> None:
+    """Both frames beneath are withheld the same fact, but only one of them was told to carry it."""
+    court = told()
+    court.move(transfer("b"))
+    court.move(transfer("c"))
+    court.move(transfer("d", constraints=Constraints(must_carry=("ssn",))))
+    assert is_(court.events[-2], FactsWithheld).must_carry == ("ssn",)
+    court.fleet = FLEET | {"c": agent("c")}
+    court.move(hand_back(fact("new", 1)))
+    assert is_(court.events[-2], FactsWithheld).must_carry == ()
+    court.fleet = FLEET
+    court.move(hand_back(fact("newer", 1)))
+    assert court.ledger.frames[court.turn].constraints.must_carry == ()
+
+
 def test_who_cannot_see_a_fact_cannot_drop_it() -> None:
     court = told()
     court.move(transfer("b"))
@@ -277,7 +301,7 @@ cleared_moves = st.sampled_from("abcdef").flatmap(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     st.sampled_from("abcdef"),
     st.booleans(),

@@ -1,0 +1,88 @@
+"""An agent as a process of its own: `<url> <keys> <name> <behaviour> <grace>`. It says `began <request>`.
+
+Behaviours: `die-before-propose` and `die-after-propose` kill the process, as with -9, at that point;
+`wait:<file>` completes when the file is there; `block:<file>` waits for it without letting go of the loop.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mesh.agent import runtime
+from mesh.agent.definition import Agent
+from mesh.agent.runtime import Runtime
+from mesh.agent.turn import Turn
+from mesh.bus.connection import Bus, PubAck
+from mesh.bus.keys import seed_file
+from mesh.cli.serving import run_service
+from mesh.settings import Access
+from protocol.messages import Move
+
+_LOOK_S = 0.01
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def block_until(path: Path) -> None:
+    """Do what an agent must not: hold the loop."""
+    while not path.exists():
+        time.sleep(_LOOK_S)
+
+
+def handler_of(behaviour: str) -> Any:
+    """Return the agent's code."""
+    kind, _, file = behaviour.partition(":")
+    path = Path(file)
+
+    async def handle(turn: Turn) -> Move:
+        say(f"began {turn.request}")
+        if kind == "die-before-propose":
+            die()
+        if kind == "block":
+            block_until(path)
+        while kind == "wait" and not path.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(_LOOK_S)
+        return turn.complete(f"from process {os.getpid()}")
+
+    return handle
+
+
+def die_after_proposing(bus: Bus) -> None:
+    inner = bus.publish_durable
+
+    async def publish(subject: str, data: bytes, *rest: Any, **more: Any) -> PubAck:
+        ack = await inner(subject, data, *rest, **more)
+        if subject.startswith("mesh.prop."):
+            die()
+        return ack
+
+    bus.publish_durable = publish  # type: ignore[method-assign]
+
+
+def main() -> None:
+    url, keys, name, behaviour, grace = sys.argv[1:]
+    vars(runtime)["INBOX_PULL_S"] = 0.5  # the tests' leases are short, and a pull ends before a lease does
+    agent = Agent(name, handler_of(behaviour))
+
+    def make(bus: Bus) -> Runtime:
+        if behaviour == "die-after-propose":
+            die_after_proposing(bus)
+        return Runtime(bus, agent)
+
+    access = Access(url=url, name=name, credentials=seed_file(Path(keys), name))
+    run_service(access, make, grace_s=float(grace))
+
+
+if __name__ == "__main__":
+    main()

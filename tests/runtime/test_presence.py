@@ -1,0 +1,180 @@
+"""An agent is there for whoever looks: NATS micro's questions, its card, and what it makes of bad inboxes."""
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import msgspec
+import pytest
+
+from mesh.agent import runtime as runtime_module
+from mesh.agent.card import Card
+from mesh.agent.definition import Agent
+from mesh.agent.tools import tool
+from mesh.agent.turn import Turn
+from mesh.bus.wire import Incoming
+from protocol import subjects
+from protocol.fleet import AgentEntry, Fleet
+from protocol.ids import AgentName
+from protocol.messages import Move
+from tests.guard.stage import FLEET, Stage
+from tests.servers import eventually, until
+
+
+@tool(effect="once")
+def pay(amount: int) -> None:
+    """Pay."""
+
+
+async def answers(turn: Turn) -> Move:
+    return turn.complete("done")
+
+
+AGENT = Agent("a", answers, version="1.4", description="Answers.", prompt_version="p7", tools=(pay,))
+
+
+async def asked(stage: Stage, subject: str, count: int = 1) -> list[dict[str, Any]]:
+    """Return what `count` instances answer an operator."""
+    op = await stage.bus("op")
+    got: list[dict[str, Any]] = []
+
+    def hear(message: Incoming) -> None:
+        if message.data:
+            got.append(msgspec.json.decode(message.data))
+
+    inbox = await op.subscribe(op.new_inbox(), hear)
+    op.send(subject, reply=inbox.subject)
+    await until(lambda: len(got) >= count)
+    await inbox.close()
+    return got
+
+
+async def test_every_instance_answers_who_it_is(stage: Stage) -> None:
+    one = await stage.runtime(AGENT, use="1")
+    two = await stage.runtime(AGENT, use="2")
+    for subject in ("$SRV.PING", "$SRV.PING.a"):
+        pings = await asked(stage, subject, 2)
+        assert {ping["id"] for ping in pings} == {one.instance, two.instance}
+        for ping in pings:
+            assert ping == {
+                "type": "io.nats.micro.v1.ping_response",
+                "name": "a",
+                "id": ping["id"],
+                "version": "1.4.0",
+                "metadata": {"role": "agent", "agent-version": "1.4"},
+            }
+    (own,) = await asked(stage, f"$SRV.PING.a.{one.instance}")
+    assert own["id"] == one.instance
+
+
+async def test_an_instance_answers_what_it_serves(stage: Stage) -> None:
+    await stage.runtime(AGENT)
+    (info,) = await asked(stage, "$SRV.INFO.a")
+    assert info["type"] == "io.nats.micro.v1.info_response"
+    assert info["description"] == "Answers."
+    (endpoint,) = info["endpoints"]
+    assert (endpoint["name"], endpoint["subject"]) == ("inbox", "mesh.evt.a.*")
+    assert {"queue_group", "metadata"} <= set(endpoint)
+
+
+async def test_an_instance_answers_how_it_fares(stage: Stage) -> None:
+    async def breaks(turn: Turn) -> Move:
+        if turn.facts["text"] == "break":
+            raise RuntimeError
+        return turn.complete("done")
+
+    await stage.runtime(Agent("a", breaks))
+    client = await stage.client()
+    await client.wait(await client.submit("hello"), timeout_s=20)
+    await client.wait(await client.submit("hello"), timeout_s=20)
+    await stage.reaches(await client.submit("break", policy="strict"), "escalation.raised")
+
+    async def counted() -> bool:
+        (stats,) = await asked(stage, "$SRV.STATS.a")
+        return bool(stats["endpoints"][0]["num_requests"] == 3)
+
+    await eventually(counted)
+    (stats,) = await asked(stage, "$SRV.STATS.a")
+    assert stats["type"] == "io.nats.micro.v1.stats_response"
+    assert dt.datetime.fromisoformat(stats["started"]).tzinfo is not None
+    (endpoint,) = stats["endpoints"]
+    assert (endpoint["num_errors"], endpoint["last_error"]) == (1, "bug")
+    assert endpoint["processing_time"] // 3 == pytest.approx(endpoint["average_processing_time"], abs=1)
+
+
+async def test_a_running_agent_shows_its_card(stage: Stage) -> None:
+    runtime = await stage.runtime(AGENT)
+    got = await (await stage.bus("admin")).request(f"$JS.API.DIRECT.GET.CARDS.{subjects.card('a')}")
+    card = msgspec.json.decode(got.data, type=Card)
+    assert (card.name, card.version, card.prompt_version) == ("a", "1.4", "p7")
+    assert card.instance == runtime.instance
+    assert card.tools == ({"name": "pay", "description": "Pay.", "effect": "once"},)
+
+
+# --- the fleet ------------------------------------------------------------------------------------
+
+
+async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "AGAIN_S", 0.02)
+    admin, client = await stage.bus("admin"), await stage.client()
+    request = await client.submit("hello")
+    await stage.reaches(request, "request.opened")
+    await admin.publish_durable(subjects.FLEET, b"\xff")
+    bus = await stage.bus("a", "early")
+    runtime = runtime_module.Runtime(bus, AGENT)
+    running = asyncio.create_task(runtime.run())
+    asked_before = bus.counters.requests
+    await until(lambda: bus.counters.requests >= asked_before + 3)
+    assert await stage.types(request) == ["request.opened"]
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    assert (await client.wait(request, timeout_s=20)).answer == "done"
+    await runtime.drain(5.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_fleet_that_can_no_longer_be_read_leaves_the_last_good_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "REFRESH_S", 0.02)
+    runtime = await stage.runtime(AGENT)
+    admin, client = await stage.bus("admin"), await stage.client()
+    wider = Fleet(name="wider", entry=AgentName("a"), agents={"a": AgentEntry(name=AgentName("a"))})
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(wider))
+    await until(lambda: runtime._fleet.name == "wider")
+    reads = (await stage.bus("a", "runtime")).counters.requests
+    await admin.publish_durable(subjects.FLEET, b'{"name":')
+    bus = await stage.bus("a", "runtime")
+    await until(lambda: bus.counters.requests >= reads + 3)
+    assert runtime._fleet.name == "wider"
+    assert stage.runs(runtime)
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    await until(lambda: runtime._fleet.name == "stage")
+    assert (await client.wait(await client.submit("hello"), timeout_s=20)).answer == "done"
+
+
+# --- the inbox ------------------------------------------------------------------------------------
+
+
+async def test_an_event_of_a_newer_version_waits_for_a_newer_instance_and_not_for_ever(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await stage.client()
+    request = client.new_id()
+    stage.spoiled.add(request)
+    newer = b'{"type":"turn.divined","v":3,"n":0}'
+    await stage.forge(newer, "a", request, after=0)
+    await stage.runtime(AGENT)
+
+    async def given_back() -> bool:
+        info = await (await stage.bus("admin")).api("CONSUMER.INFO.LOG.in-a")
+        return int(info["num_redelivered"]) >= 1
+
+    await eventually(given_back)
+    assert (await client.wait(await client.submit("hello"), timeout_s=20)).answer == "done"
+    monkeypatch.setattr(runtime_module, "UNKNOWN_S", 0.0)
+    letter = await stage.buried("protocol.unknown_event", by="a")
+    assert (letter.original, letter.by) == (newer, "a")
+    assert await stage.inbox_left("a") == 0

@@ -1,0 +1,278 @@
+"""What an agent's code gives or raises becomes exactly one proposal, whatever it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from mesh.agent.definition import Agent
+from mesh.agent.failures import Permanent, Retry
+from mesh.agent.tools import tool
+from mesh.agent.turn import Turn
+from protocol import events
+from protocol.handoff import Fact
+from protocol.messages import Complete, Fail, Move, Usage
+from tests.guard.stage import Stage, human_turn
+
+Handler = Callable[[Turn], Awaitable[Any]]
+
+
+async def run(stage: Stage, handler: Handler, *, policy: str = "eager", name: str = "a") -> str:
+    """Submit a request to an agent with this code; return its id."""
+    await stage.runtime(Agent(name, handler))
+    return await (await stage.client()).submit("hello", policy=policy, to=name)
+
+
+async def ends(stage: Stage, request: str) -> events.AnyEvent:
+    return (await (await stage.client()).wait(request, timeout_s=20)).event  # type: ignore[arg-type]
+
+
+async def fails(stage: Stage, handler: Handler, **more: str) -> events.TurnFailed:
+    """Return the first failure that a handler's round comes to."""
+    request = await run(stage, handler, **more)
+    failed = (await stage.reaches(request, "turn.failed"))[1]
+    assert isinstance(failed, events.TurnFailed)
+    assert failed.sender is not None, "not by the clock"
+    return failed
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+async def test_after_a_refusal_the_code_runs_again_and_is_told_why(stage: Stage) -> None:
+    rounds: list[tuple[int, list[str]]] = []
+
+    async def stubborn(turn: Turn) -> Move:
+        rounds.append((turn.round, [refusal.rule for refusal in turn.refusals]))
+        if turn.round == 2:
+            return turn.complete("gave in")
+        return turn.transfer("nobody", summary="please")
+
+    request = await run(stage, stubborn)
+    assert isinstance(await ends(stage, request), events.RequestCompleted)
+    assert rounds == [(0, []), (1, ["known_agent"]), (2, ["known_agent", "known_agent"])]
+
+
+async def test_a_refusal_too_many_goes_to_people(stage: Stage) -> None:
+    async def stubborn(turn: Turn) -> Move:
+        return turn.transfer("nobody", summary="please")
+
+    request = await run(stage, stubborn)
+    log = await stage.reaches(request, "escalation.raised")
+    assert human_turn(log).reason == "refusals"
+
+
+async def test_more_than_a_handoff_may_hold_is_refused_and_can_be_done_otherwise(stage: Stage) -> None:
+    async def careless(turn: Turn) -> Move:
+        if turn.refusals:
+            return turn.complete([turn.refusals[0].rule, turn.refusals[0].hint])
+        return turn.transfer("b", summary="please", facts={"all": "x" * 70_000})
+
+    event = await ends(stage, await run(stage, careless))
+    assert isinstance(event, events.RequestCompleted)
+    assert event.answer[0] == "size"
+    assert "artifacts" in event.answer[1]
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+async def test_an_exception_is_a_bug_and_says_nothing_of_what_it_held(stage: Stage) -> None:
+    async def broken(turn: Turn) -> Move:
+        raise RuntimeError("secret: 4711")
+
+    failed = await fails(stage, broken)
+    assert (failed.error.code, failed.error.permanent) == ("bug", False)
+    assert failed.error.message == "the handler raised RuntimeError"
+
+
+async def test_a_retry_is_tried_again_no_sooner_than_it_says(stage: Stage) -> None:
+    async def busy(turn: Turn) -> Move:
+        if turn.failures:
+            return turn.complete([failure.message for failure in turn.failures])
+        raise Retry("the vendor is busy", after_s=0.2)
+
+    request = await run(stage, busy)
+    event = await ends(stage, request)
+    assert isinstance(event, events.RequestCompleted)
+    assert event.answer == ["the vendor is busy"]
+    _, failed, retried, _ = await stage.log(request)
+    assert retried.at - failed.at >= 200_000
+
+
+async def test_what_no_retry_can_mend_goes_to_people_at_once(stage: Stage) -> None:
+    async def hopeless(turn: Turn) -> Move:
+        raise Permanent("no such customer")
+
+    request = await run(stage, hopeless)
+    log = await stage.reaches(request, "escalation.raised")
+    assert [type(event).__name__ for event in log[1:]] == ["TurnFailed", "EscalationRaised"]
+    assert human_turn(log).reason == "permanent"
+
+
+async def nothing(turn: Turn) -> Any:
+    return "done"
+
+
+async def cancels_itself(turn: Turn) -> Move:
+    inner = asyncio.create_task(asyncio.sleep(60))
+    inner.cancel()
+    await inner
+    raise AssertionError("unreachable")
+
+
+async def gives_an_object(turn: Turn) -> Move:
+    return turn.complete(object())
+
+
+async def gives_half_a_character(turn: Turn) -> Move:
+    return turn.complete("\ud800")
+
+
+async def names_a_fact_twice(turn: Turn) -> Move:
+    return turn.transfer("b", summary="x", facts=[Fact(key="k", value=1), Fact(key="k", value=2)])
+
+
+async def nests_too_deep(turn: Turn) -> Move:
+    answer: Any = None
+    for _ in range(200):
+        answer = [answer]
+    return turn.complete(answer)
+
+
+async def spends_less_than_nothing(turn: Turn) -> Move:
+    turn.spend(tokens=-5)
+    return turn.complete("done")
+
+
+async def comes_back_never(turn: Turn) -> Move:
+    raise Retry("later", after_s=float("nan"))
+
+
+async def waits_an_age(turn: Turn) -> Move:
+    raise Retry("later", after_s=1e300)
+
+
+async def misuses_a_move(turn: Turn) -> Move:
+    return Complete(answer={1: 2})
+
+
+UNSOUND = (
+    nothing,
+    cancels_itself,
+    gives_an_object,
+    gives_half_a_character,
+    names_a_fact_twice,
+    nests_too_deep,
+    spends_less_than_nothing,
+    waits_an_age,
+)
+
+
+@pytest.mark.parametrize("handler", UNSOUND, ids=lambda handler: handler.__name__)
+async def test_what_is_no_proposal_is_a_bug_of_its_turn(stage: Stage, handler: Handler) -> None:
+    failed = await fails(stage, handler)
+    assert failed.error.code == "bug"
+    assert len(failed.error.message) <= 512
+    await stage.drained("PROP")
+    assert await stage.dead_letters() == []
+
+
+async def test_an_agent_goes_on_after_turns_that_broke(stage: Stage) -> None:
+    async def fickle(turn: Turn) -> Any:
+        broken = {handler.__name__: handler for handler in (*UNSOUND, comes_back_never, misuses_a_move)}
+        wanted = turn.facts["text"]
+        return await broken[wanted](turn) if wanted in broken else turn.complete("well")
+
+    runtime = await stage.runtime(Agent("a", fickle))
+    client = await stage.client()
+    for handler in (*UNSOUND, comes_back_never, misuses_a_move):
+        await client.submit(handler.__name__, policy="eager")
+    request = await client.submit("now something else")
+    assert (await client.wait(request, timeout_s=20)).answer == "well"
+    assert stage.runs(runtime)
+
+
+@pytest.mark.parametrize("size", [300_000, 2_000_000], ids=["for-the-stream", "for-the-server"])
+async def test_what_the_bus_cannot_hold_fails_its_turn_for_good_and_keeps_what_it_cost(
+    stage: Stage, size: int
+) -> None:
+    async def huge(turn: Turn) -> Move:
+        turn.spend(tokens=77)
+        return turn.complete("x" * size)
+
+    failed = await fails(stage, huge)
+    assert (failed.error.code, failed.error.permanent) == ("proposal_too_large", True)
+    assert failed.report.usage == Usage(tokens=77)
+
+
+async def test_giving_up_is_a_move(stage: Stage) -> None:
+    async def gives_up(turn: Turn) -> Move:
+        return Fail(reason="cannot be done")
+
+    event = await ends(stage, await run(stage, gives_up))
+    assert isinstance(event, events.RequestFailed)
+    assert (event.code, event.reason) == ("failed", "cannot be done")
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+async def test_a_tool_that_is_not_allowed_is_not_run_and_the_turn_goes_to_people(stage: Stage) -> None:
+    ran: list[str] = []
+
+    @tool(effect="once")
+    def pay() -> None:
+        ran.append("paid")
+
+    async def pays(turn: Turn) -> Move:
+        await turn.call(pay)
+        return turn.complete("paid")
+
+    failed = await fails(stage, pays, name="e")
+    assert (failed.error.code, failed.error.permanent) == ("action_not_allowed", True)
+    assert ran == []
+
+
+async def test_an_effect_has_the_same_key_in_every_round_and_a_second_equal_call_another(
+    stage: Stage,
+) -> None:
+    keys: list[str] = []
+
+    @tool(effect="idempotent")
+    def pay(amount: int, idempotency_key: str = "") -> None:
+        keys.append(idempotency_key)
+
+    async def pays(turn: Turn) -> Move:
+        await turn.call(pay, amount=1)
+        await turn.call(pay, amount=1)
+        await turn.call(pay, amount=2)
+        if turn.round < 2:
+            raise Retry()
+        return turn.complete("paid")
+
+    request = await run(stage, pays)
+    await ends(stage, request)
+    assert keys[0:3] == keys[3:6] == keys[6:9]
+    assert len(set(keys)) == 3
+    completed = (await stage.log(request))[-1]
+    assert isinstance(completed, events.RequestCompleted)
+    assert completed.report.actions == ("pay",)
+
+
+async def test_an_ask_suspends_the_turn_and_its_reply_comes_to_the_code(stage: Stage) -> None:
+    async def asks(turn: Turn) -> Move:
+        if turn.round == 0:
+            return turn.ask("which colour?", schema={"type": "string"})
+        return turn.complete(f"painted {turn.reply}")
+
+    request = await run(stage, asks)
+    client = await stage.client()
+
+    async def answer(question: Any) -> str:
+        assert question.question == "which colour?"
+        return "red"
+
+    outcome = await client.wait(request, timeout_s=20, on_question=answer)  # type: ignore[arg-type]
+    assert outcome.answer == "painted red"

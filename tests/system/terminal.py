@@ -1,0 +1,150 @@
+"""A terminal's view of the mesh: real `mesh` processes in a folder, and what they leave running."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from typer.testing import CliRunner
+
+from mesh.cli import app
+from tests.servers import ROOT
+
+READY = "Ctrl-C stops everything"
+_OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_LOG_LEVEL")
+_WITHIN_S = 60.0
+
+
+def environment(**added: str) -> dict[str, str]:
+    """Return this process's environment without anything that speaks to the mesh, and with its code."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OURS}
+    return kept | {"PYTHONPATH": str(ROOT)} | added
+
+
+class Finished:
+    """A command that has ended."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status = status
+        self.out = out
+        self.err = err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def __repr__(self) -> str:
+        return f"exit status {self.status}\n{self.out}\n{self.err}"
+
+
+class Folder:
+    """Commands given in one directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mesh(self, *arguments: object, **added: str) -> Finished:
+        """Run a command to its end, in this process: starting Python for each would take most of the time."""
+        with chdir(self.path), mock.patch.dict(os.environ, environment(**added), clear=True):
+            ended = CliRunner().invoke(app, [str(each) for each in arguments])
+        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return Finished(ended.exit_code, ended.stdout, ended.stderr)
+
+    def process(self, *arguments: object, **added: str) -> Finished:
+        """The same as a process of its own, as a shell would."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "mesh", *map(str, arguments)],
+            cwd=self.path,
+            env=environment(**added),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_WITHIN_S,
+            check=False,
+        )
+        return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+    @contextmanager
+    def running(self, *arguments: object, until: str, **added: str) -> Iterator["Running"]:
+        """Start a command, wait until it has said `until`, and kill it in the end."""
+        said = self.path / f"said-{time.monotonic_ns()}"
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mesh", *map(str, arguments)],
+                cwd=self.path,
+                env=environment(**added),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        running = Running(process, said)
+        try:
+            running.wait_for(until)
+            yield running
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Running:
+    """A command that goes on."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
+        self._process = process
+        self._said = said
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has said something. AssertionError when it ends instead."""
+        deadline = time.monotonic() + _WITHIN_S
+        while text not in self.said:
+            assert self._process.poll() is None, f"it ended with {self._process.returncode}:\n{self.said}"
+            assert time.monotonic() < deadline, f"it never said {text!r}:\n{self.said}"
+            time.sleep(0.02)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status."""
+        self._process.send_signal(number)
+        return self._process.wait(_WITHIN_S)
+
+    def children(self) -> list[int]:
+        """Return the processes that it has started and that still run."""
+        return [pid for pid, parent in _parents().items() if parent == self.pid]
+
+
+def _parents() -> dict[int, int]:
+    """Return every process's parent; those that have ended and wait to be noticed are left out."""
+    found = {}
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            try:
+                state, parent = (directory / "stat").read_text().rpartition(")")[2].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z":
+                found[int(directory.name)] = int(parent)
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until none of these processes runs any more."""
+    deadline = time.monotonic() + _WITHIN_S
+    while left := set(pids) & set(_parents()):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02)

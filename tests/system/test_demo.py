@@ -1,0 +1,111 @@
+"""`mesh demo` on the real fleet: what is printed is what a stranger sees first."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.cli.exits import Exit
+from tests.servers import ROOT
+from tests.system.terminal import Finished, Folder, wait_until_gone
+
+REQUESTS = ROOT / "agents" / "support" / "requests.jsonl"
+SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return Folder(tmp_path_factory.mktemp("demo")).process("demo", "--json")
+
+
+@pytest.fixture
+def said(finished: Finished) -> dict[str, Any]:
+    assert finished.status == Exit.DONE, finished
+    told: dict[str, Any] = finished.json
+    return told
+
+
+def test_everything_that_a_rule_was_written_for_comes_out_right(said: dict[str, Any]) -> None:
+    wrong = {
+        each["id_hint"]: each["wrong"]
+        for each in said["requests"]
+        if each["kind"] == "ruled" and each["wrong"]
+    }
+    assert wrong == {}
+    assert said["summary"]["unfinished"] == 0
+
+
+def test_it_says_what_drives_the_agents(said: dict[str, Any]) -> None:
+    assert said["mode"] == "scripted"
+
+
+def test_requests_come_in_the_files_order_and_in_the_documented_form(said: dict[str, Any]) -> None:
+    assert [each["id_hint"] for each in said["requests"]] == [sample["id_hint"] for sample in SAMPLES]
+    form = "request status policy topology client entry path depth answer error cost moves events"
+    assert all(set(form.split()) <= set(each) for each in said["requests"])
+
+
+def test_the_guard_refused_what_goes_in_circles_or_too_far(said: dict[str, Any]) -> None:
+    assert {"cycle", "depth"} <= set(said["summary"]["refusals"])
+    for each in said["requests"]:
+        refused = {move["rule"] for move in each["moves"] if move["verdict"] == "refused"}
+        if each["kind"] == "ruled":
+            assert set(each["expect"].get("refused", ())) <= refused
+
+
+def test_what_comes_out_wrong_is_counted_as_wrong(said: dict[str, Any]) -> None:
+    counted = sum(bool(each["wrong"]) for each in said["requests"])
+    assert said["summary"]["wrong"] == counted
+    assert said["summary"]["right"] == len(SAMPLES) - counted
+
+
+def test_every_log_of_it_is_replayed_to_the_letter(said: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "demo.jsonl"
+    lines = (
+        json.dumps(event, separators=(",", ":")) for each in said["requests"] for event in each["events"]
+    )
+    file.write_text("\n".join(lines) + "\n")
+    judged = Folder(tmp_path).mesh("replay", file)
+    assert judged.status == Exit.DONE, judged
+    assert judged.out.startswith(f"{len(SAMPLES)} requests, ")
+
+
+def test_for_people_it_tells_each_story_and_sums_up(tmp_path: Path) -> None:
+    loop = next(sample for sample in SAMPLES if "cycle" in sample["expect"].get("refused", ()))
+    away = next(sample for sample in SAMPLES if sample["kind"] == "ruled") | {
+        "id_hint": "hopeless",
+        "kind": "paraphrase",
+        "expect": {"status": "failed", "path": ["billing"]},
+    }
+    file = tmp_path / "r.jsonl"
+    file.write_text(f"{json.dumps(loop)}\n{json.dumps(away)}\n")
+    done = Folder(tmp_path).process("demo", "--requests", file)
+    assert done.status == Exit.DONE, done  # nothing that a rule was written for is wrong
+    assert "scripted model: rules in agents/support/rules.toml, not a language model" in done.out
+    assert "refused by rule cycle" in done.out
+    assert "WRONG hopeless (paraphrase): expected failed, came out completed" in done.out
+    assert "2 requests, " in done.out
+
+
+def test_a_ruled_request_that_comes_out_wrong_fails_the_demo(tmp_path: Path) -> None:
+    sample = next(sample for sample in SAMPLES if sample["kind"] == "ruled")
+    file = tmp_path / "r.jsonl"
+    file.write_text(json.dumps(sample | {"expect": {"status": "failed"}}) + "\n")
+    assert Folder(tmp_path).process("demo", "--requests", file).status == Exit.FAILED
+
+
+def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path) -> None:
+    with Folder(tmp_path).running("demo", until="sample requests;", TMPDIR=str(tmp_path)) as demo:
+        children = demo.children()
+        assert len(children) == 5  # server, guard, three agents
+        assert demo.end(signal.SIGINT) == Exit.INTERRUPTED
+        wait_until_gone(children)
+        assert list(tmp_path.glob("mesh-demo-*")) == []
+
+
+def test_a_fleet_that_is_not_there_is_a_matter_of_usage(tmp_path: Path) -> None:
+    done = Folder(tmp_path).process("demo", "--fleet", "nothing")
+    assert done.status == Exit.USAGE
+    assert "checkout" in done.err

@@ -1,0 +1,118 @@
+"""Exported logs, read and judged without a bus."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mesh.cli.exits import Exit
+from tests.unit.cli.conftest import STORY, Mesh, spoilt
+
+REQUEST = "c1_01HF7YAT00040G2081040G2081"
+
+
+def test_show_tells_who_held_it_what_was_handed_over_and_every_refusal(mesh: Mesh) -> None:
+    said = mesh("request", "show", STORY).output
+    assert f"{REQUEST}  completed" in said
+    assert "triage ✗ sales  transfer  refused by rule known_agent" in said
+    assert "instead: may hand to: billing, refunds" in said
+    assert "billing → triage  hand_back  admitted" in said
+    assert "withheld: 2 facts and 1 artifact labelled pci, pii" in said
+    assert 'answer: {"refunded":12.5,"text":"Done."}' in said
+
+
+def test_show_as_json_has_the_documented_fields_and_the_events_as_stored(mesh: Mesh) -> None:
+    said = json.loads(mesh("request", "show", STORY, "--json").output)
+    documented = "request status policy topology client entry path depth answer error cost moves events"
+    assert set(documented.split()) <= set(said)
+    assert said["events"] == [json.loads(line) for line in STORY.read_text().splitlines()]
+    move = {
+        "seq",
+        "id",
+        "at",
+        "move",
+        "from",
+        "to",
+        "summary",
+        "verdict",
+        "rule",
+        "detail",
+        "facts",
+        "withheld",
+    }
+    assert all(move | {"turn"} <= set(each) for each in said["moves"])
+
+
+def test_show_at_an_event_is_the_state_after_it(mesh: Mesh) -> None:
+    then = json.loads(mesh("request", "show", STORY, "--json", "--at", 6).output)
+    assert then["status"] == "open"
+    assert then["waiting"][0]["for"] == "c1"
+    assert len(then["events"]) == 7
+    assert mesh("request", "show", STORY, "--at", 21).exit_code == Exit.FAILED
+
+
+def test_why_explains_the_last_refusal_by_default(mesh: Mesh) -> None:
+    said = mesh("why", STORY).output
+    assert "event 2 (move.refused)" in said
+    assert "Refused by rule `known_agent`: 'sales' is not in the fleet." in said
+    assert "What would be allowed: may hand to: billing, refunds." in said
+    assert "fleet revision 1" in said
+    assert "max_depth = 4" in said
+    assert "triage ran again, in round 1" in said
+
+
+@pytest.mark.parametrize("n", range(21))
+def test_why_has_something_to_say_about_every_event(mesh: Mesh, n: int) -> None:
+    result = mesh("why", STORY, n)
+    assert result.exit_code == Exit.DONE, result.output
+    assert f"event {n} (" in result.output
+
+
+def test_why_as_json_names_rule_numbers_and_grounds(mesh: Mesh) -> None:
+    said = json.loads(mesh("why", STORY, 2, "--json").output)
+    assert said["rule"] == "known_agent"
+    assert said["numbers"] == {"target": "sales"}
+    assert said["grounds"]["sender"]["to"] == ["billing", "refunds"]
+    assert said["policy"]["max_refusals"] == 2  # a default, said all the same
+
+
+def test_an_event_that_is_not_there_is_not_found(mesh: Mesh) -> None:
+    result = mesh("why", STORY, 99)
+    assert result.exit_code == Exit.FAILED
+    assert "0 to 20" in result.stderr
+
+
+def test_a_log_judged_again_comes_out_the_same(mesh: Mesh) -> None:
+    result = mesh("replay", STORY)
+    assert result.exit_code == Exit.DONE, result.output
+    assert result.output == "1 requests, 21 events judged again; 0 differ\n"
+
+
+def test_a_changed_log_is_found_by_replay_and_by_verify(mesh: Mesh, here: Path) -> None:
+    changed = spoilt(here / "changed.jsonl")
+    for command in (("replay", changed), ("log", "verify", changed)):
+        result = mesh(*command)
+        assert result.exit_code == Exit.FAILED
+        assert f"{REQUEST} event 13: " in result.output
+    assert mesh("log", "verify", STORY).exit_code == Exit.DONE
+
+
+def test_replay_says_which_verdicts_another_policy_would_have_changed(mesh: Mesh, here: Path) -> None:
+    (here / "tight.toml").write_text("max_depth = 1\n")
+    result = mesh("replay", STORY, "--policy", "tight.toml")
+    assert result.exit_code == Exit.FAILED
+    assert "event 14: was handoff.admitted, would be move.refused (rule depth, next round)" in result.output
+    said = json.loads(mesh("replay", STORY, "--policy", "tight.toml", "--json").output)
+    assert 14 in [each["n"] for each in said[0]["differences"]]
+
+
+@pytest.mark.parametrize("text", ["max_depth = 'deep'\n", "depth = 3\n", "max_depth ="])
+def test_a_policy_that_is_none_is_a_matter_of_usage(mesh: Mesh, here: Path, text: str) -> None:
+    (here / "p.toml").write_text(text)
+    assert mesh("replay", STORY, "--policy", "p.toml").exit_code == Exit.USAGE
+
+
+def test_what_is_neither_an_id_nor_a_file_is_a_matter_of_usage(mesh: Mesh) -> None:
+    result = mesh("request", "show", "app_123")
+    assert result.exit_code == Exit.USAGE
+    assert "neither a request's id nor a file" in result.stderr

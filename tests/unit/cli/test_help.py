@@ -1,0 +1,71 @@
+"""What every command says of itself, and what saying it costs."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer.main
+
+from mesh.cli import app
+from mesh.cli.exits import EPILOG, Exit
+from tests.servers import ROOT
+from tests.unit.cli.conftest import Mesh
+
+HEAVY = {"anthropic", "asyncio", "msgspec", "nats", "nkeys", "pydantic_settings", "rich", "structlog"}
+
+
+def paths(group: Any = None, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return every command, as its words."""
+    found: list[tuple[str, ...]] = []
+    root: Any = typer.main.get_command(app)
+    for name, command in (group or root).commands.items():
+        here = (*before, name)
+        found += paths(command, here) if hasattr(command, "commands") else [here]
+    return found
+
+
+@pytest.mark.parametrize("arguments", [[], ["request"], ["agent", "run"], ["demo"]], ids=" ".join)
+def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
+    code = f"""
+import sys
+sys.argv = ["mesh", *{arguments!r}, "--help"]
+from mesh.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "Usage: mesh" in said
+    loaded = set(said.rpartition("LOADED")[2].split())
+    assert "typer" in loaded
+    # Whatever has words after `mesh` is read by typer with the help of pydantic; there is no way around that.
+    assert not loaded & (HEAVY if arguments else {*HEAVY, "pydantic"})
+
+
+@pytest.mark.parametrize("path", [path for path in paths() if path != ("bench",)], ids=" ".join)
+def test_every_command_explains_itself(mesh: Mesh, path: tuple[str, ...]) -> None:
+    result = mesh(*path, "--help")
+    assert result.exit_code == Exit.DONE
+    assert f"Usage: mesh {' '.join(path)}" in result.output.replace("root", "mesh")
+    assert len(result.output.splitlines()) > 4
+
+
+def test_the_documented_exit_statuses_are_all_there_are(mesh: Mesh) -> None:
+    for status in Exit:
+        assert f"{status.value} " in EPILOG
+    said = " ".join(mesh("--help").output.split())
+    assert EPILOG in said
+
+
+@pytest.mark.parametrize("noun", ["request", "human", "log", "dead", "agent", "guard", "schema"])
+def test_a_noun_alone_lists_its_verbs(mesh: Mesh, noun: str) -> None:
+    assert "Commands:" in mesh(noun).output
+
+
+def test_an_unknown_command_is_a_matter_of_usage(mesh: Mesh) -> None:
+    assert mesh("requests").exit_code == Exit.USAGE
+    assert mesh("send").exit_code == Exit.USAGE

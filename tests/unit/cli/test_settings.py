@@ -1,0 +1,135 @@
+"""Which word holds: the command line's, then the environment's, then a file's."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mesh.bus.keys import new_key, write_key
+from mesh.settings import (
+    DEFAULT_URL,
+    DEV_FILE,
+    STATE,
+    Access,
+    ContextUnusable,
+    Dev,
+    Flags,
+    NoCredentials,
+    SettingsInvalid,
+    find_access,
+    load_settings,
+    running_dev,
+)
+
+DEV_URL = "nats://127.0.0.1:7001"
+
+
+def runs_dev(directory: Path, pid: int | None = None) -> Path:
+    """Make `directory` look as if `mesh dev` ran in it; return the directory of its keys."""
+    keys = directory / STATE / "keys"
+    for name in ("admin", "app", "audit", "ops"):
+        write_key(keys, name, new_key())
+    dev = Dev(
+        pid=pid or os.getpid(),
+        url=DEV_URL,
+        keys=keys,
+        clients=("app",),
+        viewers=("audit",),
+        operators=("ops",),
+    )
+    (directory / STATE / DEV_FILE).write_text(dev.model_dump_json())
+    return keys
+
+
+def has_context(home: Path, name: str, **said: object) -> None:
+    directory = home / ".config" / "nats" / "context"
+    directory.mkdir(parents=True)
+    (directory / f"{name}.json").write_text(json.dumps(said))
+
+
+def test_beside_a_running_dev_a_command_finds_url_and_key_by_itself(here: Path) -> None:
+    keys = runs_dev(here)
+    assert find_access(("client",)) == Access(DEV_URL, "app", keys / "app.nk")
+    assert find_access(("viewer", "operator")).name == "audit"
+    assert find_access(("operator",), Flags(name="audit")).name == "audit"
+    assert find_access(("admin",)).seed.startswith("SU")
+
+
+def test_a_directory_below_is_the_same_folder(here: Path) -> None:
+    runs_dev(here)
+    below = here / "notes" / "today"
+    below.mkdir(parents=True)
+    assert find_access(("client",), here=below).url == DEV_URL
+
+
+def test_a_dev_that_was_killed_is_not_believed(here: Path) -> None:
+    ended = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(ended, 0)
+    runs_dev(here, pid=ended)
+    assert running_dev(here) is None
+    with pytest.raises(NoCredentials, match="MESH_CREDENTIALS"):
+        find_access(("client",))
+
+
+def test_the_environment_beats_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs_dev(here)
+    (here / "mesh.toml").write_text('url = "nats://in-a-file:4222"\n')
+    key = write_key(here / "mine", "billing", new_key())
+    monkeypatch.setenv("NATS_URL", "nats://elsewhere:4222")
+    monkeypatch.setenv("MESH_CREDENTIALS", str(key))
+    assert find_access(("client",)) == Access("nats://elsewhere:4222", "billing", key)
+    monkeypatch.setenv("MESH_NAME", "accounts")
+    assert find_access(("client",)).name == "accounts"
+
+
+def test_the_command_line_beats_the_environment(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs_dev(here)
+    monkeypatch.setenv("NATS_URL", "nats://elsewhere:4222")
+    monkeypatch.setenv("MESH_NAME", "audit")
+    assert find_access(("client",), Flags(url=DEV_URL, name="ops")).name == "ops"
+
+
+def test_keys_of_one_bus_are_not_tried_on_another(here: Path) -> None:
+    runs_dev(here)
+    with pytest.raises(NoCredentials):
+        find_access(("client",), Flags(url="nats://elsewhere:4222"))
+
+
+def test_a_fleet_file_may_say_where_the_bus_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESH_CREDENTIALS", str(write_key(here, "app", new_key())))
+    assert find_access(("client",)).url == DEFAULT_URL
+    (here / "mesh.toml").write_text('url = "nats://in-a-file:4222"\n')
+    assert find_access(("client",)).url == "nats://in-a-file:4222"
+
+
+def test_a_context_gives_url_and_key(here: Path) -> None:
+    key = write_key(here / "keys", "app", new_key())
+    has_context(here / "home", "work", url="nats://work:4222", nkey=str(key))
+    assert find_access(("client",), Flags(context="work")) == Access("nats://work:4222", "app", key)
+
+
+@pytest.mark.parametrize("unusable", ["creds", "token", "user"])
+def test_a_context_with_anything_but_an_nkey_is_refused(here: Path, unusable: str) -> None:
+    has_context(here / "home", "work", **{"url": "nats://work:4222", unusable: "/some/file"})
+    with pytest.raises(ContextUnusable, match=unusable):
+        find_access(("client",), Flags(context="work"))
+
+
+def test_a_context_that_is_missing_is_named(here: Path) -> None:
+    with pytest.raises(ContextUnusable, match="'nowhere'"):
+        find_access(("client",), Flags(context="nowhere"))
+
+
+def test_a_key_that_is_none_is_no_traceback(here: Path) -> None:
+    (here / "app.nk").write_text("hello")
+    with pytest.raises(NoCredentials, match="no nkey seed"):
+        _ = Access(DEFAULT_URL, "app", here / "app.nk").seed
+    with pytest.raises(NoCredentials, match="No such file"):
+        _ = Access(DEFAULT_URL, "app", here / "nobody.nk").seed
+
+
+def test_a_wrong_setting_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESH_LOG_FORMAT", "purple")
+    with pytest.raises(SettingsInvalid, match="log_format"):
+        load_settings()
