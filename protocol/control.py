@@ -100,7 +100,14 @@ def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: Wo
             return event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past))
         case Settle():
             turn = ledger.turns[control.turn]
-            past = Past(round=turn.round, how="settled", reply=control.result, settled=control.outcome, by=by)
+            past = Past(
+                round=turn.round,
+                how="settled",
+                reply=control.result,
+                settled=control.outcome,
+                step=turn.doubted,
+                by=by,
+            )
             return event(
                 EffectSettled,
                 turn.agent,
