@@ -2,6 +2,7 @@
 
 name = "support"
 entry = "triage"                  # who gets a submit that names nobody
+url = "nats://bus.example:4222"   # where the bus is, for commands in this folder; may be left out
 
 [agents.triage]
 module = "agents.support.triage:agent"
@@ -84,6 +85,8 @@ class FleetFile(_Strict):
 
     name: str
     entry: str
+    url: str | None = None
+    """Where the bus is, for commands in this folder that are not told otherwise."""
     agents: Mapping[str, AgentSection] = {}
     clients: Mapping[str, Member] = {}
     operators: Mapping[str, Member] = {}

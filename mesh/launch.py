@@ -314,11 +314,11 @@ class LocalFleet:
         self._stopping = True
         for keeper in self._keepers:
             keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
         grace_s = grace_s if self.server.running else 0.0  # without a bus there is nothing left to finish
         for guards in (False, True):
             ending = [each for each in self.services.values() if (each.name == GUARD) is guards]
             await asyncio.gather(*(service.stop(grace_s) for service in ending))
-        await asyncio.gather(*self._keepers, return_exceptions=True)
         if self._lasting:
             await self.server.stop()
         else:

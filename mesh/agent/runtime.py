@@ -10,7 +10,8 @@ import contextlib
 import re
 import secrets
 import time
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
@@ -35,7 +36,7 @@ from mesh.notices import Notice
 from protocol import codec, subjects
 from protocol.events import Work, type_of
 from protocol.fleet import Fleet
-from protocol.ids import TurnId
+from protocol.ids import TurnId, is_token
 from protocol.messages import (
     Doubt,
     EffectDoubted,
@@ -71,11 +72,18 @@ _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowErro
 """What encoding a handler's move may raise, and reading it as the guard will."""
 
 
-class _Running(NamedTuple):
+@dataclass(slots=True)
+class _Running:
     """A round whose code runs."""
 
     request: str
     code: asyncio.Future[Any]
+    over: bool = False
+    """Whether it was stopped, because a guard ended the turn or a newer round of it began."""
+
+    def stop(self) -> None:
+        self.over = True
+        self.code.cancel()
 
 
 class Runtime:
@@ -92,8 +100,6 @@ class Runtime:
         self._presence = Presence(bus, agent, self.instance)
         self._fleet = Fleet(name="", entry=agent.name)  # type: ignore[arg-type]
         self._running: dict[tuple[str, int], _Running] = {}
-        self._over: set[str] = set()
-        """Running turns that a guard ended."""
         self._checks: set[asyncio.Task[None]] = set()
         self._steps = JetStreamSteps(bus, agent.name)
         self._foreign: dict[tuple[str, int], float] = {}
@@ -174,7 +180,8 @@ class Runtime:
             await self._bury(message, error)
             return
         work = getattr(event, "work", None)
-        if not isinstance(work, Work) or event.to != self._agent.name:
+        lies_in = subjects.parse_evt(message.subject)
+        if not isinstance(work, Work) or (event.to, event.request) != lies_in or not is_token(work.turn):
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(
@@ -269,19 +276,22 @@ class Runtime:
             journal=journal,
             is_over=lambda: self._was_ended(request, work.turn),
         )
-        running = asyncio.ensure_future(self._agent(turn))
-        self._running[work.turn, work.round] = _Running(request, running)
+        for (other, round_), earlier in self._running.items():
+            if other == work.turn and round_ < work.round:
+                earlier.stop()  # its time ran out, and the guard opened this round instead
+        code = asyncio.ensure_future(self._agent(turn))
+        running = self._running[work.turn, work.round] = _Running(request, code)
         try:
-            move = await running
+            move = await code
             if journal.broken is not None:
                 raise journal.broken  # the code caught it; it is not for the code to catch
             if not isinstance(move, Move):
                 raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
         except asyncio.CancelledError:
             if _is_cancelling():
-                running.cancel()
+                code.cancel()
                 raise
-            if work.turn in self._over:
+            if running.over:
                 _log.info("turn_superseded")
                 return None
             return self._failed(turn, work, Failure(code="bug", message="the handler cancelled itself"))
@@ -296,8 +306,8 @@ class Runtime:
         except Exception as error:
             return self._failed(turn, work, failure_of(error), exc_info=True)
         finally:
-            self._running.pop((work.turn, work.round), None)
-            self._over.discard(work.turn)
+            if self._running.get((work.turn, work.round)) is running:
+                del self._running[work.turn, work.round]
         return MoveProposed(turn=work.turn, round=work.round, move=move, report=turn.report)
 
     def _failed(self, turn: Turn, work: Work, failure: Failure, *, exc_info: bool = False) -> TurnFailed:
@@ -381,8 +391,7 @@ class Runtime:
         with contextlib.suppress(BusError):
             over = await self._was_ended(running.request, turn)
             if over and self._running.get((turn, round_)) is running:
-                self._over.add(turn)
-                running.code.cancel()
+                running.stop()
 
 
 def _journaled(work: Work) -> str:

@@ -58,7 +58,13 @@ async def _demo(fleet: str, requests: Path | None, as_json: bool) -> None:
                 _introduce(mesh, mode, home, len(samples))
             async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:
                 async for each in play(
-                    sending, reading, samples, client=client, viewer=viewer, within_s=WITHIN_S
+                    sending,
+                    reading,
+                    samples,
+                    client=client,
+                    viewer=viewer,
+                    within_s=WITHIN_S,
+                    broken=mesh.died,
                 ):
                     played.append(each)
                     if not as_json:

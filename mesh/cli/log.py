@@ -96,7 +96,11 @@ async def verify(
         typer.Argument(metavar="ID|FILE", help="A request or a file; the whole log if left out."),
     ] = None,
 ) -> None:
-    """Check the hash chains; exit status 1 where one is broken."""
+    """Check the hash chains; exit status 1 where one is broken.
+
+    An event is vouched for by the one after it. Nothing vouches for a request's last event, nor says
+    that there was none after it: for these, compare with the log on the bus.
+    """
     from mesh.cli.chains import Chains
     from mesh.cli.reading import bodies_of
 

@@ -97,26 +97,33 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 async def play(
-    client_bus: Bus, viewer_bus: Bus, samples: Sequence[Sample], *, client: str, viewer: str, within_s: float
+    client_bus: Bus,
+    viewer_bus: Bus,
+    samples: Sequence[Sample],
+    *,
+    client: str,
+    viewer: str,
+    within_s: float,
+    broken: asyncio.Event,
 ) -> AsyncIterator[Played]:
     """Submit the samples, a few at a time, and yield what came of each in the samples' order.
 
     Args:
         within_s: what has not come to rest this long after its submit is unfinished.
+        broken: set when there is no use in waiting: what has not come to rest then is unfinished too.
     """
     watching = _Watching()
     reader = asyncio.create_task(watching.read(JetStreamLog(viewer_bus), audit_consumer(viewer)))
+    given_up = asyncio.create_task(broken.wait())
     room = asyncio.Semaphore(AT_ONCE)
     sender = await Client.on(client_bus, client)
 
     async def one(sample: Sample) -> Played:
         async with room:
             request = await sender.submit(sample.text, facts=sample.facts)
-            try:
-                async with asyncio.timeout(within_s):
-                    await watching.at_rest(request)
-            except TimeoutError:
-                pass
+            resting = asyncio.create_task(watching.at_rest(request))
+            await asyncio.wait((resting, given_up), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            resting.cancel()
             return judged(sample, watching.bodies.get(request, []))
 
     playing = [asyncio.create_task(one(sample)) for sample in samples]
@@ -124,9 +131,9 @@ async def play(
         for task in playing:
             yield await task
     finally:
-        for pending in (*playing, reader):
+        for pending in (*playing, reader, given_up):
             pending.cancel()
-        await asyncio.gather(*playing, reader, return_exceptions=True)
+        await asyncio.gather(*playing, reader, given_up, return_exceptions=True)
 
 
 class _Watching:

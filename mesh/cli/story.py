@@ -42,7 +42,7 @@ def story(told: Timeline) -> Iterator[Text]:
 
 
 def heading(told: Timeline) -> Text:
-    line = Text(told.request, style="bold")
+    line = Text.assemble((told.request, "bold"))
     line.append("  ")
     line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
     line.append(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
@@ -67,7 +67,7 @@ def ending(told: Timeline) -> Iterator[Text]:
 
 def entry(move: MoveTold) -> Iterator[Text]:
     """Yield one thing that happened: a line, and what was handed over beneath it."""
-    line = Text(f"{move.seq:>3}  {when(move.at)}  ", style="dim")
+    line = Text.assemble((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
     line.append(move.from_ if move.to is None else f"{move.from_} {arrow} {move.to}", style="bold")
     line.append(f"  {move.move}  ", style="cyan")

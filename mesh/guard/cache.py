@@ -15,8 +15,8 @@ from protocol.ledger import Ledger
 class Timer:
     """The schedule of a request as this guard last saw it."""
 
-    seq: int
-    """What the next compare-and-set on it must name; 0 where none stands."""
+    seq: int | None
+    """What the next compare-and-set on it must name; 0 where none stands, None to replace whatever does."""
     at: int | None
     """UTC µs; None where none stands."""
 

@@ -257,7 +257,10 @@ class Courtroom:
         docket.timer = standing_
 
     async def _standing(self, request: str) -> Timer:
-        found = await timer.standing(self._bus, request)
+        try:
+            found = await timer.standing(self._bus, request)
+        except (msgspec.MsgspecError, ValueError):
+            return Timer(None, None)  # it says no time: whatever it is, it is replaced
         return Timer(0, None) if found is None else Timer(found[0], found[1])
 
 

@@ -453,14 +453,14 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 
 @contextlib.contextmanager
-def plain_logs() -> Iterator[None]:
+def plain_logs(level: int = logging.INFO) -> Iterator[None]:
     """Log a line an event: a traceback with every local would take longer than what is tested."""
     structlog.configure(
         processors=[
             structlog.processors.format_exc_info,
             structlog.processors.KeyValueRenderer(key_order=["event"]),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
     )
     yield
     structlog.reset_defaults()

@@ -1,6 +1,7 @@
 """A terminal's view of the mesh: real `mesh` processes in a folder, and what they leave running."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from typer.testing import CliRunner
+import structlog
+from typer.testing import CliRunner, Result
 
 from mesh.cli import app
 from tests.servers import ROOT
@@ -26,6 +28,21 @@ def environment(**added: str) -> dict[str, str]:
     """Return this process's environment without anything that speaks to the mesh, and with its code."""
     kept = {name: value for name, value in os.environ.items() if name not in _OURS}
     return kept | {"PYTHONPATH": str(ROOT)} | added
+
+
+def in_process(*arguments: object) -> Result:
+    """Run a command in this process, and leave the suite's logging as it was."""
+
+    def quiet(style: str, level: str) -> None:
+        nothing = structlog.make_filtering_bound_logger(logging.CRITICAL)
+        structlog.configure(wrapper_class=nothing, cache_logger_on_first_use=False)
+
+    before = structlog.get_config()
+    try:
+        with mock.patch("mesh.logs.configure_logging", quiet):
+            return CliRunner().invoke(app, [str(each) for each in arguments])
+    finally:
+        structlog.configure(**before)
 
 
 class Finished:
@@ -53,7 +70,7 @@ class Folder:
     def mesh(self, *arguments: object, **added: str) -> Finished:
         """Run a command to its end, in this process: starting Python for each would take most of the time."""
         with chdir(self.path), mock.patch.dict(os.environ, environment(**added), clear=True):
-            ended = CliRunner().invoke(app, [str(each) for each in arguments])
+            ended = in_process(*arguments)
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
         return Finished(ended.exit_code, ended.stdout, ended.stderr)
@@ -121,6 +138,10 @@ class Running:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit status."""
         self._process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end and return the exit status."""
         return self._process.wait(_WITHIN_S)
 
     def children(self) -> list[int]:
@@ -148,3 +169,10 @@ def wait_until_gone(pids: list[int]) -> None:
     while left := set(pids) & set(_parents()):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
+
+
+def kill(parent: Running, word: str) -> None:
+    """Kill the one child of `parent` that has `word` in its command line, with no chance to clean up."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in parent.children()}
+    [pid] = [pid for pid, command in commands.items() if word in command]
+    os.kill(pid, signal.SIGKILL)

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from mesh.bus.embedded import server_binary
 from mesh.cli.exits import Exit
 from tests.servers import ROOT
-from tests.system.terminal import READY, Finished, Folder, Running, wait_until_gone
+from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
 
 FLEET = """
 name = "desk"
@@ -97,6 +96,25 @@ def test_send_follow_shows_what_happens_beside_the_answer(folder: Folder) -> Non
     done = folder.mesh("send", "hello", "--follow", "--json")
     assert done.json["answer"] == "Hello, stranger!"
     assert "front → greeter  transfer  admitted" in done.err
+
+
+def test_a_client_that_cannot_read_the_log_follows_what_is_addressed_to_it(
+    folder: Folder, tmp_path: Path
+) -> None:
+    done = Folder(tmp_path).mesh("send", "hello", "--follow", **credentials(folder, "app"))
+    assert done.out == "Hello, stranger!\n"
+    assert "cannot read the log" in done.err
+    assert Folder(tmp_path).mesh("request", "ls", **credentials(folder, "app")).status == Exit.FAILED
+
+
+def test_a_context_of_the_nats_command_line_will_do(folder: Folder, tmp_path: Path) -> None:
+    known = credentials(folder, "audit")
+    contexts = tmp_path / "nats" / "context"
+    contexts.mkdir(parents=True)
+    said = {"url": known["NATS_URL"], "nkey": known["MESH_CREDENTIALS"]}
+    (contexts / "here.json").write_text(json.dumps(said))
+    away = Folder(tmp_path)
+    assert away.mesh("request", "ls", "--context", "here", XDG_CONFIG_HOME=str(tmp_path)).status == Exit.DONE
 
 
 @pytest.mark.parametrize(
@@ -253,6 +271,20 @@ def test_setup_a_second_time_has_nothing_to_do(folder: Folder) -> None:
     assert "is as desk wants it" in done.out
 
 
+def test_an_added_agent_is_applied_to_the_bus(folder: Folder, tmp_path: Path) -> None:
+    away = Folder(tmp_path)
+    (tmp_path / "mesh.toml").write_text(FLEET)
+    added = away.mesh(
+        "agent", "add", "late", "--module", "desk:late", "--apply", **credentials(folder, "admin")
+    )
+    assert added.status == Exit.DONE, added
+    assert "create consumer LOG/in-late" in added.out
+    assert "late" in folder.mesh("agent", "ls").out
+    assert "`mesh setup` would write mesh.conf.fleet" in folder.mesh("doctor").out
+    assert folder.mesh("setup", "--dry-run").out == "write mesh.conf.fleet\n"
+    assert folder.mesh("setup").out == "write mesh.conf.fleet\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "number"),
     [
@@ -308,14 +340,6 @@ def test_dev_starts_again_what_dies_and_keeps_its_log(tmp_path: Path) -> None:
         assert dev.end() == Exit.DONE
     with folder.running("dev", "--port", 0, until=READY) as dev:
         assert shown(folder, request)["answer"] == "Hello, stranger!"
-
-
-def kill(dev: Running, word: str) -> None:
-    """Kill the one process of `mesh dev` that has `word` in its command line."""
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in dev.children()}
-    [pid] = [pid for pid, command in commands.items() if word in command]
-    Path(f"/proc/{pid}").stat()
-    subprocess.run(["kill", "-9", str(pid)], check=True)
 
 
 def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from tests.servers import ROOT
-from tests.system.terminal import Finished, Folder, wait_until_gone
+from tests.system.terminal import Finished, Folder, kill, wait_until_gone
 
 REQUESTS = ROOT / "agents" / "support" / "requests.jsonl"
 SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
@@ -103,6 +103,17 @@ def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path
         assert demo.end(signal.SIGINT) == Exit.INTERRUPTED
         wait_until_gone(children)
         assert list(tmp_path.glob("mesh-demo-*")) == []
+
+
+def test_when_a_service_dies_the_demo_says_so_and_fails_at_once(tmp_path: Path) -> None:
+    with Folder(tmp_path).running("demo", until="sample requests;") as demo:
+        children = demo.children()
+        kill(demo, "guard-1")
+        assert demo.ended() == Exit.FAILED
+        assert "guard-1 (process" in demo.said
+        assert "was killed by SIGKILL" in demo.said
+        assert " 0 unfinished" not in demo.said
+        wait_until_gone(children)
 
 
 def test_a_fleet_that_is_not_there_is_a_matter_of_usage(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from mesh.cli import app
 from tests.servers import ROOT
+from tests.system.terminal import in_process
 
 STORY = ROOT / "tests" / "golden" / "logs" / "long-story.jsonl"
 """One request's whole life, as exported."""
@@ -32,11 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def mesh(here: Path) -> Mesh:
     """Run a command as `mesh` would."""
-
-    def run(*arguments: object) -> Result:
-        return CliRunner().invoke(app, [str(each) for each in arguments])
-
-    return run
+    return in_process
 
 
 def spoilt(path: Path) -> Path:

@@ -1,0 +1,139 @@
+"""A stage on which everything that comes in is accounted for."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.agent.runtime import Runtime
+from mesh.bus.roles import GET
+from mesh.bus.wire import Incoming
+from mesh.guard.service import Guard, is_submit
+from mesh.notices import DeadLetter, Notice
+from protocol import codec, subjects
+from protocol.errors import Malformed
+from protocol.events import FactsWithheld
+from protocol.ids import control_cause
+from protocol.messages import id_of, submit_id
+from tests.bad_input.rubbish import Known
+from tests.guard.stage import Stage
+from tests.servers import until
+
+
+class Sent(NamedTuple):
+    """One message, as it was published."""
+
+    kind: str
+    """`prop` or `ctl`."""
+    sender: str
+    token: str
+    body: bytes
+
+
+class Scene(Stage):
+    """A stage with one guard and one agent, neither of which may be replaced."""
+
+    guarded: Guard
+    served: Runtime
+
+    async def begin(self, count: int = 3) -> Known:
+        """Open requests that nobody works on, for `b`; return what there is to know of them."""
+        client, b = await self.client(), await self.actor("b")
+        requests = [await client.submit("hello", to="b") for _ in range(count)]
+        turns = [(await b.work(request)).turn for request in requests]
+        return Known(tuple(requests), tuple(turns))
+
+    async def account_for(self, sent: list[Sent]) -> None:
+        """Publish messages and find out what became of each: exactly one thing."""
+        senders = {message.sender for message in sent}
+        heard = {name: await self._hear(name) for name in senders}
+        guard, before = self.guarded, _Counts(self.guarded.decided, self.guarded.dead)
+        dead_before, log_before = await self.last_seq("DEAD"), await self.last_seq("LOG")
+        conf_before = await self.last_seq("CONF")
+        for message in sent:
+            bus = await self.bus(message.sender)
+            await bus.publish_durable(f"mesh.{message.kind}.{message.sender}.{message.token}", message.body)
+        await self.drained()
+        letters = await self.dead_letters(after=dead_before)
+        obeyed = await self.last_seq("CONF") - conf_before
+        decided = guard.decided - before.decided
+        assert len(letters) == guard.dead - before.dead
+        assert decided + len(letters) + obeyed == len(sent), "each message once"
+        assert not _said(letters) - Counter(
+            (f"{message.sender}.{message.token}", message.body) for message in sent
+        ), "a dead letter holds where a message came from and every byte of it"
+        assert all(letter.code and letter.detail for letter in letters)
+        assert not any(letter.code == "guard.failed" for letter in letters)
+        notices = sum(map(len, heard.values()))
+        events = await self._events(sent, log_before)
+        await until(lambda: sum(map(len, heard.values())) >= notices)
+        late = decided - events
+        await until(lambda: _ended(heard.values()) >= late)
+        await until(lambda: _errors(heard.values()) == len(letters))
+
+    async def _hear(self, name: str) -> list[Notice]:
+        heard: list[Notice] = []
+
+        def listen(message: Incoming) -> None:
+            if message.data:
+                heard.append(msgspec.json.decode(message.data, type=Notice))
+
+        subscription = await (await self.bus(name)).subscribe(f"mesh.note.{name}.*", listen)
+        self._stack.push_async_callback(subscription.close)
+        return heard
+
+    async def _events(self, sent: Iterable[Sent], after: int) -> int:
+        """Return how many events were written for these messages, withholdings left out."""
+        causes = {cause for message in sent if (cause := _cause(message)) is not None}
+        admin, seq, found = await self.bus("admin"), after + 1, 0
+        while seq <= await self.last_seq("LOG"):
+            body = {"seq": seq, "batch": 1000, "next_by_subj": "mesh.evt.>"}
+            part = await admin.collect(GET + "LOG", msgspec.json.encode(body))
+            if not part:
+                break
+            for message in part:
+                event = codec.decode_event(message.data)
+                found += str(event.cause) in causes and not isinstance(event, FactsWithheld)
+            seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        return found
+
+    async def still_works(self) -> None:
+        """A sound request is decided, by the very guard and agent that met all that."""
+        client = await self.client()
+        assert (await client.wait(await client.submit("hello"), timeout_s=20)).answer == "done"
+        assert self.alive(self.guarded)
+        assert self.runs(self.served)
+
+
+class _Counts(NamedTuple):
+    decided: int
+    dead: int
+
+
+def _said(letters: Iterable[DeadLetter]) -> Counter[tuple[str, bytes]]:
+    return Counter((letter.subject.split(".", 3)[3], letter.original) for letter in letters)
+
+
+def _ended(heard: Iterable[list[Notice]]) -> int:
+    return sum(notice.ended is not None for notices in heard for notice in notices)
+
+
+def _errors(heard: Iterable[list[Notice]]) -> int:
+    return sum(notice.error is not None for notices in heard for notice in notices)
+
+
+def _cause(message: Sent) -> str | None:
+    """Return the cause that an event for this message would name; None if it can have none."""
+    try:
+        if message.kind == "ctl":
+            control = codec.parse_control(message.body)
+            return str(control_cause(message.token, message.sender, control.id))
+        if is_submit(message.body):
+            return str(submit_id(message.token))
+        return str(id_of(message.token, codec.parse_proposal(message.body)))
+    except Malformed:
+        return None
+
+
+assert subjects.PARTITIONS  # the scene reads stored subjects, which hold a partition

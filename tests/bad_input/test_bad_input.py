@@ -1,0 +1,199 @@
+"""Nothing that comes in ends a service, comes again for ever, or vanishes: thousands of messages prove it.
+
+Each message comes to exactly one thing: an event, a notice that it was late, or a dead letter with its
+reason and its bytes and a notice to its sender. Afterwards the queues are empty, and the same guard and
+the same agent still work.
+"""
+
+import itertools
+import os
+import time
+
+import msgspec
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from protocol import events, subjects
+from protocol.ids import request_id
+from tests.bad_input.rubbish import SUBMIT, Known, bodies, controls, proposals, tokens
+from tests.bad_input.scene import Scene, Sent
+from tests.servers import eventually, until
+
+BATCH = 40
+_numbers = itertools.count()
+
+
+def every(examples: int) -> settings:
+    """Return settings that always try the same examples: a failure here is one everywhere."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def fresh(sender: str) -> str:
+    entropy = next(_numbers).to_bytes(10)
+    return request_id(sender, time.time_ns() // 1_000_000, entropy)
+
+
+def sent_by(kind: str, senders: tuple[str, ...], known: Known) -> st.SearchStrategy[list[Sent]]:
+    """Return batches of what these senders may publish."""
+
+    def of(sender: str) -> st.SearchStrategy[Sent]:
+        sound = [
+            message
+            for turn in (*known.turns, "elsewhere")
+            for message in (controls(turn) if kind == "ctl" else [*proposals(turn), SUBMIT])
+        ]
+        return st.builds(
+            Sent,
+            st.just(kind),
+            st.just(sender),
+            tokens(sender, known, lambda: fresh(sender)),
+            bodies(sound),
+        ).filter(lambda message: not (message.token == "_" and b"freeze" in message.body))
+
+    return st.lists(st.sampled_from(senders).flatmap(of), min_size=BATCH, max_size=BATCH)
+
+
+@every(22)
+@given(st.data())
+async def test_whatever_comes_as_a_proposal(scene: Scene, data: st.DataObject) -> None:
+    known = await scene.begin()
+    await scene.account_for(data.draw(sent_by("prop", ("a", "b", "c1", "op"), known)))
+    await scene.still_works()
+
+
+@every(16)
+@given(st.data())
+async def test_whatever_comes_as_a_control_message(scene: Scene, data: st.DataObject) -> None:
+    known = await scene.begin()
+    await scene.account_for(data.draw(sent_by("ctl", ("c1", "c2", "op"), known)))
+    await scene.still_works()
+
+
+@every(8)
+@given(st.data())
+async def test_whatever_fires_as_a_timer(scene: Scene, data: st.DataObject) -> None:
+    known = await scene.begin(1)
+    admin = await scene.bus("admin")
+    fired = data.draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, subjects.PARTITIONS - 1),
+                tokens("c1", known, lambda: fresh("c1")),
+                bodies([{"at": 1}]),
+            ),
+            min_size=BATCH,
+            max_size=BATCH,
+        )
+    )
+    for partition, token, body in fired:
+        await admin.publish_durable(f"mesh.timer.fire.{partition}.{token}", body)
+
+    async def none_left() -> bool:
+        body = {"subjects_filter": "mesh.timer.fire.>"}
+        info = await admin.api("STREAM.INFO.TIMER", body)
+        return not info["state"].get("subjects")
+
+    await eventually(none_left)
+    await scene.still_works()
+
+
+async def test_a_schedule_that_says_no_time_is_replaced(scene: Scene) -> None:
+    client, admin = await scene.client(), await scene.bus("admin")
+    request = client.new_id()
+    await admin.publish_durable(subjects.timer_at(request), b"?")
+    await client.submit("hello", to="b", policy="short", request=request)
+    assert (await client.wait(request, timeout_s=20)).status == "expired"
+
+
+@every(10)
+@given(st.data())
+async def test_whatever_a_note_says(scene: Scene, data: st.DataObject) -> None:
+    known = await scene.begin()
+    guard, client = await scene.bus("guard", "forger"), await scene.client()
+    waiting = known.requests[0]
+    sound = [
+        {"v": 1, "request": waiting, "error": {"code": "x", "detail": "y"}},
+        {"v": 1, "request": waiting, "ended": {"why": "x", "turn": known.turns[0], "round": 0}},
+    ]
+    notes = data.draw(
+        st.lists(
+            st.tuples(st.sampled_from(["c1", "a"]), tokens("c1", known, lambda: fresh("c1")), bodies(sound)),
+            min_size=BATCH,
+            max_size=BATCH,
+        )
+    )
+    heard: list[str] = []
+    for name, use in (("c1", ""), ("a", "runtime")):
+        await (await scene.bus(name, use)).subscribe(
+            f"mesh.note.{name}.last", lambda message: heard.append(message.subject)
+        )
+    for to, token, body in notes:
+        await guard.publish(f"mesh.note.{to}.{token}", body)
+    for name in ("c1", "a"):
+        await guard.publish(f"mesh.note.{name}.last")
+    await until(lambda: len(set(heard)) == 2)
+    await client.cancel(waiting)
+    outcome = await client.wait(waiting, timeout_s=20)  # type: ignore[arg-type]
+    assert isinstance(outcome.event, events.RequestCancelled)
+    await scene.still_works()
+
+
+@every(12)
+@given(st.data())
+async def test_whatever_lies_in_an_inbox(scene: Scene, data: st.DataObject) -> None:
+    client = await scene.client()
+    model = await client.submit("hello")
+    await client.wait(model, timeout_s=20)
+    opened = msgspec.json.decode((await scene.bodies(model))[0])
+    written = data.draw(st.lists(bodies([opened]), min_size=BATCH, max_size=BATCH))
+    after = await scene.last_seq("DEAD")
+    requests = []
+    for body in written:
+        request = fresh("c1")
+        scene.spoiled.add(request)
+        requests.append(request)
+        await scene.forge(body, "a", request, after=0)
+
+    async def all_taken() -> bool:
+        return await scene.inbox_left("a") == 0
+
+    await eventually(all_taken)
+    letters = {letter.request: letter for letter in await scene.dead_letters("a", after=after)}
+    for request, body in zip(requests, written, strict=True):
+        assert letters[request].original == body, "another request's event gives nobody work in this one"
+    await scene.drained()
+    await scene.still_works()
+
+
+async def test_work_for_a_turn_that_was_never_opened_is_no_event(scene: Scene) -> None:
+    """A sound event in a log that does not fold: the agent works, and the guard decides nothing."""
+    client, request = await scene.client(), fresh("c1")
+    model = await client.submit("hello")
+    await client.wait(model, timeout_s=20)
+    opened = msgspec.json.decode((await scene.bodies(model))[0])
+    scene.spoiled.add(request)
+    await scene.forge(msgspec.json.encode({**opened, "request": request, "n": 4}), "a", request, after=0)
+
+    async def taken() -> bool:
+        return await scene.inbox_left("a") == 0 and await scene.waiting("PROP") == 1
+
+    await eventually(taken)
+    assert len(await _raw(scene, request)) == 1
+    await scene.still_works()
+
+
+async def _raw(scene: Scene, request: str) -> list[bytes]:
+    got = await (await scene.bus("admin")).api(
+        "STREAM.INFO.LOG", {"subjects_filter": subjects.evt_of(request)}
+    )
+    return [name.encode() for name, count in got["state"]["subjects"].items() for _ in range(count)]
+
+
+assert os.name == "posix"
