@@ -100,7 +100,14 @@ def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: Wo
             return event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past))
         case Settle():
             turn = ledger.turns[control.turn]
-            past = Past(round=turn.round, how="settled", reply=control.result, settled=control.outcome, by=by)
+            past = Past(
+                round=turn.round,
+                how="settled",
+                reply=control.result,
+                settled=control.outcome,
+                step=turn.doubted,
+                by=by,
+            )
             return event(
                 EffectSettled,
                 turn.agent,
@@ -146,11 +153,12 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
         turn=human.id,
         work=Work(
             turn=TurnId(turn_id),
-            round=0,
+            round=_first_round(ledger, human, control),
             handoff=placed.handoff,
             path=(whole.to_agent,),
             depth=0,
             withheld=placed.withheld,
+            past=human.work.past if control.again else (),
             continues=_continued(ledger, human) if control.again else None,
         ),
         by=by,
@@ -160,6 +168,13 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
         again=control.again,
         grounds=world.grounds,
     )
+
+
+def _first_round(ledger: Ledger, human: Turn, control: Resolve) -> int:
+    """Return the round that a resolution opens: a continued turn counts on, as its journal does."""
+    if not control.again or human.instead_of is None:
+        return 0
+    return ledger.turns[human.instead_of].round + 1
 
 
 def _continued(ledger: Ledger, human: Turn) -> Any:

@@ -54,6 +54,8 @@ class Turn:
     asks: int = 0
     asked: AgentName | None = None
     """Who has to reply while it is suspended."""
+    doubted: str = ""
+    """The step whose effect is in doubt."""
     past: tuple[Past, ...] = ()
     report: Report = NO_REPORT
     reported: bool = False
@@ -395,7 +397,7 @@ class Ledger:
     def _on_doubted(self, event: events.EffectDoubted) -> None:
         turn = self.turns[event.turn]
         self._settle(turn, event.report)
-        turn.state, turn.since_n = "doubted", event.n
+        turn.state, turn.since_n, turn.doubted = "doubted", event.n, event.effect.step
 
     def _on_frozen(self, event: events.RequestFrozen) -> None:
         self.frozen_at = event.at

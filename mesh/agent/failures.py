@@ -10,6 +10,8 @@ class TurnError(MeshError):
     """Root of what a handler may raise. `str(error)` goes on the bus: keep it a safe sentence."""
 
     code: ClassVar[str] = "turn.error"
+    permanent = False
+    """Whether no further round can help."""
 
 
 class Retry(TurnError):
@@ -30,6 +32,7 @@ class Permanent(TurnError):
     """No further round can help: the turn escalates at once."""
 
     code: ClassVar[str] = "permanent"
+    permanent = True
 
 
 class ActionNotAllowed(Permanent):
@@ -49,8 +52,8 @@ def failure_of(error: BaseException) -> Failure:
     match error:
         case Retry(after_s=after_s):
             return Failure(code=Retry.code, message=str(error), retry_after_s=after_s)
-        case Permanent():
-            return Failure(code=error.code, message=str(error), permanent=True)
+        case TurnError(permanent=permanent):
+            return Failure(code=error.code, message=str(error), permanent=permanent)
         case MeshError():
             return Failure(code=error.code, message="the runtime could not go on")
     return Failure(code="bug", message=f"the handler raised {type(error).__name__}")

@@ -10,21 +10,25 @@ import contextlib
 import re
 import secrets
 import time
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
 
 from mesh import notices
+from mesh.agent.attempts import Attempts
 from mesh.agent.card import card_of, publish_card
 from mesh.agent.definition import Agent
 from mesh.agent.failures import Superseded, failure_of
+from mesh.agent.journal import Fenced, InDoubt, Journal
 from mesh.agent.micro import Presence
 from mesh.agent.turn import Turn
 from mesh.agent.watchdog import Watchdog
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
+from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import INBOX_PULL_S, inbox_consumer
 from mesh.bus.wire import Incoming
 from mesh.errors import ApiError, BusError, Denied, Malformed, MeshError, TooLarge, UnknownEvent
@@ -33,7 +37,16 @@ from protocol import codec, subjects
 from protocol.events import Work, type_of
 from protocol.fleet import Fleet
 from protocol.ids import TurnId, is_token
-from protocol.messages import Failure, Move, MoveProposed, Proposal, Report, TurnFailed
+from protocol.messages import (
+    Doubt,
+    EffectDoubted,
+    Failure,
+    Move,
+    MoveProposed,
+    Proposal,
+    Report,
+    TurnFailed,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -41,6 +54,9 @@ HEARTBEAT_S = 2.0
 """A third of the inbox's lease, so that one lost heartbeat costs nothing."""
 STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 LATER_S = 5.0
+VERSION_GRACE_S = 30.0
+"""How long a turn that another version of this agent began is left to an instance of that version."""
+VERSION_AGAIN_S = 1.0
 AGAIN_S = 1.0
 REFRESH_S = 30.0
 UNKNOWN_S = 3600.0
@@ -56,17 +72,27 @@ _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowErro
 """What encoding a handler's move may raise, and reading it as the guard will."""
 
 
-class _Running(NamedTuple):
+@dataclass(slots=True)
+class _Running:
     """A round whose code runs."""
 
     request: str
     code: asyncio.Future[Any]
+    over: bool = False
+    """Whether it was stopped, because a guard ended the turn or a newer round of it began."""
+
+    def stop(self) -> None:
+        self.over = True
+        self.code.cancel()
 
 
 class Runtime:
     """One instance of an agent. `run` until cancelled; `drain` first to leave nothing half-done."""
 
-    def __init__(self, bus: Bus, agent: Agent, *, model: str = "") -> None:
+    def __init__(
+        self, bus: Bus, agent: Agent, *, model: str = "", version_grace_s: float = VERSION_GRACE_S
+    ) -> None:
+        self.version_grace_s = version_grace_s
         self._bus = bus
         self._agent = agent
         self._model = model
@@ -74,9 +100,10 @@ class Runtime:
         self._presence = Presence(bus, agent, self.instance)
         self._fleet = Fleet(name="", entry=agent.name)  # type: ignore[arg-type]
         self._running: dict[tuple[str, int], _Running] = {}
-        self._over: set[str] = set()
-        """Running turns that a guard ended."""
         self._checks: set[asyncio.Task[None]] = set()
+        self._steps = JetStreamSteps(bus, agent.name)
+        self._foreign: dict[tuple[str, int], float] = {}
+        """When this instance first saw a turn that another version began (monotonic seconds)."""
         self._puller: Puller | None = None
         self._leaving = False
 
@@ -177,16 +204,30 @@ class Runtime:
         """Run one round and store what it proposes; acknowledge only then."""
         heart = asyncio.create_task(self._beat(message))
         started = time.perf_counter()
+        attempts = Attempts(self._steps, request=request, turn=_journaled(work), round_=work.round)
         try:
             if await self._is_over(message, request, work):
                 _log.info("turn_over")
                 message.ack()
                 return
-            proposal = await self._propose(request, work)
+            journal = self._journal(message, request, work)
+            if message.delivered > 1 and await self._is_anothers(journal, work):
+                message.nak(VERSION_AGAIN_S)
+                return
+            if message.delivered > 1 and await attempts.is_crash_loop():
+                proposal: Proposal | None = _crash_loop(work)
+            else:
+                proposal = await self._propose(request, work, journal)
             if proposal is not None:
                 await self._store(request, sound(proposal), message.headers.get("traceparent", ""))
             message.ack()
+        except Fenced as late:
+            # Somebody else has the turn, and the lease: neither acknowledge it nor give it back.
+            _log.warning("turn_fenced", detail=str(late))
         except asyncio.CancelledError:
+            if message.delivered > 1:
+                with contextlib.suppress(BusError):
+                    await asyncio.shield(attempts.given_back())
             message.nak()  # draining: somebody else takes it
             raise
         finally:
@@ -194,35 +235,79 @@ class Runtime:
             self._presence.handled += 1
             self._presence.busy_s += time.perf_counter() - started
 
+    def _journal(self, message: Message, request: str, work: Work) -> Journal:
+        return Journal(
+            self._steps,
+            request=request,
+            turn=_journaled(work),
+            round_=work.round,
+            nonce=f"{self.instance}-{message.stream_seq}-{message.delivered}",
+            version=self._agent.version,
+            fresh=message.delivered == 1,
+            past=work.past,
+        )
+
+    async def _is_anothers(self, journal: Journal, work: Work) -> bool:
+        """Say whether an instance of the version that began this round should have it back.
+
+        For `version_grace_s` from when this one first saw it; then it replays what the other recorded.
+        """
+        await journal.load()
+        if journal.version in (None, self._agent.version):
+            return False
+        first = self._foreign.setdefault((work.turn, work.round), time.monotonic())
+        if time.monotonic() - first < self.version_grace_s:
+            return True
+        del self._foreign[work.turn, work.round]
+        _log.warning("turn_of_another_version", began=journal.version, own=self._agent.version)
+        return False
+
     async def _beat(self, message: Message) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             message.in_progress()
 
-    async def _propose(self, request: str, work: Work) -> Proposal | None:
-        """Return what the agent's code asks for; None if the turn was ended while it ran."""
-        turn = Turn(request, work, self._fleet)
-        running = asyncio.ensure_future(self._agent(turn))
-        self._running[work.turn, work.round] = _Running(request, running)
+    async def _propose(self, request: str, work: Work, journal: Journal) -> Proposal | None:
+        """Return what the agent's code asks for; None if the turn was ended while it ran. Raises Fenced."""
+        turn = Turn(
+            request,
+            work,
+            self._fleet,
+            journal=journal,
+            is_over=lambda: self._was_ended(request, work.turn),
+        )
+        for (other, round_), earlier in self._running.items():
+            if other == work.turn and round_ < work.round:
+                earlier.stop()  # its time ran out, and the guard opened this round instead
+        code = asyncio.ensure_future(self._agent(turn))
+        running = self._running[work.turn, work.round] = _Running(request, code)
         try:
-            move = await running
+            move = await code
+            if journal.broken is not None:
+                raise journal.broken  # the code caught it; it is not for the code to catch
             if not isinstance(move, Move):
                 raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
         except asyncio.CancelledError:
             if _is_cancelling():
-                running.cancel()
+                code.cancel()
                 raise
-            if work.turn in self._over:
+            if running.over:
                 _log.info("turn_superseded")
                 return None
             return self._failed(turn, work, Failure(code="bug", message="the handler cancelled itself"))
         except Superseded:
             return None
+        except Fenced:
+            raise
+        except InDoubt as doubt:
+            effect = Doubt(step=doubt.step, action=doubt.action, key=doubt.key)
+            _log.warning("effect_in_doubt", step=doubt.step, action=doubt.action)
+            return EffectDoubted(turn=work.turn, round=work.round, effect=effect, report=turn.report)
         except Exception as error:
             return self._failed(turn, work, failure_of(error), exc_info=True)
         finally:
-            self._running.pop((work.turn, work.round), None)
-            self._over.discard(work.turn)
+            if self._running.get((work.turn, work.round)) is running:
+                del self._running[work.turn, work.round]
         return MoveProposed(turn=work.turn, round=work.round, move=move, report=turn.report)
 
     def _failed(self, turn: Turn, work: Work, failure: Failure, *, exc_info: bool = False) -> TurnFailed:
@@ -306,8 +391,17 @@ class Runtime:
         with contextlib.suppress(BusError):
             over = await self._was_ended(running.request, turn)
             if over and self._running.get((turn, round_)) is running:
-                self._over.add(turn)
-                running.code.cancel()
+                running.stop()
+
+
+def _journaled(work: Work) -> str:
+    """Return under whose id a turn's journal goes on."""
+    return work.continues or work.turn
+
+
+def _crash_loop(work: Work) -> TurnFailed:
+    failure = Failure(code="crash_loop", message="the turn ended its process again and again", permanent=True)
+    return TurnFailed(turn=work.turn, round=work.round, error=failure, report=work.reported)
 
 
 def _is_cancelling() -> bool:

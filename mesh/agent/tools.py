@@ -31,9 +31,25 @@ KEY = "idempotency_key"
 
 
 class ToolError(MeshError):
-    """A tool cannot do what was asked, and did nothing. The text is for the model: say what would do."""
+    """A tool cannot do what was asked, and did nothing. The text is for the model: say what would do.
+
+    It is an outcome: the journal keeps it, and a turn that runs again gets it again, as a `ToolRefused`.
+    """
 
     code: ClassVar[str] = "tool.error"
+
+
+class ToolRefused(ToolError):
+    """A tool's no as `turn.call` raises it, the first time and every time it is replayed.
+
+    `reason` is the code of the error that the tool raised.
+    """
+
+    code: ClassVar[str] = "tool.refused"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ToolArgumentsInvalid(ToolError):
@@ -47,6 +63,14 @@ class ToolArgumentsInvalid(ToolError):
         self.mistakes = mistakes
 
 
+class NotDone:
+    """The type of `NOT_DONE`."""
+
+
+NOT_DONE = NotDone()
+"""What a tool's `reconcile` returns for an effect that did not happen."""
+
+
 @dataclass(frozen=True)
 class Tool:
     """A function with what a model and the journal need to know of it. Calling it calls the function."""
@@ -55,6 +79,8 @@ class Tool:
     description: str
     effect: Effect | None
     fn: Callable[..., Any]
+    reconcile: Callable[[str], Any] | None = None
+    """Of a reconcilable effect: what became of the one with this key; `NOT_DONE` if it did not happen."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -89,6 +115,13 @@ class Tool:
         if inspect.iscoroutinefunction(self.fn):
             return await self.fn(**given)
         return await asyncio.to_thread(self.fn, **given)
+
+    async def ask(self, key: str) -> Any:
+        """Return what became of the effect with this key, by the tool's own `reconcile`."""
+        assert self.reconcile is not None
+        if inspect.iscoroutinefunction(self.reconcile):
+            return await self.reconcile(key)
+        return await asyncio.to_thread(self.reconcile, key)
 
     @cached_property
     def _arguments(self) -> "type[BaseModel]":
@@ -138,7 +171,11 @@ def tool(fn: Callable[..., Any], /) -> Tool: ...
 
 @overload
 def tool(
-    *, effect: Effect | None = None, name: str | None = None, description: str | None = None
+    *,
+    effect: Effect | None = None,
+    reconcile: Callable[[str], Any] | None = None,
+    name: str | None = None,
+    description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -147,6 +184,7 @@ def tool(
     /,
     *,
     effect: Effect | None = None,
+    reconcile: Callable[[str], Any] | None = None,
     name: str | None = None,
     description: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -155,6 +193,8 @@ def tool(
     Args:
         effect: how it changes the world; None if it only reads. An idempotent one may have a parameter
             `idempotency_key: str`, which the runtime fills in: the same key, the same effect.
+        reconcile: for a reconcilable effect: a function from the idempotency key to the result, or to
+            `NOT_DONE`. It is asked when a process died between an effect's beginning and its end.
         name, description: the function's name and docstring by default.
 
     Raises TypeError for a function that no model could call.
@@ -163,12 +203,15 @@ def tool(
     def make(function: Callable[..., Any]) -> Tool:
         if effect is not None and effect not in get_args(Effect):
             raise TypeError(f"no such effect: {effect!r}; one of {', '.join(get_args(Effect))}")
+        if (effect == "reconcilable") != (reconcile is not None):
+            raise TypeError("a reconcilable effect, and no other, has a `reconcile`")
         _require_callable_by_name(function, effect)
         return Tool(
             name=name or function.__name__,
             description=description or inspect.getdoc(function) or "",
             effect=effect,
             fn=function,
+            reconcile=reconcile,
         )
 
     return make if fn is None else make(fn)
@@ -180,5 +223,5 @@ def _require_callable_by_name(function: Callable[..., Any], effect: Effect | Non
             raise TypeError(f"{function.__name__}: a tool's arguments have names, {parameter} has none")
         if parameter.annotation is parameter.empty:
             raise TypeError(f"{function.__name__}: {parameter.name} has no annotation")
-        if parameter.name == KEY and effect != "idempotent":
-            raise TypeError(f"{function.__name__}: only an idempotent effect takes {KEY}")
+        if parameter.name == KEY and effect not in ("idempotent", "reconcilable"):
+            raise TypeError(f"{function.__name__}: only an idempotent or reconcilable effect takes {KEY}")

@@ -4,14 +4,19 @@ A `Turn` is one *round* of a turn. After a refusal, a retry or a reply the same 
 the top with a new one, in which `refusals`, `failures` or `reply` say what happened.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mesh.agent.failures import ActionNotAllowed
+from mesh.agent.failures import ActionNotAllowed, Superseded
+from mesh.agent.journal import Recorded
+from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused
 from protocol.events import Past, Work
 from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Artifact, Constraints, Fact, Handoff
@@ -31,7 +36,14 @@ from protocol.messages import (
 from protocol.refusals import Refusal as RefusalOf
 
 if TYPE_CHECKING:
+    from mesh.agent.journal import Journal
     from mesh.agent.tools import Tool
+
+LEASE_S = 6.0
+"""The inbox's lease: nobody who lost a turn still works on it after this."""
+
+T = TypeVar("T")
+Produce = Callable[[], Awaitable[Any]]
 
 Facts = Mapping[str, Any] | Iterable[Fact] | None
 
@@ -48,8 +60,18 @@ class Refusal(NamedTuple):
 class Turn:
     """One round. Made by the runtime; `mesh.testing.turn` makes one for tests."""
 
-    def __init__(self, request: str, work: Work, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        request: str,
+        work: Work,
+        fleet: Fleet,
+        *,
+        journal: "Journal | None" = None,
+        is_over: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._work = work
+        self._journal = journal
+        self._is_over = is_over
         self._fleet = fleet
         self._actions = set(work.reported.actions)
         self._calls: dict[tuple[str, str], int] = {}
@@ -141,28 +163,111 @@ class Turn:
         return frozenset.intersection(*given) if given else None
 
     async def call(self, tool: "Tool", /, **arguments: Any) -> Any:
-        """Run a tool and return its result.
+        """Run a tool and return its result, as JSON makes it; a step that was recorded is not run again.
 
         Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
-        fit, and whatever the tool raises.
+        fit, ToolRefused for the tool's own no, Superseded when the turn was ended meanwhile, and whatever
+        else the tool raises. What the journal raises is not for the code to catch.
         """
         allowed = self.allowed_actions
         if allowed is not None and tool.name not in allowed:
             raise ActionNotAllowed(f"{tool.name} is not among the allowed actions")
+        tool.check(arguments)
         self._actions.add(tool.name)
-        return await tool.run(arguments, idempotency_key=self._key(tool, arguments))
+        digest = _digest(arguments)
+        key = self._key(tool.name, digest)
+        run = self._running(tool, arguments, key)
+        try:
+            if self._journal is None:
+                return await run()
+            if tool.effect is None:
+                return await self._journal.step(("call", tool.name, digest), run)
+            await self._require_open()
+            again = self._again(tool, run, key)
+            return await self._journal.effect(("effect", tool.name, digest), key, run, again=again)
+        except Recorded as no:
+            raise ToolRefused(no.reason, str(no)) from None
 
-    def _key(self, tool: "Tool", arguments: Mapping[str, Any]) -> str:
+    def _running(self, tool: "Tool", arguments: Mapping[str, Any], key: str) -> Produce:
+        """Return what runs the tool; its no becomes an outcome that can be recorded."""
+
+        async def run() -> Any:
+            try:
+                return plain(await tool.run(arguments, idempotency_key=key))
+            except ToolError as no:
+                raise Recorded(no.code, str(no)) from no
+
+        return run
+
+    def _again(self, tool: "Tool", run: Produce, key: str) -> Produce | None:
+        """Return what to do about this effect after a crash in the middle of it; None: nobody can say."""
+        if tool.effect == "once":
+            return None
+        if tool.effect == "idempotent":
+            return run
+
+        async def reconcile() -> Any:
+            await asyncio.sleep(LEASE_S)  # whoever began it may still be at it until their lease has ended
+            found = await tool.ask(key)
+            return await run() if found is NOT_DONE else plain(found)
+
+        return reconcile
+
+    def _key(self, tool: str, digest: str) -> str:
         """Return the key under which this call's effect happens once, in whatever round it is made.
 
         The ordinal tells calls with equal arguments apart; the round is no part of the key.
         """
-        digest = hashlib.sha256(
-            msgspec.json.encode(arguments, order="deterministic", enc_hook=str)
-        ).hexdigest()
-        ordinal = self._calls.get((tool.name, digest), 0)
-        self._calls[tool.name, digest] = ordinal + 1
-        return derive(self.request, self._work.continues or self.id, tool.name, digest, ordinal)
+        ordinal = self._calls.get((tool, digest), 0)
+        self._calls[tool, digest] = ordinal + 1
+        return derive(self.request, self._work.continues or self.id, tool, digest, ordinal)
+
+    async def _require_open(self) -> None:
+        """Raise Superseded if a guard ended this turn; asked before whatever counts or costs."""
+        if self._is_over is not None and await self._is_over():
+            raise Superseded("the turn was ended")
+
+    async def model(self, name: str, prompt: Any, produce: Produce, kind: type[T]) -> tuple[T, bool]:
+        """Return a model's reply to `prompt`, and whether this round is the one that pays for it.
+
+        The prompt is recorded by its digest, the reply as JSON.
+        """
+        paid = True
+
+        async def ask() -> Any:
+            await self._require_open()
+            return plain(await produce())
+
+        def reused() -> None:
+            nonlocal paid
+            paid = False
+
+        if self._journal is None:
+            return await produce(), True
+        value = await self._journal.step(("model", name, _digest(prompt)), ask, on_reuse=reused)
+        return msgspec.convert(value, kind), paid
+
+    async def remark(self, text: str) -> None:
+        """Put a line into the journal, for whoever reads it later."""
+        await self._noted("remark", text, text)
+
+    async def now(self) -> int:
+        """Return the time (UTC µs); the same when this round runs again."""
+        return int(await self._noted("now", "", time.time_ns() // 1000))
+
+    async def random(self) -> float:
+        """Return a number from 0 up to 1, exclusive; the same when this round runs again."""
+        return float(await self._noted("random", "", random.SystemRandom().random()))
+
+    async def _noted(self, kind: str, said: str, value: Any) -> Any:
+        async def produce() -> Any:
+            return value
+
+        if self._journal is None:
+            return value
+        # Each of these is its own: an earlier round's time is not this round's.
+        digest = _digest([said, self.round])
+        return await self._journal.step((kind, "", digest), produce)
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
         """Account for what a model call cost."""
@@ -175,7 +280,11 @@ class Turn:
     @property
     def report(self) -> Report:
         """What this turn did in all its rounds, as it goes to the guard with the proposal."""
-        return Report(usage=self._usage, actions=tuple(sorted(self._actions)))
+        steps, digest = self._work.reported.steps, self._work.reported.digest
+        if self._journal is not None and self._journal.steps:
+            steps += self._journal.steps
+            digest = hashlib.sha256(f"{digest}{self._journal.digest}".encode()).hexdigest()
+        return Report(usage=self._usage, actions=tuple(sorted(self._actions)), steps=steps, digest=digest)
 
     # --- moves ------------------------------------------------------------------------------------
 
@@ -267,3 +376,13 @@ def _facts(facts: Facts) -> tuple[Fact, ...]:
     if isinstance(facts, Mapping):
         return tuple(Fact(key=key, value=value) for key, value in facts.items())
     return tuple(facts)
+
+
+def _digest(value: Any) -> str:
+    """Return SHA-256 (hex) of a value's canonical JSON."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic", enc_hook=str)).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON makes it, the first time as every time that it is read from the journal."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))

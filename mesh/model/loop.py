@@ -99,17 +99,19 @@ class _Conversation:
 
     async def _ask(self) -> Reply:
         specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self._tools.values())
-        reply = await self._model.reply(
-            Prompt(
-                agent=self._turn.agent,
-                instructions=self._instructions,
-                brief=self._brief,
-                tools=(*specs, *self._moves.specs),
-                transcript=tuple(self._transcript),
-            )
+        prompt = Prompt(
+            agent=self._turn.agent,
+            instructions=self._instructions,
+            brief=self._brief,
+            tools=(*specs, *self._moves.specs),
+            transcript=tuple(self._transcript),
         )
-        used = reply.usage
-        self._turn.spend(nano_dollars=used.nano_dollars, tokens=used.tokens, model_calls=used.model_calls)
+        reply, paid = await self._turn.model(
+            self._model.mode, prompt, lambda: self._model.reply(prompt), Reply
+        )
+        if paid:
+            used = reply.usage
+            self._turn.spend(nano_dollars=used.nano_dollars, tokens=used.tokens, model_calls=used.model_calls)
         self._transcript.append(Said(reply.text, reply.calls))
         return reply
 

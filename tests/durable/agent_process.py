@@ -1,0 +1,99 @@
+"""An agent in a process of its own that dies where it is told to: `agent_process.py URL SEED VERSION`.
+
+Every tool writes a line to the file in `LEDGER`: the world, which remembers what really happened. The
+facts of the request say what to do: `script` is a list of tool names, and a name with `!` dies there,
+in the middle of the effect; `die` dies between two steps, once.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from mesh.agent import Turn, agent, tool
+from mesh.agent.runtime import Runtime
+from mesh.agent.tools import NOT_DONE
+from mesh.bus.connection import connect
+
+LEDGER = Path(os.environ["LEDGER"])
+DIED = LEDGER.with_suffix(".died")
+
+
+def note(line: str) -> None:
+    with LEDGER.open("a") as ledger:
+        ledger.write(line + "\n")
+
+
+def die(marker: str) -> None:
+    """End this process as `kill -9` does; once for each marker."""
+    seen = DIED.read_text().split() if DIED.exists() else []
+    if marker in seen:
+        return
+    with DIED.open("a") as died:
+        died.write(marker + "\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool
+async def look(what: str) -> str:
+    note(f"look {what}")
+    return what
+
+
+@tool(effect="idempotent")
+async def pay(what: str, idempotency_key: str) -> str:
+    note(f"pay {idempotency_key}")
+    die(f"pay-{what}") if what.endswith("!") else None
+    return idempotency_key
+
+
+def find(key: str) -> object:
+    lines = LEDGER.read_text().splitlines() if LEDGER.exists() else []
+    return key if f"ship {key}" in lines else NOT_DONE
+
+
+@tool(effect="reconcilable", reconcile=find)
+async def ship(what: str, idempotency_key: str) -> str:
+    note(f"ship {idempotency_key}")
+    die(f"ship-{what}") if what.endswith("!") else None
+    return idempotency_key
+
+
+@tool(effect="once")
+async def call(what: str) -> str:
+    note(f"call {what}")
+    die(f"call-{what}") if what.endswith("!") else None
+    return "called"
+
+
+TOOLS = {"look": look, "pay": pay, "ship": ship, "call": call}
+
+
+async def handler(turn: Turn) -> object:
+    done = []
+    for step in turn.facts["script"]:
+        name, _, argument = step.partition(" ")
+        if name == "die":
+            die(f"between-{argument}")
+        elif name == "crash":
+            note("crash")
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif name == "slow":
+            await asyncio.sleep(float(argument))
+        elif name == "refused" and not turn.refusals:
+            return turn.transfer("nobody", summary="cannot be")
+        elif name in TOOLS:
+            done.append(await turn.call(TOOLS[name], what=argument))
+    return turn.complete(done)
+
+
+async def main(url: str, seed: str, version: str) -> None:
+    bus = await connect(url, name="a", seed=seed)
+    made = agent(name="a", version=version)(handler)  # type: ignore[arg-type]
+    grace = float(os.environ.get("GRACE", "30"))
+    await Runtime(bus, made, version_grace_s=grace).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""A turn whose process dies goes on where its journal ends: nothing is lost, nothing done twice."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from mesh.bus.log import JetStreamLog
+from mesh.client import Client, Outcome
+from mesh.guard.service import Guard
+from mesh.replay.rejudge import rejudge
+from mesh.testing import LocalMesh
+from protocol import codec, events
+from protocol.events import AnyEvent
+from protocol.messages import Settle
+from protocol.policy import Policy
+from protocol.subjects import policy
+from tests.servers import FLEET, until
+
+SCRIPT = Path(__file__).with_name("agent_process.py")
+WAIT_S = 60
+E = TypeVar("E", bound=events.Event)
+
+
+class Stage:
+    """A mesh with one guard and one agent that is started anew whenever it dies."""
+
+    def __init__(self, mesh: LocalMesh, ledger: Path) -> None:
+        self.mesh, self.ledger = mesh, ledger
+        self.version = "1"
+        self.started = 0
+        self.environment = {**os.environ, "LEDGER": str(ledger)}
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def world(self) -> list[str]:
+        return self.ledger.read_text().splitlines() if self.ledger.exists() else []
+
+    async def keep_alive(self) -> None:
+        while True:
+            self.started += 1
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(SCRIPT),
+                self.mesh.url,
+                self.mesh.keys["a"].seed,
+                self.version,
+                env=self.environment,
+                cwd=SCRIPT.parents[2],
+            )
+            try:
+                await self.process.wait()
+            except asyncio.CancelledError:
+                self.process.kill()
+                await self.process.wait()
+                raise
+
+    async def last(self, request: str, kind: type[E]) -> E:
+        """Return the request's last event, once it is of this kind."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                happened = await self.events(request)
+                if happened and isinstance(happened[-1], kind):
+                    return happened[-1]
+                await asyncio.sleep(0.05)
+
+    async def events(self, request: str) -> list[AnyEvent]:
+        async with self.mesh.connected_as("audit") as bus:
+            stored = await JetStreamLog(bus).read(request)
+        found = rejudge([each.body for each in stored])
+        assert found.same, found
+        return [codec.decode_event(each.body) for each in stored]
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with LocalMesh(FLEET, tmp_path) as mesh:
+        async with mesh.connected_as("admin") as admin:
+            await admin.publish_durable(policy("default"), codec.encode(Policy()))
+        played = Stage(mesh, tmp_path / "ledger")
+        guard = asyncio.create_task(Guard(await mesh.connect_as("guard"), identity="g").run())
+        agent = asyncio.create_task(played.keep_alive())
+        yield played
+        for task in (agent, guard):
+            task.cancel()
+        await asyncio.gather(agent, guard, return_exceptions=True)
+
+
+async def run(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]:
+    async with stage.mesh.connected_as("c1") as bus:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": list(script)})
+        outcome = await client.wait(request, timeout_s=WAIT_S)
+        return outcome, await stage.events(request)
+
+
+async def test_what_was_journaled_before_the_process_died_is_not_done_again(stage: Stage) -> None:
+    outcome, _ = await run(stage, "look one", "pay two", "die here", "look three")
+    assert stage.started == 2
+    assert [line.split()[0] for line in stage.world] == ["look", "pay", "look"]
+    assert outcome.answer[0] == "one"
+    assert outcome.answer[2] == "three"
+
+
+async def test_an_idempotent_effect_is_run_again_under_the_same_key(stage: Stage) -> None:
+    outcome, _ = await run(stage, "pay one!", "look two")
+    assert stage.started == 2
+    assert len(stage.world) == 3
+    assert stage.world[0] == stage.world[1] == f"pay {outcome.answer[0]}"
+
+
+async def test_a_reconcilable_effect_that_happened_is_found_and_not_run_again(stage: Stage) -> None:
+    outcome, _ = await run(stage, "ship one!", "look two")
+    assert stage.started == 2
+    assert stage.world == [f"ship {outcome.answer[0]}", "look two"]
+
+
+async def test_an_effect_that_knows_no_key_is_in_doubt_until_a_person_settles_it(stage: Stage) -> None:
+    async with stage.mesh.connected_as("c1") as bus, stage.mesh.connected_as("op") as operator:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": ["look one", "call two!", "look three"]})
+        doubt = await stage.last(request, events.EffectDoubted)
+        assert doubt.effect.action == "call"
+        settle = Settle(id="s", turn=doubt.turn, round=doubt.round, outcome="done", result="by hand")
+        await (await Client.on(operator, "op")).control(request, settle)
+        outcome = await client.wait(request, timeout_s=WAIT_S)
+    assert outcome.answer == ["one", "by hand", "three"]
+    assert stage.world == ["look one", "call two!", "look three"]
+
+
+async def test_a_round_after_a_refusal_takes_over_what_was_done(stage: Stage) -> None:
+    outcome, happened = await run(stage, "look one", "pay two", "refused", "look three")
+    assert any(isinstance(event, events.MoveRefused) for event in happened)
+    assert [line.split()[0] for line in stage.world] == ["look", "pay", "look"]
+    assert outcome.status == "completed"
+
+
+async def test_a_turn_that_kills_its_process_again_and_again_is_given_to_a_person(stage: Stage) -> None:
+    async with stage.mesh.connected_as("c1") as bus:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": ["crash"]})
+        raised = await stage.last(request, events.EscalationRaised)
+    assert raised.reason == "crash_loop"
+    assert stage.world == ["crash"] * 6
+
+
+async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(stage: Stage) -> None:
+    async with stage.mesh.connected_as("c1") as bus:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": ["look one", "slow 2", "pay two"]})
+        await until(lambda: stage.world == ["look one"], WAIT_S)
+        assert stage.process is not None
+        frozen = stage.process
+        frozen.send_signal(signal.SIGSTOP)
+        other = asyncio.create_task(stage.keep_alive())
+        try:
+            outcome = await client.wait(request, timeout_s=WAIT_S)
+            frozen.send_signal(signal.SIGCONT)
+            again = await client.submit("go", to="a", facts={"script": ["look last"]})
+            await client.wait(again, timeout_s=WAIT_S)
+        finally:
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+    assert outcome.status == "completed"
+    assert [line.split()[0] for line in stage.world].count("pay") == 1
+    assert stage.world.count("look one") == 1
+    await stage.events(request)
