@@ -139,6 +139,8 @@ class Journal:
         self._past = tuple(past)
         self._own: dict[str, Record] = {}
         self._reusable: dict[Call, deque[tuple[str, Record]]] = defaultdict(deque)
+        self._effects: dict[str, tuple[str, Record]] = {}
+        """Of earlier rounds, by key: the result, or the newest intent of one that has none."""
         self._loaded = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
         if fresh and round_ == 0:
@@ -171,10 +173,8 @@ class Journal:
 
     async def _load(self) -> None:
         for round_ in range(self._round):
-            read = await self._read_round(round_)
-            for name, record in read.items():
-                if f"{name}{DONE}" not in read:
-                    self._offer(name, record)
+            for name, record in (await self._read_round(round_)).items():
+                self._offer(name, record)
         self._own = await self._read_round(self._round)
         self._loaded.set()
 
@@ -195,11 +195,17 @@ class Journal:
         return found
 
     def _offer(self, name: str, record: Record) -> None:
-        """Keep a step of an earlier round for an equal call of this one."""
-        if record.kind == "fence" or record.error is not None:
-            return
-        kind = "effect" if record.kind == "intent" else record.kind
-        self._reusable[kind, record.name, record.digest].append((name, record))
+        """Keep a step of an earlier round for an equal call of this one.
+
+        An effect is known by its key, which tells calls with equal arguments apart; its result counts for
+        more than its intent, and a later intent for more than an earlier one.
+        """
+        if record.key:
+            known = self._effects.get(record.key)
+            if known is None or known[1].kind == "intent":
+                self._effects[record.key] = (name, record)
+        elif record.kind != "fence" and record.error is None:
+            self._reusable[record.kind, record.name, record.digest].append((name, record))
 
     @property
     def version(self) -> str | None:
@@ -266,8 +272,9 @@ class Journal:
         Raises InDoubt.
         """
         await self._begin()
-        name, earlier = self._reuse_effect(call)
+        name, earlier = self._effects.get(key, ("", None))
         if earlier is not None and earlier.kind == "effect":
+            self._count(name, earlier)
             return _value(earlier)
         place = self._take(call)
         if place.record is not None:
@@ -305,16 +312,6 @@ class Journal:
         name, record = kept.popleft()
         self._count(name, record)
         return record
-
-    def _reuse_effect(self, call: Call) -> tuple[str, Record | None]:
-        """Return an earlier round's result of an equal effect, or its intent where there is no result."""
-        kept = self._reusable.get(call)
-        if not kept:
-            return "", None
-        name, record = kept.popleft()
-        if record.kind == "effect":
-            self._count(name, record)
-        return name, record
 
     def _take(self, call: Call) -> Place:
         """Return the next place of this round. Raises JournalMismatch, JournalFull."""

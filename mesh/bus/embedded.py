@@ -243,6 +243,7 @@ class EmbeddedServer:
                 stderr=log,
                 env={**os.environ, "GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
                 pass_fds=(lock,),
+                start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done
                 preexec_fn=_die_with(os.getpid()) if self._leash == "signal" else None,
             )
         if self._leash == "pipe":

@@ -11,16 +11,15 @@ from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.guard.service import Guard, is_submit
 from mesh.notices import DeadLetter, Notice
-from protocol import codec, subjects
+from protocol import codec
 from protocol.errors import Malformed
 from protocol.events import FactsWithheld
-from protocol.ids import AgentName, control_cause
-from protocol.messages import id_of, submit_id
+from protocol.ids import HUMAN, AgentName, control_cause
+from protocol.messages import Ask, Doubt, EffectDoubted, Escalate, Move, id_of, submit_id
 from tests.bad_input.rubbish import Known
 from tests.guard import stage
-from tests.guard.stage import Stage
+from tests.guard.stage import Stage, human_turn
 from tests.servers import until
-
 
 FLEET = msgspec.structs.replace(stage.FLEET, entry=AgentName("d"))
 """Nobody serves the entry agent, so that all that is counted is what the test sends."""
@@ -42,12 +41,32 @@ class Scene(Stage):
     guarded: Guard
     served: Runtime
 
-    async def begin(self, count: int = 3) -> Known:
+    async def begin(self, count: int = 8) -> Known:
         """Open requests that nobody works on, for `b`; return what there is to know of them."""
         client, b = await self.client(), await self.actor("b")
         requests = [await client.submit("hello", to="b") for _ in range(count)]
         turns = [(await b.work(request)).turn for request in requests]
         return Known(tuple(requests), tuple(turns))
+
+    async def begin_waiting(self) -> Known:
+        """Open requests that wait for somebody in every way: the client, people, a person, a settlement."""
+        known, b = await self.begin(6), await self.actor("b")
+        works = [await b.work(request) for request in known.requests]
+        turns = list(known.turns)
+        moves: list[Move] = [
+            Ask(to_agent=AgentName("c1"), question="which?"),
+            Ask(to_agent=HUMAN, question="which?"),
+            Escalate(summary="help"),
+        ]
+        for request, work, move in zip(known.requests, works, moves, strict=False):
+            await b.propose(request, work, move)
+        doubt = EffectDoubted(turn=works[3].turn, round=0, effect=Doubt(step="0-1", action="pay"))
+        await b.say(known.requests[3], doubt)
+        await self.reaches(known.requests[3], "effect.doubted")
+        await self.reaches(known.requests[0], "turn.suspended")
+        await self.reaches(known.requests[1], "turn.suspended")
+        turns[2] = human_turn(await self.reaches(known.requests[2], "escalation.raised")).work.turn
+        return Known(known.requests, tuple(turns))
 
     async def account_for(self, sent: list[Sent]) -> None:
         """Publish messages and find out what became of each: exactly one thing."""
@@ -70,9 +89,7 @@ class Scene(Stage):
         ), "a dead letter holds where a message came from and every byte of it"
         assert all(letter.code and letter.detail for letter in letters)
         assert not any(letter.code == "guard.failed" for letter in letters)
-        notices = sum(map(len, heard.values()))
         events = await self._events(sent, log_before)
-        await until(lambda: sum(map(len, heard.values())) >= notices)
         late = decided - events
         await until(lambda: _ended(heard.values()) >= late)
         await until(lambda: _errors(heard.values()) == len(letters))
@@ -139,6 +156,3 @@ def _cause(message: Sent) -> str | None:
         return str(id_of(message.token, codec.parse_proposal(message.body)))
     except Malformed:
         return None
-
-
-assert subjects.PARTITIONS  # the scene reads stored subjects, which hold a partition

@@ -6,7 +6,6 @@ the same agent still work.
 """
 
 import itertools
-import os
 import time
 
 import msgspec
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from protocol import events, subjects
 from protocol.ids import request_id
-from tests.bad_input.rubbish import SUBMIT, Known, bodies, controls, proposals, tokens
+from tests.bad_input.rubbish import SUBMIT, Known, almost, bodies, controls, proposals, tokens
 from tests.bad_input.scene import Scene, Sent
 from tests.servers import eventually, until
 
@@ -40,8 +39,42 @@ def fresh(sender: str) -> str:
     return request_id(sender, time.time_ns() // 1_000_000, entropy)
 
 
-def sent_by(kind: str, senders: tuple[str, ...], known: Known) -> st.SearchStrategy[list[Sent]]:
-    """Return batches of what these senders may publish."""
+def proposed(known: Known) -> st.SearchStrategy[Sent]:
+    """Return what could well be a proposal or a submit: the sender's own turn, or a fresh id of its own."""
+    turns = st.sampled_from(list(zip(known.requests, known.turns, strict=True)))
+    moves = turns.flatmap(
+        lambda one: st.builds(
+            Sent,
+            st.just("prop"),
+            st.just("b"),
+            st.just(one[0]),
+            st.sampled_from(proposals(one[1])).flatmap(almost),
+        )
+    )
+    submits = st.sampled_from(("c1", "op")).flatmap(
+        lambda sender: st.builds(
+            Sent, st.just("prop"), st.just(sender), st.builds(lambda: fresh(sender)), almost(SUBMIT)
+        )
+    )
+    return moves | submits
+
+
+def controlled(known: Known) -> st.SearchStrategy[Sent]:
+    """Return what could well be a control message: to an open request, about the turn that is open in it."""
+    turns = st.sampled_from(list(zip(known.requests, known.turns, strict=True)))
+    return turns.flatmap(
+        lambda one: st.builds(
+            Sent,
+            st.just("ctl"),
+            st.sampled_from(("c1", "op", "op")),
+            st.just(one[0]),
+            st.sampled_from(controls(one[1])).flatmap(almost),
+        )
+    )
+
+
+def anything(kind: str, senders: tuple[str, ...], known: Known) -> st.SearchStrategy[Sent]:
+    """Return whatever these senders may publish."""
 
     def of(sender: str) -> st.SearchStrategy[Sent]:
         sound = [
@@ -57,22 +90,28 @@ def sent_by(kind: str, senders: tuple[str, ...], known: Known) -> st.SearchStrat
             bodies(sound),
         ).filter(lambda message: not (message.token == "_" and b"freeze" in message.body))
 
-    return st.lists(st.sampled_from(senders).flatmap(of), min_size=BATCH, max_size=BATCH)
+    return st.sampled_from(senders).flatmap(of)
+
+
+def batches(*of: st.SearchStrategy[Sent]) -> st.SearchStrategy[list[Sent]]:
+    return st.lists(st.one_of(*of), min_size=BATCH, max_size=BATCH)
 
 
 @every(22)
 @given(st.data())
 async def test_whatever_comes_as_a_proposal(scene: Scene, data: st.DataObject) -> None:
     known = await scene.begin()
-    await scene.account_for(data.draw(sent_by("prop", ("a", "b", "c1", "op"), known)))
+    everybody = anything("prop", ("a", "b", "c1", "op"), known)
+    await scene.account_for(data.draw(batches(proposed(known), everybody)))
     await scene.still_works()
 
 
 @every(16)
 @given(st.data())
 async def test_whatever_comes_as_a_control_message(scene: Scene, data: st.DataObject) -> None:
-    known = await scene.begin()
-    await scene.account_for(data.draw(sent_by("ctl", ("c1", "c2", "op"), known)))
+    known = await scene.begin_waiting()
+    everybody = anything("ctl", ("c1", "c2", "op"), known)
+    await scene.account_for(data.draw(batches(controlled(known), everybody)))
     await scene.still_works()
 
 
@@ -194,6 +233,3 @@ async def _raw(scene: Scene, request: str) -> list[bytes]:
         "STREAM.INFO.LOG", {"subjects_filter": subjects.evt_of(request)}
     )
     return [name.encode() for name, count in got["state"]["subjects"].items() for _ in range(count)]
-
-
-assert os.name == "posix"
