@@ -181,7 +181,7 @@ class Runtime:
             return
         work = getattr(event, "work", None)
         lies_in = subjects.parse_evt(message.subject)
-        if not isinstance(work, Work) or (event.to, event.request) != lies_in or not is_token(work.turn):
+        if not isinstance(work, Work) or (event.to, event.request) != lies_in or not _has_a_place(work):
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(
@@ -397,6 +397,11 @@ class Runtime:
 def _journaled(work: Work) -> str:
     """Return under whose id a turn's journal goes on."""
     return work.continues or work.turn
+
+
+def _has_a_place(work: Work) -> bool:
+    """Say whether a turn's id, and that of its journal, can stand in a subject."""
+    return is_token(work.turn) and is_token(_journaled(work))
 
 
 def _crash_loop(work: Work) -> TurnFailed:

@@ -152,7 +152,7 @@ class Scanner:
 
     def _message(self, buffer: bytes, position: int, line_end: int, end: int) -> int:
         """Hand one message to its sink; return where the next begins, -1 if this one is not all there."""
-        words = buffer[position:line_end].split()
+        words = buffer[position:line_end].split(b" ")  # and at nothing else: a subject may hold a form feed
         start = line_end + 2
         stop = start + int(words[-1])
         if stop + 2 > end:
@@ -171,7 +171,7 @@ class Scanner:
         sink = self._wire.sinks.get(int(words[2]))
         if sink is not None:
             try:
-                sink(Incoming(words[1].decode(), reply.decode(), head, buffer[body:stop]))
+                sink(Incoming(_text(words[1]), _text(reply), head, buffer[body:stop]))
             except Exception:
                 _log.exception("bus_sink_failed")
         return stop + 2
@@ -188,3 +188,8 @@ class Scanner:
             await self._wire._process_info(json.loads(line[4:]))
         elif line[:3] != b"+OK":
             raise ProtocolError("nats: unknown protocol")
+
+
+def _text(subject: bytes) -> str:
+    """Return a subject; bytes that are no UTF-8, which the server lets through, stand there escaped."""
+    return subject.decode("utf-8", "backslashreplace")

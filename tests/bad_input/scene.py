@@ -19,7 +19,7 @@ from protocol.messages import Ask, Doubt, EffectDoubted, Escalate, Move, id_of, 
 from tests.bad_input.rubbish import Known
 from tests.guard import stage
 from tests.guard.stage import Stage, human_turn
-from tests.servers import until
+from tests.servers import eventually, until
 
 FLEET = msgspec.structs.replace(stage.FLEET, entry=AgentName("d"))
 """Nobody serves the entry agent, so that all that is counted is what the test sends."""
@@ -119,6 +119,18 @@ class Scene(Stage):
                 found += str(event.cause) in causes and not isinstance(event, FactsWithheld)
             seq = int(part[-1].headers["Nats-Sequence"]) + 1
         return found
+
+    async def drained_but(self, unreadable: set[str]) -> None:
+        """Wait until only proposals for requests are left whose logs cannot be read, and take these away."""
+        admin = await self.bus("admin")
+
+        async def only_those() -> bool:
+            info = await admin.api("STREAM.INFO.PROP", {"subjects_filter": "mesh.prop.>"})
+            left = info["state"].get("subjects") or {}
+            return {subject.rpartition(".")[2] for subject in left} <= unreadable
+
+        await eventually(only_those)
+        await admin.api("STREAM.PURGE.PROP")
 
     async def still_works(self) -> None:
         """A sound request is decided, by the very guard and agent that met all that."""

@@ -8,32 +8,24 @@ import pytest
 from tests.bad_input.scene import Scene
 from tests.servers import until
 
-MISREAD = {
+TOKENS = {
     "no-utf-8": b"\xff\xfe",
     "half-a-character": b"\xed\xa0\x80",
     "vertical-tab": b"x\x0by",
     "form-feed": b"x\x0cy",
     "a-number-after-a-tab": b"x\x0b1",
     "two-numbers": b"x\x0b1\x0b2",
-}
-"""What is cut in pieces if any white space ends a subject, or dropped if it has to be text."""
-READ = {
     "separators": b"a\x1cb\x1db\x1e\x1f",
     "nul": b"a\x00b",
     "no-break-space": "a\u00a0b\u2028c".encode(),
     "long": b"L" * 3_900,
 }
 
-UNREAD = pytest.mark.xfail(run=False, reason="mesh.bus.wire takes a subject apart at any white space")
-
 
 @pytest.mark.parametrize("kind", ["prop", "ctl"])
 @pytest.mark.parametrize(
     "token",
-    [
-        *(pytest.param(token, id=name) for name, token in READ.items()),
-        *(pytest.param(token, id=name, marks=UNREAD) for name, token in MISREAD.items()),
-    ],
+    [pytest.param(token, id=name) for name, token in TOKENS.items()],
 )
 async def test_whatever_bytes_a_subject_holds(scene: Scene, token: bytes, kind: str) -> None:
     client = await scene.bus("c1")
