@@ -6,7 +6,6 @@ make a secret public by repeating it without its label.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -18,8 +17,7 @@ from protocol.handoff import Artifact, Fact
 T = TypeVar("T", Fact, Artifact)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """Facts by key and artifacts by name, each in order of its name."""
 
     facts: dict[str, Fact]

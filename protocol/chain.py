@@ -44,6 +44,9 @@ _PLAIN = frozenset({"grounds", "policy", "prices"})
 """Parts of an event that hold no such field: documents of the admin's, taken as they are."""
 
 
+_NESTED = (dict, list)  # not `dict | list`, which would be made anew for every value
+
+
 class Break(NamedTuple):
     """Where a chain does not hold."""
 
@@ -63,14 +66,14 @@ def _committed(node: Any, salt: bytes, path: str) -> Any:
     """Return the canonical form of a dictionary or list."""
     if isinstance(node, list):
         return [
-            _committed(item, salt, f"{path}.{index}") if isinstance(item, dict | list) else item
+            _committed(item, salt, f"{path}.{index}") if isinstance(item, _NESTED) else item
             for index, item in enumerate(node)
         ]
     form = {}
     for key, value in node.items():
         if key in COMMITTED:
             form[key] = _commitment(value, salt, f"{path}.{key}")
-        elif isinstance(value, dict | list) and value and key not in _PLAIN:
+        elif isinstance(value, _NESTED) and value and key not in _PLAIN:
             form[key] = _committed(value, salt, f"{path}.{key}")
         else:
             form[key] = value

@@ -97,6 +97,16 @@ def _look_after(wait: Wait, now: int) -> int:
     return wait.at + ((now - wait.at) // period + 1) * period
 
 
+def first_wait(ledger: Ledger, policy: Policy | None) -> int | None:
+    """Return the time (UTC µs) from which on something `is_due`; None if nothing will ever be.
+
+    It depends on the ledger alone, and `next_due` gives the same until that time has come.
+    """
+    if not ledger.is_open:
+        return None
+    return min((wait.at for wait in _waits(ledger, policy or ledger.policy)), default=None)
+
+
 def is_due(ledger: Ledger, policy: Policy | None, now: int) -> bool:
     """Say whether `due` is worth asking: some wait has come. It may still be one that is in vain."""
     return ledger.is_open and any(wait.at <= now for wait in _waits(ledger, policy or ledger.policy))

@@ -22,7 +22,7 @@ from protocol.world import Grounds
 VERSION = 1
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of what events are made of."""
 
 
@@ -67,7 +67,7 @@ class Work(Part, frozen=True, kw_only=True):
     """The turn whose journal and effect keys this one takes up again."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
     """The envelope."""
 
     v: int

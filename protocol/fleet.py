@@ -11,7 +11,7 @@ import msgspec
 from protocol.ids import AgentName
 
 
-class AgentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing."""
 
     name: AgentName
@@ -27,7 +27,7 @@ class AgentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line for models and people."""
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Everybody with credentials, by role. `revision` is the stream sequence it was read at."""
 
     name: str

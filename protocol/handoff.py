@@ -11,7 +11,7 @@ import msgspec
 from protocol.ids import AgentName, TurnId
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One thing that is known. A handoff holds a key once; another value is a new fact."""
 
     key: str
@@ -21,7 +21,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an agent must be cleared for to see it. Labels of a key never fall away in a request."""
 
 
-class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Artifact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A reference to something large in the user's own store."""
 
     name: str
@@ -32,7 +32,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] = ()
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What may be spent. None puts no limit on that dimension; a rest may be negative."""
 
     nano_dollars: int | None = None
@@ -40,7 +40,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_calls: int | None = None
 
 
-class Constraints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What whoever holds the work must keep to. They only ever narrow on the way down."""
 
     deadline: int | None = None
@@ -54,7 +54,7 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Keys of facts that every later handoff must carry unchanged."""
 
 
-class Handoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The whole of what an agent is given, as the guard admitted it."""
 
     move: str

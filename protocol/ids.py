@@ -7,6 +7,7 @@ random number: callers pass the time and the entropy in.
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import NewType
 
 AgentName = NewType("AgentName", str)
@@ -52,6 +53,7 @@ def _digest(*parts: str | int) -> bytes:
     return hashlib.sha256("\x1f".join([str(part) for part in parts]).encode()).digest()
 
 
+@lru_cache(maxsize=4096)  # a guard asks several times while it decides one
 def proposal_id(request: str, turn: str, round_: int) -> ProposalId:
     """Return the id of what `turn` asks for in `round_`; a submit has turn "" and round 0."""
     return ProposalId(derive("p", request, turn, round_))

@@ -13,7 +13,7 @@ from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, Cause, ProposalId, TurnId, proposal_id
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of what is read from the wire: unknown fields are ignored, so that peers may be newer.
 
     `kw_only` holds only for the class that says it, so that every class here says it.
@@ -271,7 +271,7 @@ class Settle(_Control, tag="settle", frozen=True, kw_only=True):
 Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle
 
 
-class Hearing(msgspec.Struct, frozen=True):
+class Hearing(msgspec.Struct, frozen=True, gc=False):
     """One message as the guard takes it up: who sent it (by the broker's word) and what it asks."""
 
     request: str

@@ -11,7 +11,9 @@ import msgspec
 from protocol.handoff import Budget
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Policy(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not."""
 
     name: str = "default"

@@ -26,7 +26,7 @@ class Rule(StrEnum):
     SIZE = "size"
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Why something was refused, for the agent that asked and for whoever reads the log."""
 
     rule: Rule

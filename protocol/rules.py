@@ -5,7 +5,6 @@ refusal. `RULES_FOR` says which rules judge which move; docs and tests read the 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,8 +37,7 @@ TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
 """The moves of each topology. A request runs under one; the other's moves are refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One move before the rules, with what it would come to if none of them refused it."""
 
     ledger: Ledger

@@ -4,14 +4,13 @@
 where a person's resolution puts the request; path, depth, edges and seals are the segment's.
 """
 
-from dataclasses import dataclass, field, replace
+import msgspec
 
 from protocol.handoff import Budget, Constraints
 from protocol.ids import AgentName
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One holder on the path, with what it was given to work under."""
 
     agent: AgentName
@@ -27,8 +26,7 @@ class Frame:
     """What it was given the work for; a hand-back to it is for the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(msgspec.Struct, frozen=True, gc=False):
     """One admitted handoff between two agents."""
 
     n: int
@@ -37,13 +35,12 @@ class Hop:
     to_agent: AgentName
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """From entry, or from the last resolved escalation, to now."""
 
     path: tuple[Frame, ...]
     depth: int = 0
-    edges: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    edges: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def top(self) -> Frame:
@@ -79,6 +76,4 @@ class Segment:
         return self._hop(self.top.agent, self.path[: index + 1])
 
     def _hop(self, from_agent: str, path: tuple[Frame, ...]) -> "Segment":
-        return replace(
-            self, path=path, depth=self.depth + 1, edges=self.edges | {(from_agent, path[-1].agent)}
-        )
+        return Segment(path, self.depth + 1, self.edges | {(from_agent, path[-1].agent)})

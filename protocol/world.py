@@ -15,7 +15,7 @@ from protocol.policy import Policy
 Breaker = Literal["closed", "open", "half_open"]
 
 
-class Grounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What was known of the fleet when a verdict was given."""
 
     fleet: int = 0
@@ -34,7 +34,7 @@ class Grounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The longest deadline that a request may have: half of what the log keeps."""
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`Grounds`, and what an event shows elsewhere: its time, its salt, the documents it embeds."""
 
     now: int

@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from protocol.due import first_wait
 from protocol.ledger import Ledger
 
 
@@ -28,6 +29,15 @@ class Docket:
     ledger: Ledger = field(default_factory=Ledger)
     seq: int = 0
     timer: Timer | None = None
+    _quiet: tuple[int, int | None] = (-1, None)
+    """For which head `quiet_until` was worked out, and what it is."""
+
+    def quiet_until(self) -> int | None:
+        """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
+        n = self.ledger.n
+        if self._quiet[0] != n:
+            self._quiet = (n, first_wait(self.ledger, None))
+        return self._quiet[1]
 
 
 class Cache:

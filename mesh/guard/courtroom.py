@@ -32,7 +32,7 @@ from mesh.notices import Ended, Notice, note_subject
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
-from protocol.due import asks_who_serves, due, is_due, next_due
+from protocol.due import asks_who_serves, due, next_due
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import HUMAN, proposal_id
 from protocol.ledger import Ledger, Turn
@@ -189,7 +189,7 @@ class Courtroom:
     async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> None:
         """Append every consequence that is due, one at a time."""
         ledger = docket.ledger
-        while is_due(ledger, None, self._around.now()):
+        while (at := docket.quiet_until()) is not None and at <= self._around.now():
             asked = asks_who_serves(ledger, None, self._around.now())
             served = None if asked is None else await self._around.is_served(asked)
             follows = due(ledger, None, self._around.world_for_due(ledger, served), deciding)
@@ -242,7 +242,9 @@ class Courtroom:
     async def _arm(self, docket: Docket, request: str) -> None:
         """See to it that the request's timer stands no later than its next due time."""
         now = self._around.now()
-        at = next_due(docket.ledger, None, now)
+        at = docket.quiet_until()
+        if at is not None and at <= now:  # it was looked at in vain: look again later
+            at = next_due(docket.ledger, None, now)
         if at is None:
             return
         standing_ = docket.timer

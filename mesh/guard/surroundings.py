@@ -58,8 +58,20 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-def fresh_salt() -> str:
-    return os.urandom(16).hex()
+class _Salts:
+    """Random salts, asked of the system many at a time: a call for each costs more than the rest of it."""
+
+    def __init__(self) -> None:
+        self._left = ""
+
+    def __call__(self) -> str:
+        if not self._left:
+            self._left = os.urandom(16 * 256).hex()
+        salt, self._left = self._left[:32], self._left[32:]
+        return salt
+
+
+fresh_salt = _Salts()
 
 
 class Surroundings:
