@@ -135,9 +135,9 @@ async def test_what_broke_is_not_recorded_and_is_run_anew() -> None:
     store, world = MemorySteps(), World()
 
     async def broken() -> None:
-        raise OSError
+        raise OSError("the network")
 
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="the network"):
         await journal(store).step(call("a"), broken)
     assert await journal(store, round_=1, nonce="n2").step(call("a"), world.doing("a")) == "a"
 
@@ -174,8 +174,12 @@ async def test_an_effect_that_knows_its_key_is_run_again_or_reconciled(round_: i
     await crashed(store, world)
     again = world.doing("again")
     kind = call("pay", kind="effect")
-    assert await journal(store, round_, nonce="n2").effect(kind, "k", world.doing("pay"), again=again) == "again"
-    assert await journal(store, round_, nonce="n3").effect(kind, "k", world.doing("pay"), again=again) == "again"
+    assert (
+        await journal(store, round_, nonce="n2").effect(kind, "k", world.doing("pay"), again=again) == "again"
+    )
+    assert (
+        await journal(store, round_, nonce="n3").effect(kind, "k", world.doing("pay"), again=again) == "again"
+    )
     assert world.done == ["half", "again"]
 
 
