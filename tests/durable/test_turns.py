@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from mesh.bus.log import JetStreamLog
+from mesh.bus.roles import GET
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
@@ -19,8 +20,8 @@ from protocol import codec, events
 from protocol.events import AnyEvent
 from protocol.messages import Settle
 from protocol.policy import Policy
-from protocol.subjects import policy
-from tests.servers import FLEET, until
+from protocol.subjects import policy, step
+from tests.servers import FLEET, eventually
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
 WAIT_S = 60
@@ -68,6 +69,15 @@ class Stage:
                 if happened and isinstance(happened[-1], kind):
                     return happened[-1]
                 await asyncio.sleep(0.05)
+
+    async def journaled(self, request: str, turn: str, name: str) -> None:
+        """Return once a step is in the journal."""
+        async with self.mesh.connected_as("audit") as bus:
+
+            async def stored() -> bool:
+                return not (await bus.request(f"{GET}STEPS.{step('a', request, turn, name)}")).status
+
+            await eventually(stored, WAIT_S)
 
     async def events(self, request: str) -> list[AnyEvent]:
         async with self.mesh.connected_as("audit") as bus:
@@ -153,7 +163,8 @@ async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(
     async with stage.mesh.connected_as("c1") as bus:
         client = await Client.on(bus, "c1")
         request = await client.submit("go", to="a", facts={"script": ["look one", "slow 2", "pay two"]})
-        await until(lambda: stage.world == ["look one"], WAIT_S)
+        opened = await stage.last(request, events.RequestOpened)
+        await stage.journaled(request, opened.work.turn, "0-0")
         assert stage.process is not None
         frozen = stage.process
         frozen.send_signal(signal.SIGSTOP)
