@@ -356,8 +356,8 @@ class Bus:
         self._require_connection()
         try:
             for _ in range(2):
-                await self._wire.flush()
-        except (nats_errors.Error, OSError) as broken:
+                await self._wire.round_trip()
+        except (nats_errors.Error, OSError) as broken:  # TimeoutError is an OSError
             raise Disconnected("the connection broke") from broken
 
     def _on_answer(self, message: Incoming) -> None:

@@ -90,6 +90,25 @@ class Wire(Client):
         self._out: list[bytes] = []
         self._flushing = False
 
+    async def round_trip(self, timeout_s: float = 10.0) -> None:
+        """Wait until the server has answered a ping. Raises TimeoutError.
+
+        Instead of nats-py's `flush`: its `wait_for` can lose a cancellation that comes with the answer.
+        """
+        answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        async with asyncio.timeout(timeout_s):
+            await self._send_ping(answered)
+            await answered
+
+    async def _process_pong(self) -> None:
+        """Tell whoever asked; one who has given up waiting meanwhile is no error, and must not be one."""
+        if self._pongs:
+            asked = self._pongs.pop(0)
+            if not asked.done():
+                asked.set_result(True)
+            self._pongs_received += 1
+            self._pings_outstanding = 0
+
     def write(self, chunk: bytes) -> None:
         """Queue bytes for the end of this pass of the loop. They are dropped if the connection is."""
         self._out.append(chunk)

@@ -47,7 +47,7 @@ MONSTERS = (
     b'{"v":1,"type":"request.divined","n":0}',
     b'{"v":"1","type":"request.opened","n":0}',
 )
-"""Each of these once broke something somewhere."""
+"""What readers of JSON stumble over: too deep, too large, cut off, ambiguous, not text."""
 
 names = st.sampled_from(
     ["b", "c", "d", "c1", "op", "human", "_", "", "*", ">", "a.b", "zoe", "A", "\x00", "ü", "x" * 300]
