@@ -36,6 +36,8 @@ _NO_MESSAGE = 10037
 _READ_ATTEMPTS = 5
 _READ_PAUSE_S = 0.05
 _TIMEOUT_S = 5.0
+_BATCH = 64
+"""Events asked for at once: the server drops a reader to whom it owes more than 64 MiB."""
 
 
 class Stored(NamedTuple):
@@ -179,7 +181,7 @@ class JetStreamLog:
         found: list[Stored] = []
         while len(found) < count:
             first = found[-1].seq + 1 if found else 1
-            body = {"seq": first, "batch": count - len(found), "next_by_subj": evt_of(request)}
+            body = {"seq": first, "batch": min(count - len(found), _BATCH), "next_by_subj": evt_of(request)}
             encoded = msgspec.json.encode(body)
             part = await self._bus.collect(GET + STREAM, encoded, timeout_s=self._timeout_s)
             if not part:

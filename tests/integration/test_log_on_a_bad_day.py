@@ -27,6 +27,7 @@ async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalMesh) ->
         await asyncio.wait(appends, return_when=asyncio.FIRST_COMPLETED)
         await own_server.server.kill()
         outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        await until(lambda: not guard.connected)
         await own_server.server.start()
         await until(lambda: guard.connected)
         for request, outcome in zip(requests, outcomes, strict=True):
