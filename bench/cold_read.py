@@ -36,12 +36,12 @@ async def cold_reads(directory: Path, *, sizes: list[int], rounds: int, reads: i
         await at.connect_as(GUARD) as guard,
     ):
         await apply(admin, FLEET)
-        growing = _Growing(admin, max(sizes))
+        growing = Growing(admin, max(sizes))
         return await _measure(JetStreamLog(guard), growing, sizes, rounds, reads)
 
 
 async def _measure(
-    log: JetStreamLog, growing: "_Growing", sizes: list[int], rounds: int, reads: int
+    log: JetStreamLog, growing: "Growing", sizes: list[int], rounds: int, reads: int
 ) -> list[Figure]:
     draw = random.Random(20)
     figures: list[Figure] = []
@@ -67,7 +67,7 @@ def _told(name: str, took: list[list[float]], target: Target | None) -> list[Fig
     ]
 
 
-class _Growing:
+class Growing:
     """A log that is filled on and on, and which requests in it are complete."""
 
     def __init__(self, admin: Bus, most: int) -> None:
@@ -75,16 +75,22 @@ class _Growing:
         self._story = history(most)
         self._events = 0
         self.complete: list[str] = []
+        self.others = 0
+        """Events that somebody else has appended meanwhile."""
+        self.under_way: dict[str, None] = {}
+        """Requests that are not complete, the latest last."""
         self._ends: list[int] = []
 
     async def to(self, size: int) -> None:
         """Fill it up to `size` events."""
         while self._events < size:
             chunk = list(itertools.islice(self._story, min(_CHUNK, size - self._events)))
-            await fill(self._admin, chunk, self._events)
+            await fill(self._admin, chunk, self._events + self.others)
             for line in chunk:
                 self._events += 1
+                self.under_way[line.request] = None
                 if _COMPLETED in line.body[: len(_COMPLETED)]:
+                    del self.under_way[line.request]
                     self.complete.append(line.request)
                     self._ends.append(self._events)
 

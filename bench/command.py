@@ -11,13 +11,15 @@ import msgspec
 
 from bench.cold_read import cold_reads
 from bench.figures import Report
+from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.machine import machine
 from bench.printing import as_text
+from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from mesh.logs import configure_logging
 
-PARTS = ("chain", "fold", "cold")
+PARTS = ("chain", "fold", "cold", "recovery", "first-decision")
 
 
 class Amount(NamedTuple):
@@ -30,10 +32,12 @@ class Amount(NamedTuple):
     log_sizes: list[int]
     reads: int
     read_rounds: int
+    kills: int
+    starts: int
 
 
-FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5)
-QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2)
+FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7)
+QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2)
 UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
 
 
@@ -83,5 +87,11 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
             await cold_reads(
                 directory / "cold", sizes=amount.log_sizes, rounds=amount.read_rounds, reads=amount.reads
             )
+        )
+    if "recovery" in parts:
+        report.figures.extend(await recovery(directory / "recovery", rounds=amount.kills))
+    if "first-decision" in parts:
+        report.figures.extend(
+            await first_decisions(directory / "first", sizes=amount.log_sizes, rounds=amount.starts)
         )
     return report

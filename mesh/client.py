@@ -20,6 +20,7 @@ from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.notices import Notice
+from mesh.replies import SchemaUnusable, check_reply
 from protocol import codec, events, subjects
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, RequestId, request_id
@@ -142,11 +143,13 @@ class Client:
         constraints: Constraints | None = None,
         policy: str = "default",
         conversation: str | None = None,
+        rerun_of: RequestId | None = None,
         request: RequestId | None = None,
     ) -> RequestId:
         """Store a request and return its id; it will be decided, whatever dies from here on.
 
         Args:
+            rerun_of: the request that this one does again; recorded and shown, and nothing else.
             request: an id made earlier; the same id with the same content is the same request, so
                 that a caller may try again after an OutcomeUnknown.
         """
@@ -162,7 +165,12 @@ class Client:
             constraints=constraints or Constraints(),
             policy=policy,
             conversation=conversation,
+            rerun_of=rerun_of,
         )
+        return await self.submit_whole(submit, request=request)
+
+    async def submit_whole(self, submit: Submit, *, request: RequestId | None = None) -> RequestId:
+        """Store a submit as it is, and return the request's id. As `submit` otherwise."""
         chosen = request or self.new_id()
         body = codec.encode(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
@@ -186,7 +194,14 @@ class Client:
         await self.control(request, Cancel(id=os.urandom(8).hex(), by=by, reason=reason))
 
     async def reply(self, question: Question, value: Any, *, by: str = "") -> None:
-        """Answer an ask."""
+        """Answer an ask. Raises ReplyInvalid when its schema wants something else; nothing is sent then.
+
+        A schema that cannot be used is the asker's mistake, and no reason to leave it without a reply.
+        """
+        try:
+            check_reply(question.schema, value)
+        except SchemaUnusable as unusable:
+            _log.warning("reply_unchecked", request=question.request, detail=str(unusable))
         reply = Reply(id=os.urandom(8).hex(), by=by, turn=question.turn, round=question.round, value=value)  # type: ignore[arg-type]
         await self.control(question.request, reply)
 
@@ -213,7 +228,8 @@ class Client:
         Args:
             on_question: called with each ask that is put to this client; what it returns is the reply.
 
-        Raises TimeoutError, and SubmitRejected when the guard said that it cannot take the request up.
+        Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up, and
+        ReplyInvalid when `on_question` returns what its question's schema does not allow.
         """
         wake = asyncio.Event()
         self._wakes.setdefault(request, set()).add(wake)

@@ -12,6 +12,7 @@
     │   │   └── Disconnected               the connection broke before the answer
     │   └── ApiError                       JetStream answered with an error
     │       └── PublishRefused             JetStream did not store a message, and says why
+    │           └── StreamFull             there is no room for it: an admin has to make some
     ├── LogError
     │   ├── SequenceConflict               somebody else appended first: read again, decide again
     │   └── LogUnreadable                  a request's events do not add up
@@ -115,6 +116,23 @@ class PublishRefused(ApiError):
     code: ClassVar[str] = "bus.publish_refused"
 
 
+class StreamFull(PublishRefused):
+    """The stream, or the store that it lies in, is full. Nothing was stored and nothing is dropped.
+
+    An admin raises the limit (`mesh setup`, or the server's `max_file_store`), and what waits goes on.
+    """
+
+    code: ClassVar[str] = "bus.stream_full"
+
+    def __init__(self, subject: str, err_code: int, description: str, stream: str) -> None:
+        super().__init__(subject, err_code, f"{stream} is full: {description}")
+        self.stream = stream
+
+
+PASSING = (Unreachable, OutcomeUnknown, StreamFull)
+"""What passes without a change of what was asked: try again later (after an unknown outcome, look first)."""
+
+
 class LogError(MeshError):
     """Something about the log of events."""
 
@@ -207,6 +225,7 @@ class ServerFailed(ServerError):
 
 
 __all__ = [
+    "PASSING",
     "ApiError",
     "AuthenticationFailed",
     "BusError",
@@ -228,6 +247,7 @@ __all__ = [
     "ServerMisconfigured",
     "ServerMissing",
     "StoreInUse",
+    "StreamFull",
     "TimedOut",
     "TooLarge",
     "UnknownEvent",

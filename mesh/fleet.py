@@ -23,6 +23,20 @@ max_depth = 5
 [log]
 max_age_days = 30
 replicas = 1
+
+[breaker]                         # an agent whose turns keep failing is given no more work for a while
+failures = 5                      # turns that fail within window_s; 0: never
+window_s = 60.0
+open_s = 30.0                     # then one handoff is tried
+trial_s = 60.0                    # how long the others wait for what comes of it
+
+[agents.triage.breaker]           # what differs for one agent
+failures = 20
+
+[lease]                           # seconds; work of a process that died goes on elsewhere after so long.
+                                  # `mesh setup` changes it for good; services read it when they start
+agent_s = 6.0
+guard_s = 3.0
 """
 
 import tomllib
@@ -35,7 +49,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mesh.bus.streams import Storage
 from mesh.errors import MeshError
-from protocol.fleet import AgentEntry, Fleet
+from protocol.breaker import BreakerRules
+from protocol.fleet import (
+    GUARD_LEASE_S,
+    LEASE_S,
+    LONGEST_LEASE_S,
+    SHORTEST_LEASE_S,
+    AgentEntry,
+    Fleet,
+)
 from protocol.ids import AgentName
 from protocol.policy import Policy
 
@@ -61,6 +83,18 @@ class Member(_Strict):
     description: str = ""
 
 
+class BreakerSection(_Strict):
+    """What differs from the rules above it; numbers of protocol.breaker.BreakerRules."""
+
+    failures: int | None = Field(default=None, ge=0, le=1000)
+    window_s: float | None = Field(default=None, gt=0, le=_DAY_S)
+    open_s: float | None = Field(default=None, gt=0, le=_DAY_S)
+    trial_s: float | None = Field(default=None, gt=0, le=_DAY_S)
+
+    def over(self, rules: BreakerRules) -> BreakerRules:
+        return msgspec.structs.replace(rules, **self.model_dump(exclude_none=True))
+
+
 class AgentSection(Member):
     module: str | None = None
     """`MODULE:NAME` of its code, for whoever starts a whole fleet."""
@@ -68,6 +102,7 @@ class AgentSection(Member):
     intents: tuple[str, ...] | None = None
     actions: tuple[str, ...] | None = None
     to: tuple[str, ...] | None = None
+    breaker: BreakerSection = BreakerSection()
 
 
 class HumanSection(_Strict):
@@ -78,6 +113,11 @@ class LogSection(_Strict):
     max_age_days: float = Field(default=30.0, gt=0)
     max_bytes: int = -1
     replicas: int = Field(default=1, ge=1, le=5)
+
+
+class LeaseSection(_Strict):
+    agent_s: float = Field(default=LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
+    guard_s: float = Field(default=GUARD_LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
 
 
 class FleetFile(_Strict):
@@ -95,10 +135,13 @@ class FleetFile(_Strict):
     policies: Mapping[str, Mapping[str, Any]] = {}
     prices: Mapping[str, Any] = {}
     log: LogSection = LogSection()
+    lease: LeaseSection = LeaseSection()
+    breaker: BreakerSection = BreakerSection()
 
     @property
     def fleet(self) -> Fleet:
         """The document that guards watch."""
+        breaker = self.breaker.over(BreakerRules())
         return Fleet(
             name=self.name,
             entry=AgentName(self.entry),
@@ -118,6 +161,14 @@ class FleetFile(_Strict):
             viewers=tuple(AgentName(name) for name in self.viewers),
             human=self.human is not None,
             log_max_age_s=self.log.max_age_days * _DAY_S,
+            lease_s=self.lease.agent_s,
+            guard_lease_s=self.lease.guard_s,
+            breaker=breaker,
+            breakers={
+                AgentName(name): section.breaker.over(breaker)
+                for name, section in self.agents.items()
+                if section.breaker.model_fields_set
+            },
         )
 
     @property

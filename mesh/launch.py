@@ -35,6 +35,8 @@ _RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _SETTLED_S = 30.0
 """A service that ran this long before it ended is restarted as if it had never ended before."""
 _TAIL_LINES = 12
+COMMAND = (sys.executable, "-m", "mesh")
+"""How a service's process begins; what it is to run follows."""
 _NOT_INHERITED = ("MESH_NAME", "MESH_CREDENTIALS", "NATS_URL", "MESH_LOG_FORMAT")
 
 
@@ -48,7 +50,13 @@ class Service:
     """One guard or agent: a process that can be started, watched and ended."""
 
     def __init__(
-        self, name: str, identity: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        name: str,
+        identity: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self.name = name
         """Whose credentials it has."""
@@ -56,7 +64,7 @@ class Service:
         """What this process is called: several may have one name."""
         self.log = log
         self.restarts = 0
-        self._arguments = tuple(arguments)
+        self._arguments = (*command, *arguments)
         self._environment = dict(environment)
         self._process: Process | None = None
 
@@ -77,7 +85,7 @@ class Service:
         environment = self._environment | ({LEASH: leash} if leash == "pipe" else {})
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "mesh", *self._arguments),
+                *self._arguments,
                 stdin=PIPE if leash == "pipe" else DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -85,6 +93,12 @@ class Service:
                 start_new_session=True,
                 preexec_fn=die_with_parent() if leash == "signal" else None,
             )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self._process is not None and self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
 
     async def ended(self) -> int:
         """Wait for its end and return its exit status; negative for a signal."""
@@ -122,7 +136,10 @@ class LocalFleet:
         sync_always: fsync each message. Without it the store is taken for one that is thrown away.
         port: of the server; 0 lets the system choose.
         anonymous: the client that connections without credentials are.
+        instances: how many processes of each agent; `billing-1`, `billing-2` if several.
+        commands: by name, `guard` or an agent's, how their processes begin instead of with `COMMAND`.
         restart: start a service that died again, with growing pauses.
+        watch: say it when a service dies, and obey `restart`; False leaves both to the caller.
         environment: added to the environment of every service.
         search: directories in which services look for agents' modules.
         on_trouble: told in one line whenever a service dies.
@@ -138,7 +155,10 @@ class LocalFleet:
         sync_always: bool = True,
         port: int = 0,
         anonymous: str | None = None,
+        instances: int = 1,
+        commands: Mapping[str, Sequence[str]] | None = None,
         restart: bool = False,
+        watch: bool = True,
         environment: Mapping[str, str] | None = None,
         search: Sequence[Path] = (),
         on_trouble: Callable[[str], None] | None = None,
@@ -163,6 +183,9 @@ class LocalFleet:
         self.died = asyncio.Event()
         """Set when a service ended that nobody asked to."""
         self._guards = guards
+        self._instances = instances
+        self._commands = dict(commands or {})
+        self._watch = watch
         self._lasting = sync_always
         self._restart = restart
         self._environment = dict(environment or {})
@@ -196,11 +219,13 @@ class LocalFleet:
                 identity = f"{GUARD}-{number}"
                 self._add(GUARD, identity, ("guard", "run", "--identity", identity))
             for name, section in self.file.agents.items():
-                if section.module is not None:
-                    self._add(name, name, ("agent", "run", section.module))
+                for identity in _instances(name, self._instances) if section.module is not None else ():
+                    self._add(name, identity, ("agent", "run", str(section.module)))
             for service in self.services.values():
                 await service.start()
             await self._ready(admin)
+        if not self._watch:
+            return
         self._keepers = [asyncio.create_task(self._keep(service)) for service in self.services.values()]
         self._keepers.append(asyncio.create_task(self._keep_server()))
 
@@ -215,13 +240,17 @@ class LocalFleet:
             "PYTHONPATH": os.pathsep.join(paths),
         }
         log = self.logs / f"{identity}.log"
-        self.services[identity] = Service(name, identity, arguments, kept | own | self._environment, log)
+        command = self._commands.get(name, COMMAND)
+        environment = kept | own | self._environment
+        self.services[identity] = Service(name, identity, arguments, environment, log, command)
 
     async def _ready(self, admin: Bus) -> None:
         """Wait for every service. Raises LaunchFailed as soon as one ends instead."""
         awaited = [self._guards_wait(admin)]
         awaited += [
-            self._answers(admin, service) for service in self.services.values() if service.name != GUARD
+            self._answers(admin, name)
+            for name in {service.name for service in self.services.values()}
+            if name != GUARD
         ]
         looking = asyncio.create_task(_all(awaited))
         ends: list[asyncio.Task[None]] = [
@@ -260,14 +289,13 @@ class LocalFleet:
             return min(int(each["num_waiting"]) for each in page["consumers"] if each["name"] in names)
         return 0
 
-    @staticmethod
-    async def _answers(admin: Bus, service: Service) -> None:
-        """Wait until an agent answers, and waits for work."""
+    async def _answers(self, admin: Bus, name: str) -> None:
+        """Wait until an agent answers, and all its instances wait for work."""
         while True:
             with contextlib.suppress(NoResponders):
-                await admin.request(f"$SRV.PING.{service.name}")
-                info = await admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(service.name)}")
-                if info["num_waiting"]:
+                await admin.request(f"$SRV.PING.{name}")
+                info = await admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(name)}")
+                if info["num_waiting"] >= self._instances:
                     return
             await asyncio.sleep(_LOOK_S)
 
@@ -336,6 +364,11 @@ class LocalFleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def _instances(name: str, count: int) -> tuple[str, ...]:
+    """Return what the processes of one agent are called."""
+    return (name,) if count == 1 else tuple(f"{name}-{number}" for number in range(1, count + 1))
 
 
 async def _all(awaited: Iterable[Awaitable[None]]) -> None:

@@ -54,6 +54,8 @@ class Settings(BaseSettings):
     url: str | None = Field(default=None, validation_alias="NATS_URL")
     name: str | None = None
     credentials: Path | None = None
+    health: str | None = None
+    """HOST:PORT on which services answer probes."""
     log_format: LogFormat = "auto"
     log_level: LogLevel | None = None
 

@@ -75,6 +75,15 @@ def minus(one: Usage, other: Usage) -> Usage:
     )
 
 
+def larger(one: Usage, other: Usage) -> Usage:
+    """Return the larger in each dimension: what was spent over all rounds cannot become less."""
+    return Usage(
+        nano_dollars=max(one.nano_dollars, other.nano_dollars),
+        tokens=max(one.tokens, other.tokens),
+        model_calls=max(one.model_calls, other.model_calls),
+    )
+
+
 def whole(rest: Budget) -> Usage:
     """Return what a turn is charged that never reported: all it had left, where that is a number."""
     return Usage(

@@ -15,7 +15,7 @@ import msgspec
 from protocol.errors import Malformed, UnknownEvent
 from protocol.events import VERSION, AnyEvent, type_of
 from protocol.handoff import Constraints, Fact
-from protocol.ids import is_token
+from protocol.ids import is_request_id, is_token
 from protocol.messages import (
     HANDOFF_MOVES,
     Ask,
@@ -114,6 +114,8 @@ def parse_submit(body: bytes) -> Submit:
         raise Malformed(f"submit: version {submit.v} is not known; 1 is")
     if not submit.text.strip():
         raise Malformed("submit: `text` is empty")
+    if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
+        raise Malformed("submit: `rerun_of` is no request's id")
     _check_facts(submit.facts, reserved=TEXT_FACT)
     _check_unique([artifact.name for artifact in submit.artifacts], "artifacts")
     _check_constraints(submit.constraints)
@@ -218,10 +220,19 @@ def _check_move(move: Move) -> None:
         case Ask():
             _check_span(move.expires_s, "expires_s")
             _check_nesting(move.schema)
+            _check_approval(move)
         case Complete():
             _check_nesting(move.answer)
         case _:
             pass
+
+
+def _check_approval(move: Ask) -> None:
+    """Every later round is told of what was approved, so that it has to be short."""
+    if max(len(move.digest or ""), len(move.action)) > 128:
+        raise Malformed("ask: `digest` and `action` have at most 128 characters")
+    if move.action and not move.digest:
+        raise Malformed("ask: an approval, which names an `action`, needs the `digest` of what is approved")
 
 
 def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:

@@ -96,7 +96,7 @@ def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: Wo
             return _resolved(ledger, hearing, control, world, by)
         case Reply():
             turn = ledger.turns[control.turn]
-            past = Past(round=turn.round, how="replied", reply=control.value, by=by)
+            past = Past(round=turn.round, how="replied", reply=control.value, by=by, asked=turn.approval)
             return event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past))
         case Settle():
             turn = ledger.turns[control.turn]

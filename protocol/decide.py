@@ -27,15 +27,15 @@ from protocol.messages import (
     Fail,
     HandBack,
     Hearing,
-    Move,
     MoveProposed,
     Proposal,
     Submit,
     Transfer,
     TurnFailed,
 )
+from protocol.past import remembered
 from protocol.policy import Policy
-from protocol.refusals import Refusal, Rule
+from protocol.refusals import Refusal
 from protocol.rounds import next_round, retry_at
 from protocol.rules import Case
 from protocol.stamp import E, stamp
@@ -311,16 +311,14 @@ class _Verdict:
         return self._stamp(kind, to, work=work(TurnId(turn)), **payload)
 
     def _refused(self, refusal: Refusal) -> AnyEvent:
-        past = Past(
-            round=self.turn.round, how="refused", move=remembered(self.move, refusal), refusal=refusal
-        )
+        past = Past(round=self.turn.round, how="refused", move=self.move, refusal=refusal)
         left = self.turn.refusals < self.policy.max_refusals
         return self._stamp(
             events.MoveRefused,
             self.turn.agent if left else NOBODY,
             move=self.move,
             refusal=refusal,
-            work=next_round(self.turn, past, self.proposal.report) if left else None,
+            work=next_round(self.turn, remembered(past), self.proposal.report) if left else None,
         )
 
     def _suspended(self, move: Ask) -> AnyEvent:
@@ -365,25 +363,6 @@ class _Verdict:
             move=self.move,
             sender=self._sender,
         )
-
-
-def remembered(move: Move, refusal: Refusal) -> Move:
-    """Return a refused move as later rounds are told of it: one that was too large, without its load.
-
-    The refusal itself holds the move whole; but the rounds before pile up in every inbox event.
-    """
-    if refusal.rule != Rule.SIZE:
-        return move
-    match move:
-        case Transfer() | HandBack():
-            return replace(move, facts=(), artifacts=())
-        case Escalate():
-            return replace(move, facts=())
-        case Complete():
-            return replace(move, answer=None)
-        case Ask():
-            return replace(move, schema=None)
-    return move
 
 
 def _asked(move: Transfer | HandBack) -> Constraints:

@@ -17,6 +17,7 @@ from protocol.ids import HUMAN, NOBODY, AgentName, Cause, TurnId, due_cause, eve
 from protocol.ledger import Ledger, Turn
 from protocol.messages import Failure, Hearing, id_of
 from protocol.policy import Policy
+from protocol.refusals import Rule
 from protocol.rounds import next_round, retry_at
 from protocol.stamp import E, stamp
 from protocol.world import World
@@ -24,6 +25,8 @@ from protocol.world import World
 TIMEOUT = "timeout"
 UNATTENDED = "unattended"
 DEADLINE = "deadline"
+BUDGET_EXHAUSTED = "budget_exhausted"
+EVENT_TOO_LARGE = "event_too_large"
 LEAST_PERIOD_US = 1_000_000
 """Looks in vain are at least a second apart, however short a policy's times are."""
 
@@ -148,6 +151,20 @@ def due(
     return None
 
 
+def too_large(ledger: Ledger, world: World, follows: AnyEvent | Hearing) -> AnyEvent:
+    """Return what ends a request when what follows next is more than the bus takes.
+
+    Nobody could be told of it, neither the agent nor a person, and it would be due for ever.
+    """
+    about: Any  # all that follows has a turn, but for an expiry, which is never large
+    if isinstance(follows, Hearing):
+        about, what = follows.what, "the verdict on a deferred proposal"
+    else:
+        about, what = follows, f"the next event, {events.type_of(follows)},"
+    reason = f"{what} is more than the bus takes"
+    return _given_up(ledger, world, ledger.turns[about.turn], EVENT_TOO_LARGE, reason)
+
+
 def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: Turn, what: str) -> AnyEvent:
     match what:
         case "retry":
@@ -155,7 +172,7 @@ def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: Turn, what: str
                 events.TurnRetried, ledger, world, turn, turn.agent, turn=turn.id, work=next_round(turn, None)
             )
         case "expire_ask":
-            past = Past(round=turn.round, how="expired")
+            past = Past(round=turn.round, how="expired", asked=turn.approval)
             work = next_round(turn, past)
             return _stamp(events.TurnResumed, ledger, world, turn, turn.agent, turn=turn.id, work=work)
         case "deadline":
@@ -205,6 +222,12 @@ _TIMED_OUT = {
 }
 
 
+def is_by_the_clock(failure: Failure) -> bool:
+    """Say whether a guard ended a round by the clock, so that its holder never reported what it cost."""
+    known = _TIMED_OUT.get(failure.code)
+    return known is not None and failure == Failure(code=failure.code, message=known[0], permanent=known[1])
+
+
 def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: Turn, code: str) -> AnyEvent:
     message, permanent = _TIMED_OUT[code]
     error = Failure(code=code, message=message, permanent=permanent)
@@ -224,14 +247,20 @@ def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: Turn, code: s
 
 
 def _escalate(ledger: Ledger, policy: Policy, world: World, turn: Turn) -> AnyEvent:
-    """Give a turn that has no round left to a person, or end the request where there is none."""
+    """Give a turn that has no round left to a person, or end the request where that is not to be."""
     code = None
-    if not world.grounds.human:
+    if policy.on_budget == "fail" and _ran_out_of_budget(turn):
+        code = BUDGET_EXHAUSTED
+    elif not world.grounds.human:
         code = "no_human"
     elif ledger.escalations >= policy.max_escalations:
         code = "max_escalations"
     if code is None:
         return _escalated(ledger, world, turn, turn.reason, 1)
+    return _given_up(ledger, world, turn, code, _last_words(turn))
+
+
+def _given_up(ledger: Ledger, world: World, turn: Turn, code: str, reason: str) -> AnyEvent:
     return _stamp(
         events.RequestFailed,
         ledger,
@@ -241,9 +270,15 @@ def _escalate(ledger: Ledger, policy: Policy, world: World, turn: Turn) -> AnyEv
         turn=turn.id,
         round=turn.round,
         code=code,
-        reason=_last_words(turn),
+        reason=reason,
         grounds=world.grounds,
     )
+
+
+def _ran_out_of_budget(turn: Turn) -> bool:
+    """Say whether it was the budget that left a turn without a round, by the turn's word or by a rule."""
+    refusal = turn.past[-1].refusal if turn.past else None
+    return turn.reason == BUDGET_EXHAUSTED or (refusal is not None and refusal.rule == Rule.BUDGET)
 
 
 def _last_words(turn: Turn) -> str:

@@ -38,6 +38,8 @@ class Past(Part, frozen=True, kw_only=True):
     settled: Literal["done", "not_done"] | None = None
     step: str = ""
     by: str = ""
+    asked: str = ""
+    """Of an approval: the digest that its ask had, as the guard admitted it; empty for other asks."""
 
 
 class Withheld(Part, frozen=True, kw_only=True):
@@ -101,6 +103,8 @@ class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     prices: Mapping[str, Any] = {}
     conversation: str | None = None
     grounds: Grounds
+    rerun_of: RequestId | None = None
+    """The request that this one does again."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
@@ -234,7 +238,6 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
     by: str
     sender: AgentName
     control: str
-    asked: Constraints = Constraints()
     summary: str = ""
     again: bool = False
     grounds: Grounds
@@ -299,7 +302,7 @@ class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
     turn: TurnId
     round: int
     code: str
-    """`failed`, `max_escalations` or `no_human`."""
+    """`failed`, `max_escalations`, `no_human`, `budget_exhausted` or `event_too_large`."""
     reason: str = ""
     move: Move | None = None
     report: Report = Report()

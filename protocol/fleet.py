@@ -8,7 +8,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from protocol.breaker import BreakerRules
 from protocol.ids import AgentName
+
+LEASE_S = 6.0
+GUARD_LEASE_S = 3.0
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 600.0
+"""What a fleet file may say. Shorter, and a pause of the process would lose a lease that it is keeping."""
 
 
 class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -42,4 +48,31 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     log_max_age_s: float = 30 * 86_400.0
     """How long the log keeps events. A request's deadline is at most half of it, and a request id
     older than a quarter is refused, since its first run may have been forgotten."""
+    lease_s: float = LEASE_S
+    """How long an agent's turn stays its own after its last sign of life; then another instance gets it."""
+    guard_lease_s: float = GUARD_LEASE_S
+    """The same for what a guard has in hand."""
+    breaker: BreakerRules = BreakerRules()
+    """When an agent that keeps failing is given no more work."""
+    breakers: Mapping[AgentName, BreakerRules] = {}
+    """The same for agents that have rules of their own."""
     revision: int = 0
+
+    def breaker_of(self, agent: AgentName) -> BreakerRules:
+        return self.breakers.get(agent, self.breaker)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often an agent says that it is still at its turn: a lost heartbeat costs nothing."""
+        return self.lease_s / 3
+
+    @property
+    def pull_s(self) -> float:
+        """How long an agent's pull lasts: it ends before a lease does, or a frozen agent would keep
+        getting back what it lost."""
+        return self.lease_s * 2 / 3
+
+    @property
+    def guard_pull_s(self) -> float:
+        """How long a guard's pull lasts; it is shorter than its lease for the same reason."""
+        return self.guard_lease_s * 2 / 3

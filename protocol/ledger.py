@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from protocol import budget, chain, codec, events
 from protocol.carry import says_the_same
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 from protocol.messages import Report, Usage, id_of
+from protocol.past import remembered
 from protocol.policy import Policy
 from protocol.trail import Frame, Hop, Segment
 
@@ -54,6 +57,8 @@ class Turn:
     asks: int = 0
     asked: AgentName | None = None
     """Who has to reply while it is suspended."""
+    approval: str = ""
+    """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
     doubted: str = ""
     """The step whose effect is in doubt."""
     past: tuple[Past, ...] = ()
@@ -74,6 +79,14 @@ class Stash:
     facts: dict[str, Fact] = field(default_factory=dict)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     must_carry: tuple[str, ...] = ()
+
+
+def summed_up(turn: Turn, report: Report) -> Report:
+    """Return a turn's newest report, its usage not less than what was reported before."""
+    if turn.report is NO_REPORT:
+        return report
+    usage = budget.larger(report.usage, turn.report.usage)
+    return report if usage == report.usage else replace(report, usage=usage)
 
 
 class Ledger:
@@ -199,10 +212,14 @@ class Ledger:
         return self.stash.artifacts | shown
 
     def spent_after(self, turn: Turn, report: Report) -> Usage:
-        """Return what the request has spent once `turn` is settled by its newest report."""
+        """Return what the request has spent once `turn` is settled by its newest report.
+
+        Reports are cumulative, so that one which says less than an earlier one gives nothing back.
+        """
         if turn.report is NO_REPORT:
             return budget.plus(self.spent, report.usage)
-        return budget.plus(self.spent, budget.minus(report.usage, turn.report.usage))
+        before = turn.report.usage
+        return budget.plus(self.spent, budget.minus(budget.larger(report.usage, before), before))
 
     # --- folding ----------------------------------------------------------------------------------
 
@@ -228,7 +245,7 @@ class Ledger:
 
     def _settle(self, turn: Turn, report: Report) -> None:
         self.spent = self.spent_after(turn, report)
-        turn.report, turn.reported = report, True
+        turn.report, turn.reported = summed_up(turn, report), True
 
     def _close(self, turn_id: TurnId) -> Turn:
         turn = self.turns[turn_id]
@@ -282,6 +299,7 @@ class Ledger:
         turn = self.turns[work.turn]
         turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
         turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
+        turn.approval = ""
         turn.past = work.past
 
     def _frame(self, handoff: Handoff, ceiling: Budget) -> Frame:
@@ -338,10 +356,8 @@ class Ledger:
             self._next_round(event, event.work)
         else:
             turn.state, turn.since_n, turn.reason = "refused", event.n, "refusals"
-            turn.past = (
-                *turn.past,
-                Past(round=event.round, how="refused", move=event.move, refusal=event.refusal),
-            )
+            past = Past(round=event.round, how="refused", move=event.move, refusal=event.refusal)
+            turn.past = (*turn.past, remembered(past))
 
     def _on_deferred(self, event: events.MoveDeferred) -> None:
         self.deferred.append(event)
@@ -357,7 +373,8 @@ class Ledger:
         turn.failures += 1
         turn.state, turn.since_n, turn.due_at = "failed", event.n, event.retry_at
         turn.reason = event.error.code
-        turn.past = (*turn.past, Past(round=event.round, how="failed", failure=event.error))
+        past = Past(round=event.round, how="failed", failure=event.error)
+        turn.past = (*turn.past, remembered(past))
 
     def _on_next_round(self, event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> None:
         self._next_round(event, event.work)
@@ -368,6 +385,7 @@ class Ledger:
         turn.asks += 1
         turn.state, turn.since_n, turn.due_at = "suspended", event.n, event.expires_at
         turn.asked = event.ask.to_agent
+        turn.approval = (event.ask.digest or "") if event.ask.action else ""
 
     def _on_escalated(self, event: events.EscalationRaised) -> None:
         ended = self._close(event.turn)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from protocol.handoff import Artifact, Constraints, Fact
-from protocol.ids import AgentName, Cause, ProposalId, TurnId, proposal_id
+from protocol.ids import AgentName, Cause, ProposalId, RequestId, TurnId, proposal_id
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -32,6 +32,8 @@ class Submit(Wire, frozen=True, kw_only=True):
     constraints: Constraints = Constraints()
     policy: str = "default"
     conversation: str | None = None
+    rerun_of: RequestId | None = None
+    """The request that this one does again, from where it failed."""
     v: int = 1
 
 
@@ -72,7 +74,9 @@ class Ask(Wire, tag_field="move", tag="ask", frozen=True, kw_only=True):
     expires_s: float | None = None
     """Seconds from admission; the request's deadline if none."""
     digest: str | None = None
-    """For an approval: the digest of the arguments that the reply approves."""
+    """For an approval: what the reply approves, the key of one effect (tool, arguments, ordinal)."""
+    action: str = ""
+    """For an approval: the tool that waits for it. Only with it is an ask an approval."""
 
 
 class Escalate(Wire, tag_field="move", tag="escalate", frozen=True, kw_only=True):

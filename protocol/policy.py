@@ -5,6 +5,7 @@ changed policy changes new requests only, and a log can be judged from a file.
 """
 
 import hashlib
+from typing import Literal
 
 import msgspec
 
@@ -40,6 +41,9 @@ class Policy(
     the request's deadline lets it."""
     escalation_sla_s: float | None = None
     """How long people have before an escalation is raised again, one tier up; None: no limit."""
+    on_budget: Literal["escalate", "fail"] = "escalate"
+    """What becomes of a request when a turn has used up its budget, or asks for more than it has left
+    until it has no round left: a person gets it, or it ends `failed` with `budget_exhausted`."""
     budget: Budget | None = None
     """What a request may spend if its submit does not say."""
 

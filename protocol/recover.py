@@ -128,6 +128,7 @@ def _submit(ledger: Ledger, event: AnyEvent) -> Submit | None:
                 constraints=_asked(ledger, event, work, event.asked),
                 policy=event.policy.name,
                 conversation=event.conversation,
+                rerun_of=event.rerun_of,
             )
     return None
 

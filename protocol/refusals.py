@@ -1,10 +1,13 @@
 """Refusals: the rule that failed, the numbers it rests on, and what would be allowed."""
 
+import datetime as dt
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+
+from protocol.world import Grounds
 
 
 class Rule(StrEnum):
@@ -24,6 +27,32 @@ class Rule(StrEnum):
     MUST_CARRY = "must_carry"
     ACTIONS = "actions"
     SIZE = "size"
+
+
+def moment(at: int) -> str:
+    """Return a time (UTC µs) as a sentence has it."""
+    try:
+        whole = dt.datetime.fromtimestamp(at // 1_000_000, dt.UTC)
+    except (OverflowError, ValueError, OSError):  # an entry that was written by hand may say anything
+        return f"{at} µs"
+    return whole.isoformat().replace("+00:00", "Z")
+
+
+def breaker_open(target: str | None, grounds: Grounds, instead: str) -> "Refusal":
+    """Return the refusal of work for an agent that fails too often.
+
+    Args:
+        instead: what could be done at once.
+    """
+    since, until = grounds.breaker_since, grounds.breaker_until
+    numbers: dict[str, Any] = {"target": target, "since": since, "until": until}
+    return Refusal(
+        rule=Rule.AGENT_AVAILABLE,
+        detail=f"{target} has failed too often of late; its breaker is open"
+        + ("" if since is None else f" since {moment(since)}"),
+        numbers={name: number for name, number in numbers.items() if name == "target" or number is not None},
+        hint=instead if until is None else f"{instead}; {target} is tried again from {moment(until)} on",
+    )
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from protocol.events import Past, Work
 from protocol.ids import draw
-from protocol.ledger import Turn
+from protocol.ledger import Turn, summed_up
 from protocol.messages import Failure, Report
 from protocol.policy import Policy
 
@@ -17,7 +17,8 @@ def next_round(turn: Turn, past: Past | None, report: Report | None = None) -> W
         report: the newest, where it comes with the very proposal that is being judged.
     """
     ended = turn.past if past is None else (*turn.past, past)
-    return replace(turn.work, round=turn.round + 1, past=ended, reported=report or turn.report)
+    reported = turn.report if report is None else summed_up(turn, report)
+    return replace(turn.work, round=turn.round + 1, past=ended, reported=reported)
 
 
 def retry_at(turn: Turn, error: Failure, policy: Policy, now: int, cause: str) -> int | None:

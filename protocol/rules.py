@@ -29,7 +29,7 @@ from protocol.messages import (
     move_name,
 )
 from protocol.policy import Policy
-from protocol.refusals import Refusal, Rule
+from protocol.refusals import Refusal, Rule, breaker_open
 from protocol.trail import Segment
 from protocol.world import World
 
@@ -140,12 +140,9 @@ def _unknown(case: Case, detail: str, hint: str) -> Refusal:
 def agent_available(case: Case) -> Refusal | None:
     if case.target is None or case.world.grounds.breaker != "open":
         return None
-    return Refusal(
-        rule=Rule.AGENT_AVAILABLE,
-        detail=f"{case.target} has failed too often of late; its breaker is open",
-        numbers={"target": case.target},
-        hint="another agent, or escalate",
-    )
+    peers = [name for name in case.world.grounds.peers if case.segment.index(name) is None]
+    another = f"another agent ({', '.join(peers)})" if peers else "another agent"
+    return breaker_open(case.target, case.world.grounds, f"{another}, or escalate")
 
 
 def depth(case: Case) -> Refusal | None:

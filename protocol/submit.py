@@ -11,7 +11,7 @@ from protocol.ids import HUMAN, AgentName, TurnId, event_id
 from protocol.ledger import Ledger
 from protocol.messages import Hearing, Submit
 from protocol.policy import Policy, policy_hash
-from protocol.refusals import Refusal, Rule
+from protocol.refusals import Refusal, Rule, breaker_open
 from protocol.stamp import stamp
 from protocol.withhold import place
 from protocol.world import World
@@ -72,6 +72,7 @@ def decide_submit(
         prices=world.prices or {},
         conversation=submit.conversation,
         grounds=world.grounds,
+        rerun_of=submit.rerun_of,
     )
 
 
@@ -151,12 +152,7 @@ def _unavailable(world: World) -> Refusal | None:
     if world.grounds.breaker != "open":
         return None
     name = None if world.grounds.target is None else world.grounds.target.name
-    return Refusal(
-        rule=Rule.AGENT_AVAILABLE,
-        detail=f"{name} has failed too often of late; its breaker is open",
-        numbers={"target": name},
-        hint="submit again later",
-    )
+    return breaker_open(name, world.grounds, "submit again later")
 
 
 def _beyond(submit: Submit, policy: Policy, world: World) -> Refusal | None:

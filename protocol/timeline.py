@@ -14,7 +14,7 @@ from protocol.events import AnyEvent, Withheld, Work
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
 from protocol.ledger import Ledger
-from protocol.messages import Usage, move_name, move_summary
+from protocol.messages import Submit, Usage, move_name, move_summary
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +78,8 @@ class Waiting(_Told, frozen=True, kw_only=True):
     since: int
     """UTC µs."""
     why: str
+    served: bool | None = None
+    """Whether anybody serves the agent. None: nobody has looked; the log alone does not tell."""
 
 
 class Timeline(_Told, frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class Timeline(_Told, frozen=True, kw_only=True):
     policy: str
     topology: str
     client: str
+    rerun_of: str | None = None
+    """The request that this one does again, from where it failed."""
     entry: str | None
     path: tuple[str, ...]
     """The stack of holders as it stands."""
@@ -128,6 +132,7 @@ def timeline(happened: Sequence[AnyEvent]) -> Timeline:
         policy=ledger.policy.name,
         topology=ledger.policy.topology,
         client=str(ledger.client or ""),
+        rerun_of=_rerun_of(happened),
         entry=trail[0] if trail else None,
         path=() if segment is None else segment.names,
         trail=tuple(trail),
@@ -135,7 +140,7 @@ def timeline(happened: Sequence[AnyEvent]) -> Timeline:
         answer=ledger.ended.answer if isinstance(ledger.ended, events.RequestCompleted) else None,
         error=_error(ledger.ended),
         cost=_spent(ledger.spent),
-        waiting=tuple(_waiting(ledger)),
+        waiting=tuple(_waiting(ledger, happened)),
         moves=settled,
     )
 
@@ -153,11 +158,21 @@ def _error(ended: AnyEvent | None) -> dict[str, str] | None:
     return None
 
 
-def _waiting(ledger: Ledger) -> Iterable[Waiting]:
+def _rerun_of(happened: Sequence[AnyEvent]) -> str | None:
+    for event in happened[:2]:  # the first may hold what is withheld from the entry agent
+        match event:
+            case events.RequestOpened(rerun_of=old) | events.RequestRefused(submit=Submit(rerun_of=old)):
+                return old
+    return None
+
+
+def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:
     if not ledger.is_open:
         return
     if ledger.frozen_at is not None:
-        yield Waiting(for_="thaw", since=ledger.frozen_at, why="the request is frozen")
+        frozen = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
+        why = f"{frozen.by} froze it" + (f": {frozen.reason}" if frozen.reason else "")
+        yield Waiting(for_="thaw", since=ledger.frozen_at, why=why)
     for turn in ledger.open.values():
         why = {
             "working": "a person has not resolved it" if turn.agent == HUMAN else "its turn is not done",

@@ -5,14 +5,16 @@ counterfactual replaces part of them.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from protocol import breaker
 from protocol.fleet import AgentEntry
+from protocol.ids import AgentName
 from protocol.policy import Policy
 
-Breaker = Literal["closed", "open", "half_open"]
+Breaker = breaker.State
 
 
 class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -27,7 +29,13 @@ class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     human: bool = False
     """Whether people read the `human` queue."""
     breaker: Breaker = "closed"
-    """Of the target."""
+    """Of the target. `half_open`: this very message is what is let through on trial."""
+    breaker_since: int | None = None
+    """UTC µs since when it is open; None too where it was opened by hand."""
+    breaker_until: int | None = None
+    """UTC µs from which on somebody may be let through on trial."""
+    peers: tuple[AgentName, ...] = ()
+    """Where it is open: who else takes what the sender may give."""
     served: bool | None = None
     """Whether anybody serves the agent that a wait is for; None if nothing hung on it."""
     longest_s: float | None = None

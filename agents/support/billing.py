@@ -14,13 +14,9 @@ from agents.support.tools import (
     list_subscriptions,
     refund_charge,
 )
-from mesh.agent import Agent, Move, Turn
-from mesh.model.choose import model_for
-from mesh.model.instructions import load_instructions
-from mesh.model.loop import drive
+from mesh.model import WORK, ClaudeAgent
 
 HERE = Path(__file__).parent
-INSTRUCTIONS = load_instructions(HERE / "prompts" / "billing.md")
 TOOLS = (
     cancel_subscription,
     find_charge,
@@ -31,18 +27,12 @@ TOOLS = (
 )
 LABELS = {"customer_name": ("pii",), "email": ("pii",), "phone": ("pii",)}
 
-
-async def handle(turn: Turn) -> Move:
-    """Settle what is about money, and say what was done."""
-    model = model_for(turn.agent, script=HERE / "rules.toml")
-    return await drive(turn, model, instructions=INSTRUCTIONS.text, tools=TOOLS, labels=LABELS)
-
-
-agent = Agent(
-    name="billing",
-    handler=handle,
-    version="1",
+agent = ClaudeAgent(
+    "billing",
     description="Charges, refunds, credits, returned devices, bills, subscriptions.",
-    prompt_version=INSTRUCTIONS.version,
+    instructions=HERE / "prompts" / "billing.md",
     tools=TOOLS,
+    model=WORK,
+    script=HERE / "rules.toml",
+    labels=LABELS,
 )

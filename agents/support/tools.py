@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agents.support.database import connected, once
+from agents.records import once, the_row
+from agents.support.database import connected
 from mesh.agent.tools import ToolError, tool
 
 APPROVAL_CENTS = 10_000
@@ -22,13 +23,6 @@ DeviceId = Annotated[str, Field(pattern=r"^d-\d{4}$", description="Like d-4001."
 Kind = Annotated[
     Literal["router", "mesh point", "set-top box"], BeforeValidator(lambda said: str(said).lower())
 ]
-
-
-def _row(db: sqlite3.Connection, missing: str, query: str, *values: Any) -> sqlite3.Row:
-    row: sqlite3.Row | None = db.execute(query, values).fetchone()
-    if row is None:
-        raise ToolError(missing)
-    return row
 
 
 def _money(cents: int) -> str:
@@ -44,7 +38,7 @@ def find_customer(email: str | None = None, customer_id: CustomerId | None = Non
     if (email is None) == (customer_id is None):
         raise ToolError("Give either an e-mail address or a customer's id.")
     with connected() as db:
-        row = _row(
+        row = the_row(
             db,
             f"There is no customer {email or customer_id}.",
             "SELECT id, name, email, area, status FROM customers WHERE email = ? OR id = ?",
@@ -64,7 +58,7 @@ def find_customer(email: str | None = None, customer_id: CustomerId | None = Non
 def service_status(area: str) -> dict[str, Any]:
     """Say whether the network works in an area (a town)."""
     with connected() as db:
-        row = _row(
+        row = the_row(
             db, f"We have no network in {area}.", "SELECT * FROM areas WHERE area = ?", area.strip().lower()
         )
     return dict(row)
@@ -117,7 +111,9 @@ def find_charge(customer_id: CustomerId, about: str) -> dict[str, Any]:
         ORDER BY c.day DESC, c.id
     """
     with connected() as db:
-        return _charge(_row(db, f"No charge for {about!r}.", _CHARGES + newest, customer_id, about.strip()))
+        return _charge(
+            the_row(db, f"No charge for {about!r}.", _CHARGES + newest, customer_id, about.strip())
+        )
 
 
 @tool
@@ -144,7 +140,7 @@ def refund_charge(charge_id: ChargeId, reason: str, idempotency_key: str) -> dic
     with connected() as db:
 
         def refund() -> dict[str, Any]:
-            row = _row(db, f"There is no charge {charge_id}.", _CHARGES + "WHERE c.id = ?", charge_id)
+            row = the_row(db, f"There is no charge {charge_id}.", _CHARGES + "WHERE c.id = ?", charge_id)
             about = {"charge_id": charge_id, "amount": _money(row["cents"]), "what": row["what"]}
             if row["status"] == "refunded":
                 return about | {"refunded": False, "why": "already_refunded", "day": row["refunded_on"]}
@@ -186,7 +182,7 @@ def cancel_subscription(subscription_id: SubscriptionId, idempotency_key: str) -
     with connected() as db:
 
         def cancel() -> dict[str, Any]:
-            row = _row(
+            row = the_row(
                 db,
                 f"There is no subscription {subscription_id}.",
                 "SELECT * FROM subscriptions WHERE id = ?",
@@ -261,7 +257,7 @@ def list_devices(customer_id: CustomerId, kind: Kind | None = None) -> list[dict
 def run_diagnostics(device_id: DeviceId) -> dict[str, Any]:
     """Measure a device and the line to it: a verdict, what helps, and the readings."""
     with connected() as db:
-        row = _row(db, f"There is no device {device_id}.", _DEVICE, device_id)
+        row = the_row(db, f"There is no device {device_id}.", _DEVICE, device_id)
     verdict = _verdict(row)
     return {
         "device_id": device_id,
@@ -293,7 +289,7 @@ def _restart(device_id: str, key: str, name: str, *, reset: bool) -> dict[str, A
     with connected() as db:
 
         def restart() -> dict[str, Any]:
-            row = _row(db, f"There is no device {device_id}.", _DEVICE, device_id)
+            row = the_row(db, f"There is no device {device_id}.", _DEVICE, device_id)
             sound = reset or not row["bad_settings"]
             works = bool(sound and row["link"] and row["self_test"] == "ok")
             db.execute(

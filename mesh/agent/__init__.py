@@ -5,15 +5,18 @@ Beside it, in this folder, the runtime that takes turns off the inbox and runs t
 
 from mesh.agent.definition import Agent, agent
 from mesh.agent.failures import Permanent, Retry
-from mesh.agent.tools import Tool, ToolError, tool
+from mesh.agent.stops import ApprovalNeeded, BudgetExhausted
+from mesh.agent.tools import Tool, ToolError, ToolRefused, tool
 from mesh.agent.turn import Refusal, Turn
 from protocol.handoff import Artifact, Budget, Constraints, Fact
 from protocol.messages import Move
 
 __all__ = [
     "Agent",
+    "ApprovalNeeded",
     "Artifact",
     "Budget",
+    "BudgetExhausted",
     "Constraints",
     "Fact",
     "Move",
@@ -22,6 +25,7 @@ __all__ = [
     "Retry",
     "Tool",
     "ToolError",
+    "ToolRefused",
     "Turn",
     "agent",
     "tool",

@@ -1,11 +1,12 @@
 """The card: what a running agent says of itself. Shown to models and people; no verdict rests on it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from mesh.agent.definition import Agent
+from mesh.agent.tools import Tool
 from mesh.bus.connection import Bus
 from protocol.subjects import card
 
@@ -25,7 +26,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What drives it: `scripted`, a model's id, or empty."""
 
 
-def card_of(agent: Agent, instance: str, model: str = "") -> Card:
+def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "") -> Card:
+    """Return the card of an agent with these tools: its own, unpacked."""
     return Card(
         name=agent.name,
         version=agent.version,
@@ -33,7 +35,7 @@ def card_of(agent: Agent, instance: str, model: str = "") -> Card:
         prompt_version=agent.prompt_version,
         tools=tuple(
             {"name": tool.name, "description": tool.description, "effect": tool.effect or "none"}
-            for tool in agent.tools
+            for tool in tools
         ),
         instance=instance,
         model=model,

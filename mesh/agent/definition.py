@@ -11,11 +11,15 @@ from mesh.errors import MeshError
 from protocol.ids import is_name
 
 if TYPE_CHECKING:
+    from mesh.agent.toolbox import Toolbox
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Turn
     from protocol.messages import Move
 
     Handler = Callable[[Turn], Awaitable[Move]]
+
+
+VERSION_GRACE_S = 30.0
 
 
 class AgentNotFound(MeshError):
@@ -33,9 +37,13 @@ class Agent:
     version: str = "0"
     description: str = ""
     prompt_version: str = ""
-    tools: "tuple[Tool, ...]" = ()
+    model: str = ""
+    """Id of the model that it is pinned to; empty for an agent without one."""
+    tools: "tuple[Tool | Toolbox, ...]" = ()
     concurrency: int = 8
     """Turns that one process works on at once."""
+    version_grace_s: float = VERSION_GRACE_S
+    """How long a turn that another version began is left to an instance of that version."""
 
     async def __call__(self, turn: "Turn") -> "Move":
         return await self.handler(turn)
@@ -47,8 +55,9 @@ def agent(
     version: str = "0",
     description: str = "",
     prompt_version: str = "",
-    tools: "Sequence[Tool]" = (),
+    tools: "Sequence[Tool | Toolbox]" = (),
     concurrency: int = 8,
+    version_grace_s: float = VERSION_GRACE_S,
 ) -> "Callable[[Handler], Agent]":
     """Make an async function an agent.
 
@@ -57,6 +66,8 @@ def agent(
             function is called `agent`.
         version, prompt_version: for the card; a turn that is journaled is bound to `version`.
         concurrency: turns that one process works on at once.
+        version_grace_s: how long a turn that another version began is left to an instance of that version;
+            then this one goes on with it, and replays what the other recorded.
 
     Raises ValueError for a name that cannot be one.
     """
@@ -72,6 +83,7 @@ def agent(
             prompt_version=prompt_version,
             tools=tuple(tools),
             concurrency=concurrency,
+            version_grace_s=version_grace_s,
         )
 
     return make

@@ -41,6 +41,15 @@ class ActionNotAllowed(Permanent):
     code: ClassVar[str] = "action_not_allowed"
 
 
+class EffectUnknown(TurnError):
+    """A tool raises it of its own effect: it was asked for, and nobody answered whether it happened.
+
+    An effect that can be run again, or asked about, is: in the next round. Any other is in doubt.
+    """
+
+    code: ClassVar[str] = "effect_unknown"
+
+
 class Superseded(TurnError):
     """The turn was ended by somebody else; there is nothing left to propose."""
 

@@ -3,7 +3,8 @@
 A step is recorded before its value is used. When the same round runs again, each step returns its
 record, in the order of the calls; another order is a `JournalMismatch`, never a guess. A *later* round
 takes over the successful steps of earlier ones wherever it makes an equal call. Before its first own
-step it writes a `fence` behind each earlier round, so that an instance which still runs one is stopped.
+step it closes each earlier round with a fence, so that an instance which still runs one is stopped, and
+only then reads what that round came to.
 
 Names of steps: `<round>-<n>` holds a value, or the intent of an effect, whose result is `<round>-<n>d`. So
 whatever a round wants to do next, a fence on that name is in its way.
@@ -15,91 +16,24 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from mesh.agent.failures import Permanent, TurnError
-from mesh.bus.steps import StepStore, StepTaken
-from mesh.errors import OutcomeUnknown, Unreachable
+from mesh.agent.failures import EffectUnknown, TurnError
+from mesh.agent.record import DONE, Call, Record, Recorded, Refused, place_of, value_of
+from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
+from mesh.agent.stored import FENCE, MAX_STEPS, WINDOW, StoredSteps
+from mesh.bus.steps import StepStore
+from mesh.windows import reached
+from protocol.budget import NOTHING, minus, plus
+from protocol.due import is_by_the_clock
 from protocol.events import Past
+from protocol.messages import Usage
 
-WINDOW = 16
-"""Steps read at once, and the most that may run at once: a gap longer than this ends a round's journal."""
-DONE = "d"
-MAX_STEPS = 1_000
 MAX_STEP_BYTES = 512 * 1024
-_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
-
-class Fenced(TurnError):
-    """Another instance, or a later round, has this turn; nothing may be done or proposed any more."""
-
-    code: ClassVar[str] = "journal.fenced"
-
-
-class JournalMismatch(TurnError):
-    """The code does not do what its journal says it did."""
-
-    code: ClassVar[str] = "journal_mismatch"
-
-    def __init__(self, step: str, recorded: str, called: str, *, with_effect: bool) -> None:
-        super().__init__(f"step {step} was {recorded}, the code now calls {called}")
-        self.step = step
-        self.permanent = with_effect  # with an effect in the journal no fresh round may be tried
-
-
-class InDoubt(TurnError):
-    """An effect has an intent and no result, and nobody but a person can say what became of it."""
-
-    code: ClassVar[str] = "effect_in_doubt"
-
-    def __init__(self, step: str, action: str, key: str) -> None:
-        super().__init__(f"{action} at step {step}")
-        self.step, self.action, self.key = step, action, key
-
-
-class JournalFull(Permanent):
-    """More steps, or a larger value, than a turn may journal."""
-
-    code: ClassVar[str] = "journal_full"
-
-
-class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool's recorded no."""
-
-    code: str
-    message: str
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step as it is stored."""
-
-    v: int = 1
-    kind: str
-    """`call`, `effect`, `intent`, `model`, `remark`, `now`, `random` or `fence`."""
-    name: str = ""
-    digest: str = ""
-    """Of the arguments."""
-    version: str = ""
-    """The agent's, as it wrote this."""
-    nonce: str
-    """The writing instance's."""
-    at: int
-    """UTC µs."""
-    key: str = ""
-    """Of an effect."""
-    value: Any = None
-    error: Refused | None = None
-
-    @property
-    def called(self) -> str:
-        return f"{self.kind} {self.name}".strip()
-
-
-_RECORD = msgspec.json.Decoder(Record)
-Call = tuple[str, str, str]
-"""(kind, name, digest of the arguments): what makes two steps equal."""
+Produce = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +67,8 @@ class Journal:
         fresh: bool = False,
         past: Iterable[Past] = (),
     ) -> None:
-        self._store = store
-        self._request, self._turn, self._round = request, turn, round_
-        self._nonce, self._version = nonce, version
+        self._steps = StoredSteps(store, request=request, turn=turn, nonce=nonce, version=version)
+        self._round, self._nonce, self._version = round_, nonce, version
         self._past = tuple(past)
         self._own: dict[str, Record] = {}
         self._reusable: dict[Call, deque[tuple[str, Record]]] = defaultdict(deque)
@@ -145,14 +78,29 @@ class Journal:
         self._loading: asyncio.Task[None] | None = None
         if fresh and round_ == 0:
             self._loaded.set()
-        self._fenced_earlier = round_ == 0
-        self._ends: dict[int, int] = {}
         self._next = 0
+        self._highest = -1
+        """The highest place at which a step of this round is stored."""
+        self._free: set[int] = set()
+        """Places that were taken and hold nothing: their steps run, or broke."""
+        self._running = 0
+        self._effects_running = 0
+        self._moved = asyncio.Condition()
+        self._order = asyncio.Lock()
+        self._closed = False
         self._digest = hashlib.sha256()
         self.steps = 0
         """Steps of this round, recorded or reused."""
         self.with_effect = False
         """Whether any round journaled an effect."""
+        self.spent: Usage = NOTHING
+        """What this round's steps cost, up to where its code is now; the same whenever it runs again."""
+        self.owed: Usage = NOTHING
+        """What rounds cost that were ended by the clock since the turn's last report."""
+        self.owed_actions: frozenset[str] = frozenset()
+        """Tools that those rounds called, and earlier deliveries of this one."""
+        self._unseen: Usage = NOTHING
+        """What recorded steps of this round cost that its code has not come to (yet)."""
         self.broken: TurnError | None = None
         """What ended this journal; every later step raises it again, whatever the code caught."""
 
@@ -161,10 +109,34 @@ class Journal:
         """SHA-256 (hex) over this round's steps, in order of their calls; empty without any."""
         return self._digest.hexdigest() if self.steps else ""
 
+    @property
+    def paid(self) -> Usage:
+        """What this round's recorded steps cost, whether or not its code came to them again."""
+        return plus(self.spent, self._unseen)
+
     # --- reading ----------------------------------------------------------------------------------
 
+    @property
+    def owes(self) -> bool:
+        """Whether an earlier round ended without its holder's report."""
+        return bool(self._unreported())
+
+    def _unreported(self) -> list[int]:
+        """Return the rounds since the turn's last report: those that only the clock ended."""
+        ended = {past.round: past for past in self._past}
+        found: list[int] = []
+        for round_ in reversed(range(self._round)):
+            past = ended.get(round_)
+            if past is None or past.failure is None or not is_by_the_clock(past.failure):
+                break
+            found.append(round_)
+        return found
+
     async def load(self) -> None:
-        """Read what earlier deliveries and rounds recorded. Idempotent. Raises BusError."""
+        """Read what earlier deliveries and rounds recorded; close those rounds. Idempotent.
+
+        Raises BusError.
+        """
         if self._loaded.is_set():
             return
         if self._loading is None:
@@ -172,27 +144,26 @@ class Journal:
         await asyncio.shield(self._loading)
 
     async def _load(self) -> None:
+        unreported = self._unreported()
         for round_ in range(self._round):
-            for name, record in (await self._read_round(round_)).items():
+            found = await self._steps.close(round_)
+            if round_ in unreported:
+                self._owe(found.values())
+                self.owed = plus(self.owed, _cost(found.values()))
+            for name, record in found.items():
                 self._offer(name, record)
-        self._own = await self._read_round(self._round)
+        if self._round:
+            reached("turn.fenced")
+        self._own = await self._steps.read(self._round)
+        self._owe(self._own.values())
+        self._unseen = _cost(self._own.values())
+        self._highest = max(map(place_of, self._own), default=-1)
+        self.with_effect |= any(record.kind == "intent" for record in self._own.values())
         self._loaded.set()
 
-    async def _read_round(self, round_: int) -> dict[str, Record]:
-        found: dict[str, Record] = {}
-        n = 0
-        while n < MAX_STEPS + WINDOW:
-            names = [f"{round_}-{at}{tail}" for at in range(n, n + WINDOW) for tail in ("", DONE)]
-            reads = (self._store.get(self._request, self._turn, name) for name in names)
-            bodies = await asyncio.gather(*reads)
-            part = {name: _RECORD.decode(body) for name, body in zip(names, bodies, strict=True) if body}
-            found |= part
-            self._ends[round_] = max((_place_of(name) + 1 for name in found), default=0)
-            self.with_effect |= any(record.kind in ("effect", "intent") for record in part.values())
-            if not part:
-                break
-            n += WINDOW
-        return found
+    def _owe(self, records: Iterable[Record]) -> None:
+        called = {record.name for record in records if record.kind in ("call", "effect", "intent")}
+        self.owed_actions |= called
 
     def _offer(self, name: str, record: Record) -> None:
         """Keep a step of an earlier round for an equal call of this one.
@@ -200,11 +171,12 @@ class Journal:
         An effect is known by its key, which tells calls with equal arguments apart; its result counts for
         more than its intent, and a later intent for more than an earlier one.
         """
+        self.with_effect |= record.kind == "intent"
         if record.key:
             known = self._effects.get(record.key)
             if known is None or known[1].kind == "intent":
                 self._effects[record.key] = (name, record)
-        elif record.kind != "fence" and record.error is None:
+        elif record.kind != FENCE and record.error is None:
             self._reusable[record.kind, record.name, record.digest].append((name, record))
 
     @property
@@ -216,22 +188,44 @@ class Journal:
     def _settled(self, name: str) -> Past | None:
         return next((past for past in self._past if past.how == "settled" and past.step == name), None)
 
+    # --- the end ----------------------------------------------------------------------------------
+
+    def stop(self, error: TurnError) -> TurnError:
+        """End this journal with an error, and return what it is to be raised: the first one, or a fence."""
+        if self.broken is None or isinstance(error, Fenced):
+            self.broken = error
+        return error
+
+    async def finish(self) -> None:
+        """Let nothing more begin, and wait for the effects that have: no move may overtake them.
+
+        Raises what broke the journal; and JournalMismatch where an effect is journaled in this round
+        to which its code did not come again.
+        """
+        self._closed = True
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._effects_running == 0)
+        if self.broken is not None:
+            raise self.broken
+        for name, record in self._own.items():
+            if record.kind == "intent" and place_of(name) >= self._next:
+                raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
+
     # --- one step ---------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         await self.load()
         if self.broken is not None:
             raise self.broken
-
-    def _break(self, error: TurnError) -> TurnError:
-        self.broken = error
-        return error
+        if self._closed:
+            raise RoundOver("the round's code has returned its move already")
 
     async def step(
         self,
         call: Call,
-        produce: Callable[[], Awaitable[Any]],
+        produce: Produce,
         *,
+        cost: Callable[[Any], Usage] | None = None,
         on_reuse: Callable[[], None] | None = None,
     ) -> Any:
         """Return a step's value: as recorded, or freshly produced and recorded.
@@ -239,6 +233,8 @@ class Journal:
         What `produce` raises is not recorded, unless it is a `Recorded` refusal.
 
         Args:
+            cost: what a fresh value cost. It is recorded too, and counts again when this round runs
+                again; in a later round, which was told of it in the report, it does not.
             on_reuse: called when the value is an earlier round's: it was reported then.
         """
         await self._begin()
@@ -246,21 +242,26 @@ class Journal:
         if reused is not None:
             if on_reuse is not None:
                 on_reuse()
-            return _value(reused)
-        place = self._take(call)
+            return value_of(reused)
+        place = await self._take(call)
         if place.record is not None:
-            return _value(place.record)
-        record = await self._produced(call, produce)
-        await self._write(f"{self._round}-{place.n}", record)
-        return _value(record)
+            return value_of(place.record)
+        try:
+            record = await self._produced(call, produce, cost=cost)
+            reached("step.ran")
+            await self._write(f"{self._round}-{place.n}", record)
+        finally:
+            await self._ended()
+        return value_of(record)
 
     async def effect(
         self,
         call: Call,
         key: str,
-        produce: Callable[[], Awaitable[Any]],
+        produce: Produce,
         *,
-        again: Callable[[], Awaitable[Any]] | None,
+        again: Produce | None,
+        allow: Callable[[], None] | None = None,
     ) -> Any:
         """Return an effect's value, with its intent recorded before it is tried.
 
@@ -268,6 +269,8 @@ class Journal:
             key: the effect's own, the same in every round.
             again: what to do about an intent without a result: run it again, or reconcile. None: it is
                 in doubt, and a person has to settle it.
+            allow: asked before the effect is begun for the first time; it raises a `Recorded` no, which
+                is the outcome then, or a TurnError that stops the round.
 
         Raises InDoubt.
         """
@@ -275,35 +278,94 @@ class Journal:
         name, earlier = self._effects.get(key, ("", None))
         if earlier is not None and earlier.kind == "effect":
             self._count(name, earlier)
-            return _value(earlier)
-        place = self._take(call)
+            return value_of(earlier)
+        place = await self._take(call)
         if place.record is not None:
-            return _value(place.record)
+            return value_of(place.record)
+        self._effects_running += 1
+        try:
+            record = await self._attempted(call, key, place, (name, earlier), produce, again, allow)
+        finally:
+            self._effects_running -= 1
+            await self._ended()
+        return value_of(record)
+
+    async def _attempted(
+        self,
+        call: Call,
+        key: str,
+        place: Place,
+        before: tuple[str, Record | None],
+        produce: Produce,
+        again: Produce | None,
+        allow: Callable[[], None] | None,
+    ) -> Record:
+        """Bring an effect about at its place, and record what came of it."""
         step = f"{self._round}-{place.n}"
+        name, earlier = before
         doubtful = place.intent or earlier
         doubted = step if place.intent is not None else name
         settled = self._settled(doubted) if doubtful is not None else None
-        attempt: Callable[[], Awaitable[Any]] | None = produce
+        attempt: Produce | None = produce
         if doubtful is not None and settled is None:
             attempt = again
         if attempt is None:
-            raise self._break(InDoubt(doubted, call[1], key))
+            raise self.stop(InDoubt(doubted, call[1], key))
+        if doubtful is None and allow is not None:
+            refused = self._refused(call, key, allow)
+            if refused is not None:
+                await self._write(step, refused)
+                return refused
         if place.intent is None:
             await self._write(step, self._record("intent", call, key=key))
+            reached("effect.intended")
         self.with_effect = True
+        await self._require_unfenced(place.n)
         if settled is not None and settled.settled == "done":
             record = self._record("effect", call, key=key, value=settled.reply)
         else:
-            record = await self._produced(call, attempt, key=key)
+            try:
+                record = await self._produced(call, attempt, key=key)
+            except EffectUnknown:
+                if again is not None:
+                    raise
+                raise self.stop(InDoubt(step, call[1], key)) from None
+        reached("effect.ran")
         await self._write(f"{step}{DONE}", record)
-        return _value(record)
+        return record
 
-    async def _produced(self, call: Call, produce: Callable[[], Awaitable[Any]], key: str = "") -> Record:
+    def _refused(self, call: Call, key: str, allow: Callable[[], None]) -> Record | None:
+        """Return the recorded no to an effect that may not begin; None for one that may."""
+        try:
+            allow()
+        except Recorded as no:
+            error = Refused(code=no.reason, message=str(no))
+            return self._record("effect", call, key=key, error=error)
+        except TurnError as error:
+            raise self.stop(error) from None
+        return None
+
+    async def _require_unfenced(self, n: int) -> None:
+        """Raise Fenced if a later round has closed this one beneath place `n`.
+
+        The intent at `n` is stored. If it was stored before that round's fence, the round reads it; if
+        after, the fence is on one of the places that were free beneath it.
+        """
+        for free in sorted(self._free):
+            if free < n:
+                standing = await self._steps.get(f"{self._round}-{free}")
+                if standing is not None and standing.kind == FENCE:
+                    raise self.stop(Fenced(f"a later round has fenced this one at step {self._round}-{free}"))
+
+    async def _produced(
+        self, call: Call, produce: Produce, key: str = "", cost: Callable[[Any], Usage] | None = None
+    ) -> Record:
         try:
             value = await produce()
         except Recorded as no:
             return self._record(call[0], call, key=key, error=Refused(code=no.reason, message=str(no)))
-        return self._record(call[0], call, key=key, value=value)
+        usage = None if cost is None else cost(value)
+        return self._record(call[0], call, key=key, value=value, usage=usage)
 
     def _reuse(self, call: Call) -> Record | None:
         kept = self._reusable.get(call)
@@ -313,27 +375,51 @@ class Journal:
         self._count(name, record)
         return record
 
-    def _take(self, call: Call) -> Place:
-        """Return the next place of this round. Raises JournalMismatch, JournalFull."""
+    async def _take(self, call: Call) -> Place:
+        """Return the next place of this round, in the order of the calls; the step then runs, until `_ended`.
+
+        So many places may be free beneath a stored one that reading does not take the gap for the end.
+        Raises JournalMismatch, JournalFull, Fenced.
+        """
+        async with self._order:
+            while self._next - self._highest > WINDOW:
+                if self._running == 0:
+                    raise self.stop(JournalFull(f"{WINDOW} steps in a row broke: nothing came of them"))
+                async with self._moved:
+                    await self._moved.wait()
+            place = self._placed(call)
+            if place.record is None:
+                self._running += 1
+            return place
+
+    async def _ended(self) -> None:
+        self._running -= 1
+        async with self._moved:
+            self._moved.notify_all()
+
+    def _placed(self, call: Call) -> Place:
         if self._next >= MAX_STEPS:
-            raise self._break(JournalFull(f"a turn journals {MAX_STEPS} steps at most"))
+            raise self.stop(JournalFull(f"a turn journals {MAX_STEPS} steps at most"))
         n, self._next = self._next, self._next + 1
         name = f"{self._round}-{n}"
         found = self._own.get(name)
         if found is None:
+            self._free.add(n)
             return Place(n, None, None)
-        if found.kind == "fence":
-            raise self._break(Fenced(f"a later round has fenced this one at step {name}"))
+        if found.kind == FENCE:
+            raise self.stop(Fenced(f"a later round has fenced this one at step {name}"))
         kind = "effect" if found.kind == "intent" else found.kind
         if (kind, found.name, found.digest) != call:
             said = f"{call[0]} {call[1]}".strip()
-            raise self._break(
+            raise self.stop(
                 JournalMismatch(name, f"{kind} {found.name}".strip(), said, with_effect=self.with_effect)
             )
         intent = found if found.kind == "intent" else None
         record = found if intent is None else self._own.get(f"{name}{DONE}")
         if record is not None:
             self._count(name, record)
+            self.spent = plus(self.spent, record.usage or NOTHING)
+            self._unseen = minus(self._unseen, record.usage or NOTHING)
         return Place(n, record, intent)
 
     def _count(self, name: str, record: Record) -> None:
@@ -354,69 +440,35 @@ class Journal:
         )
 
     async def _write(self, name: str, record: Record) -> None:
-        """Store a step of this round, the fences first. Raises Fenced when somebody else has it."""
-        if not self._fenced_earlier:
-            self._fenced_earlier = True
-            for round_ in range(self._round):
-                await self._fence(round_)
+        """Store a step of this round. Raises Fenced when somebody else has it."""
         body = msgspec.json.encode(record)
         if len(body) > MAX_STEP_BYTES:
-            raise JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}")
-        if not await self._put(name, body):
-            raise self._break(Fenced(f"another instance wrote step {name}"))
+            raise self.stop(JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}"))
+        if not await self._steps.put(name, body):
+            raise self.stop(Fenced(f"another instance wrote step {name}"))
+        self._free.discard(place_of(name))
+        self._highest = max(self._highest, place_of(name))
+        self.spent = plus(self.spent, record.usage or NOTHING)
         if record.kind != "intent":
+            reached("step.recorded")
             self._count(name, record)
 
-    async def _fence(self, round_: int) -> None:
-        """Take the next free place of an earlier round, so that whoever still runs it finds it taken."""
-        n = self._ends.get(round_, 0)
-        while n < MAX_STEPS + WINDOW:
-            fence = self._record("fence", ("fence", "", ""))
-            if await self._put(f"{round_}-{n}", msgspec.json.encode(fence)):
-                return
-            standing = await self._get(f"{round_}-{n}")
-            if standing is not None and _RECORD.decode(standing).kind == "fence":
-                return
-            n += 1
 
-    async def _put(self, name: str, body: bytes) -> bool:
-        """Store a step; say whether the one that stands there is ours."""
-        attempt = 0
-        while True:
-            try:
-                await self._store.put(self._request, self._turn, name, body)
-            except StepTaken:
-                standing = await self._get(name)
-                return standing is not None and _RECORD.decode(standing).nonce == self._nonce
-            except (OutcomeUnknown, Unreachable):
-                await asyncio.sleep(_AGAIN_S[min(attempt, len(_AGAIN_S) - 1)])
-                attempt += 1
-            else:
-                return True
-
-    async def _get(self, name: str) -> bytes | None:
-        attempt = 0
-        while True:
-            try:
-                return await self._store.get(self._request, self._turn, name)
-            except (OutcomeUnknown, Unreachable):
-                await asyncio.sleep(_AGAIN_S[min(attempt, len(_AGAIN_S) - 1)])
-                attempt += 1
+def _cost(records: Iterable[Record]) -> Usage:
+    total = NOTHING
+    for record in records:
+        total = plus(total, record.usage or NOTHING)
+    return total
 
 
-class Recorded(Exception):
-    """A no that is an outcome: it is journaled, and said again when the step is replayed."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-def _value(record: Record) -> Any:
-    if record.error is not None:
-        raise Recorded(record.error.code, record.error.message)
-    return record.value
-
-
-def _place_of(name: str) -> int:
-    return int(name.partition("-")[2].removesuffix(DONE))
+__all__ = [
+    "Call",
+    "Fenced",
+    "InDoubt",
+    "Journal",
+    "JournalFull",
+    "JournalMismatch",
+    "Place",
+    "Recorded",
+    "RoundOver",
+]

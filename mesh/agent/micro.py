@@ -34,7 +34,8 @@ class Presence:
         """Begin to answer. Raises Denied."""
         for verb in ("PING", "INFO", "STATS"):
             for tail in ("", f".{self._agent.name}", f".{self._agent.name}.{self._instance}"):
-                await self._bus.subscribe(f"$SRV.{verb}{tail}", self._answer)
+                subject = f"$SRV.{verb}{tail}"
+                await self._bus.patiently(lambda on=subject: self._bus.subscribe(on, self._answer))  # type: ignore[misc]
 
     def _answer(self, message: Incoming) -> None:
         verb = message.subject.split(".")[1]

@@ -8,6 +8,8 @@ pass come from the same annotations. What a tool does to the world is declared, 
     @tool(effect="reconcilable") changes the world, and can be asked later whether it did
     @tool(effect="once")         changes the world, and nobody can tell whether it did
 
+An effect may wait for somebody's yes: `approve="human"` or `approve="client"`.
+
 pydantic is imported when a schema is first needed, not when an agent's module is.
 """
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 Effect = Literal["idempotent", "reconcilable", "once"]
 """How a tool changes the world; None for one that only reads."""
 
+Approver = Literal["human", "client"]
+"""Who says yes to an effect before it happens: people, or whoever submitted the request."""
+
 KEY = "idempotency_key"
 """The parameter that the runtime fills in. No model sees it."""
 
@@ -42,7 +47,8 @@ class ToolError(MeshError):
 class ToolRefused(ToolError):
     """A tool's no as `turn.call` raises it, the first time and every time it is replayed.
 
-    `reason` is the code of the error that the tool raised.
+    `reason` is the code of the error that the tool raised; `not_approved` or `approval_expired` where an
+    effect waited for a yes and did not get it.
     """
 
     code: ClassVar[str] = "tool.refused"
@@ -81,6 +87,10 @@ class Tool:
     fn: Callable[..., Any]
     reconcile: Callable[[str], Any] | None = None
     """Of a reconcilable effect: what became of the one with this key; `NOT_DONE` if it did not happen."""
+    approve: Approver | None = None
+    """Who has to say yes before the effect happens; None: nobody."""
+    approve_within_s: float | None = None
+    """After how long no word is a no; None: as long as the request's deadline lets it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -174,6 +184,8 @@ def tool(
     *,
     effect: Effect | None = None,
     reconcile: Callable[[str], Any] | None = None,
+    approve: Approver | None = None,
+    approve_within_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -185,6 +197,8 @@ def tool(
     *,
     effect: Effect | None = None,
     reconcile: Callable[[str], Any] | None = None,
+    approve: Approver | None = None,
+    approve_within_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -195,6 +209,9 @@ def tool(
             `idempotency_key: str`, which the runtime fills in: the same key, the same effect.
         reconcile: for a reconcilable effect: a function from the idempotency key to the result, or to
             `NOT_DONE`. It is asked when a process died between an effect's beginning and its end.
+        approve: who has to say yes to an effect before it happens: `human` or `client`. The turn is
+            suspended until they do. The yes is for these arguments alone, and counts as an ask.
+        approve_within_s: after how long no word is a no; as long as the request's deadline lets it if None.
         name, description: the function's name and docstring by default.
 
     Raises TypeError for a function that no model could call.
@@ -205,6 +222,16 @@ def tool(
             raise TypeError(f"no such effect: {effect!r}; one of {', '.join(get_args(Effect))}")
         if (effect == "reconcilable") != (reconcile is not None):
             raise TypeError("a reconcilable effect, and no other, has a `reconcile`")
+        if approve is not None and approve not in get_args(Approver):
+            raise TypeError(
+                f"nobody is called {approve!r}; approve is one of {', '.join(get_args(Approver))}"
+            )
+        if approve is None and approve_within_s is not None:
+            raise TypeError(
+                "`approve_within_s` is for a tool that waits for an approval: say whose with `approve`"
+            )
+        if approve is not None and effect is None:
+            raise TypeError("only an effect waits for an approval: say which with `effect`")
         _require_callable_by_name(function, effect)
         return Tool(
             name=name or function.__name__,
@@ -212,6 +239,8 @@ def tool(
             effect=effect,
             fn=function,
             reconcile=reconcile,
+            approve=approve,
+            approve_within_s=approve_within_s,
         )
 
     return make if fn is None else make(fn)

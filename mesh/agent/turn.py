@@ -8,44 +8,32 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mesh.agent.failures import ActionNotAllowed, Superseded
-from mesh.agent.journal import Recorded
+from mesh.agent import approvals
+from mesh.agent.failures import ActionNotAllowed, Superseded, TurnError
+from mesh.agent.moves import Moves
+from mesh.agent.record import Recorded
+from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused
+from protocol import budget
 from protocol.events import Past, Work
 from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Artifact, Constraints, Fact, Handoff
+from protocol.handoff import Budget, Handoff
 from protocol.ids import AgentName, derive, submitter_of
-from protocol.messages import (
-    Ask,
-    Complete,
-    Escalate,
-    Fail,
-    Failure,
-    HandBack,
-    Move,
-    Report,
-    Transfer,
-    Usage,
-)
+from protocol.messages import Failure, Move, Report, Usage
 from protocol.refusals import Refusal as RefusalOf
 
 if TYPE_CHECKING:
     from mesh.agent.journal import Journal
     from mesh.agent.tools import Tool
 
-LEASE_S = 6.0
-"""The inbox's lease: nobody who lost a turn still works on it after this."""
-
 T = TypeVar("T")
 Produce = Callable[[], Awaitable[Any]]
-
-Facts = Mapping[str, Any] | Iterable[Fact] | None
 
 
 class Refusal(NamedTuple):
@@ -57,7 +45,7 @@ class Refusal(NamedTuple):
     hint: str
 
 
-class Turn:
+class Turn(Moves):
     """One round. Made by the runtime; `mesh.testing.turn` makes one for tests."""
 
     def __init__(
@@ -144,13 +132,38 @@ class Turn:
 
     @property
     def reply(self) -> Any:
-        """The reply to the newest ask; None if there was none or it expired."""
-        return next((past.reply for past in reversed(self.past) if past.how in ("replied", "expired")), None)
+        """The reply to the newest `turn.ask`; None if there was none or it expired (`expired` tells)."""
+        return None if self._answered is None else self._answered.reply
+
+    @property
+    def expired(self) -> bool:
+        """Whether the newest `turn.ask` expired without a reply."""
+        return self._answered is not None and self._answered.how == "expired"
+
+    @property
+    def _answered(self) -> Past | None:
+        """The newest ask's end. Approvals are none of the code's business: their calls find them."""
+        ends = (past for past in reversed(self.past) if past.how in ("replied", "expired"))
+        return next((past for past in ends if not past.asked), None)
+
+    @property
+    def stretch(self) -> int:
+        """The round, counted without those that ended in an approval: after one, all goes on as before."""
+        return self.round - sum(bool(past.asked) for past in self.past)
 
     @property
     def withheld(self) -> tuple[str, ...]:
         """Labels of what this agent may not see and is carried past it."""
         return () if self._work.withheld is None else self._work.withheld.labels
+
+    @property
+    def budget_left(self) -> Budget:
+        """What this turn may still spend; None in what has no limit, below 0 where more was spent.
+
+        It counts what the rounds before this one cost, and this one's model calls as far as the code
+        has come; so it is the same at the same place whenever this round runs again.
+        """
+        return budget.left(self.handoff.constraints.budget or budget.UNLIMITED, self._spent)
 
     # --- doing ------------------------------------------------------------------------------------
 
@@ -166,8 +179,9 @@ class Turn:
         """Run a tool and return its result, as JSON makes it; a step that was recorded is not run again.
 
         Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
-        fit, ToolRefused for the tool's own no, Superseded when the turn was ended meanwhile, and whatever
-        else the tool raises. What the journal raises is not for the code to catch.
+        fit, ToolRefused for the tool's own no and for an approval that was not given, Superseded when the
+        turn was ended meanwhile, ApprovalNeeded to suspend the turn, and whatever else the tool raises.
+        What stops the round (`mesh.agent.stops`) is not for the code to catch.
         """
         allowed = self.allowed_actions
         if allowed is not None and tool.name not in allowed:
@@ -177,14 +191,18 @@ class Turn:
         digest = _digest(arguments)
         key = self._key(tool.name, digest)
         run = self._running(tool, arguments, key)
+        allow = self._allowing(tool, arguments, key)
         try:
             if self._journal is None:
+                if allow is not None:
+                    allow()
                 return await run()
             if tool.effect is None:
                 return await self._journal.step(("call", tool.name, digest), run)
             await self._require_open()
             again = self._again(tool, run, key)
-            return await self._journal.effect(("effect", tool.name, digest), key, run, again=again)
+            call = ("effect", tool.name, digest)
+            return await self._journal.effect(call, key, run, again=again, allow=allow)
         except Recorded as no:
             raise ToolRefused(no.reason, str(no)) from None
 
@@ -199,6 +217,13 @@ class Turn:
 
         return run
 
+    def _allowing(self, tool: "Tool", arguments: Mapping[str, Any], key: str) -> Callable[[], None] | None:
+        """Return what says whether this effect may begin; None for one that needs nobody's yes."""
+        if tool.approve is None:
+            return None
+        ask = approvals.approval_of(tool, arguments, key, agent=self.agent, client=self.client)
+        return lambda: approvals.require(ask, self.past)
+
     def _again(self, tool: "Tool", run: Produce, key: str) -> Produce | None:
         """Return what to do about this effect after a crash in the middle of it; None: nobody can say."""
         if tool.effect == "once":
@@ -207,7 +232,8 @@ class Turn:
             return run
 
         async def reconcile() -> Any:
-            await asyncio.sleep(LEASE_S)  # whoever began it may still be at it until their lease has ended
+            # Whoever began it may still be at it until their lease has ended.
+            await asyncio.sleep(self._fleet.lease_s)
             found = await tool.ask(key)
             return await run() if found is NOT_DONE else plain(found)
 
@@ -225,17 +251,46 @@ class Turn:
     async def _require_open(self) -> None:
         """Raise Superseded if a guard ended this turn; asked before whatever counts or costs."""
         if self._is_over is not None and await self._is_over():
-            raise Superseded("the turn was ended")
+            raise self._stopped(Superseded("the turn was ended"))
 
-    async def model(self, name: str, prompt: Any, produce: Produce, kind: type[T]) -> tuple[T, bool]:
+    def _require_budget(self) -> None:
+        """Raise BudgetExhausted if nothing is left of something that the grant limits."""
+        granted, left = self.handoff.constraints.budget, self.budget_left
+        gone = [
+            name for name in left.__struct_fields__ if (rest := getattr(left, name)) is not None and rest <= 0
+        ]
+        if gone:
+            spent = (f"{getattr(self._spent, name)} of {getattr(granted, name)} {name}" for name in gone)
+            raise self._stopped(BudgetExhausted(f"spent {', '.join(spent)}"))
+
+    def _stopped(self, error: TurnError) -> TurnError:
+        """Return an error that the code cannot swallow."""
+        return error if self._journal is None else self._journal.stop(error)
+
+    async def model(
+        self,
+        name: str,
+        prompt: Any,
+        produce: Produce,
+        kind: type[T],
+        *,
+        cost: Callable[[T], Usage] | None = None,
+    ) -> tuple[T, bool]:
         """Return a model's reply to `prompt`, and whether this round is the one that pays for it.
 
         The prompt is recorded by its digest, the reply as JSON.
+
+        Args:
+            cost: what a reply cost. It is recorded with the reply, so that a process that dies
+                afterwards takes nothing of the bill with it.
+
+        Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         """
         paid = True
 
         async def ask() -> Any:
             await self._require_open()
+            self._require_budget()
             return plain(await produce())
 
         def reused() -> None:
@@ -243,8 +298,13 @@ class Turn:
             paid = False
 
         if self._journal is None:
-            return await produce(), True
-        value = await self._journal.step(("model", name, _digest(prompt)), ask, on_reuse=reused)
+            self._require_budget()
+            reply: T = await produce()
+            self._usage = budget.plus(self._usage, budget.NOTHING if cost is None else cost(reply))
+            return reply, True
+        priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
+        call = ("model", name, _digest(prompt))
+        value = await self._journal.step(call, ask, cost=priced, on_reuse=reused)
         return msgspec.convert(value, kind), paid
 
     async def remark(self, text: str) -> None:
@@ -265,117 +325,35 @@ class Turn:
 
         if self._journal is None:
             return value
-        # Each of these is its own: an earlier round's time is not this round's.
-        digest = _digest([said, self.round])
+        # Each of these is its own: an earlier round's time is not this round's. But an approval's yes
+        # must find the very call that asked for it, whatever its arguments were made of.
+        digest = _digest([said, self.stretch])
         return await self._journal.step((kind, "", digest), produce)
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
-        """Account for what a model call cost."""
-        self._usage = Usage(
-            nano_dollars=self._usage.nano_dollars + nano_dollars,
-            tokens=self._usage.tokens + tokens,
-            model_calls=self._usage.model_calls + model_calls,
-        )
+        """Account for a cost that no step records: one of a model call by other means than `turn.model`."""
+        more = Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls)
+        self._usage = budget.plus(self._usage, more)
+
+    @property
+    def _spent(self) -> Usage:
+        """What the turn has cost, up to where its code is now."""
+        if self._journal is None:
+            return self._usage
+        return budget.plus(self._usage, budget.plus(self._journal.owed, self._journal.spent))
 
     @property
     def report(self) -> Report:
         """What this turn did in all its rounds, as it goes to the guard with the proposal."""
         steps, digest = self._work.reported.steps, self._work.reported.digest
+        usage, actions = self._usage, self._actions
+        if self._journal is not None:
+            usage = budget.plus(usage, budget.plus(self._journal.owed, self._journal.paid))
+            actions = actions | self._journal.owed_actions
         if self._journal is not None and self._journal.steps:
             steps += self._journal.steps
             digest = hashlib.sha256(f"{digest}{self._journal.digest}".encode()).hexdigest()
-        return Report(usage=self._usage, actions=tuple(sorted(self._actions)), steps=steps, digest=digest)
-
-    # --- moves ------------------------------------------------------------------------------------
-
-    def transfer(
-        self,
-        to: str,
-        *,
-        summary: str,
-        intent: str | None = None,
-        facts: Facts = None,
-        artifacts: Sequence[Artifact] = (),
-        drop: Sequence[str] = (),
-        constraints: Constraints | None = None,
-        return_to: str | None = None,
-        no_return: bool = False,
-    ) -> Move:
-        """Give the work to another agent.
-
-        Args:
-            summary: one line: what is wanted and why.
-            facts: what is new. What was handed to this turn is carried on by itself.
-            drop: keys of facts not to carry on.
-            constraints: only where they narrow this turn's own.
-            return_to: whom a hand-back goes to, if on the path; by default to this agent.
-            no_return: nobody from there on gives the work back to this agent or beneath.
-        """
-        return Transfer(
-            to_agent=AgentName(to),
-            summary=_line(summary),
-            intent=intent,
-            facts=_facts(facts),
-            artifacts=tuple(artifacts),
-            drop=tuple(drop),
-            constraints=constraints or Constraints(),
-            return_to=None if return_to is None else AgentName(return_to),
-            no_return=no_return,
-        )
-
-    def hand_back(
-        self,
-        reason: str,
-        *,
-        to: str | None = None,
-        facts: Facts = None,
-        artifacts: Sequence[Artifact] = (),
-        drop: Sequence[str] = (),
-    ) -> Move:
-        """Give the work back along the path, with what was found out."""
-        return HandBack(
-            summary=_line(reason),
-            to_agent=None if to is None else AgentName(to),
-            facts=_facts(facts),
-            artifacts=tuple(artifacts),
-            drop=tuple(drop),
-        )
-
-    def ask(
-        self,
-        question: str,
-        *,
-        of: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        expires_s: float | None = None,
-    ) -> Move:
-        """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`."""
-        asked = AgentName(of) if of is not None else self.client
-        return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
-
-    def complete(self, answer: Any) -> Move:
-        """Answer the request; any JSON value, mostly a string."""
-        return Complete(answer=answer)
-
-    def escalate(self, reason: str, *, facts: Facts = None) -> Move:
-        """Give the work to a person."""
-        return Escalate(summary=_line(reason), facts=_facts(facts))
-
-    def fail(self, reason: str) -> Move:
-        """Give the request up."""
-        return Fail(reason=reason)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _facts(facts: Facts) -> tuple[Fact, ...]:
-    if facts is None:
-        return ()
-    if isinstance(facts, Mapping):
-        return tuple(Fact(key=key, value=value) for key, value in facts.items())
-    return tuple(facts)
+        return Report(usage=usage, actions=tuple(sorted(actions)), steps=steps, digest=digest)
 
 
 def _digest(value: Any) -> str:

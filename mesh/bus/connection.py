@@ -10,19 +10,22 @@ import asyncio
 import contextlib
 import secrets
 import ssl
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 import structlog
 from nats import errors as nats_errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
+from mesh.bus import troubles
 from mesh.bus.roles import API, OUTSIDE_API, inbox_prefix
 from mesh.bus.wire import Incoming, Sink, Wire, encode
 from mesh.errors import (
+    PASSING,
     ApiError,
     AuthenticationFailed,
     BusError,
@@ -30,16 +33,28 @@ from mesh.errors import (
     Disconnected,
     MeshError,
     NoResponders,
+    OutcomeUnknown,
     PublishRefused,
+    StreamFull,
     TimedOut,
     TooLarge,
     Unreachable,
 )
+from mesh.trouble import Troubles
 
 _log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 TIMEOUT_S = 5.0
 _NO_RESPONDERS = 503
+_STORE_FAILED = 10077
+_PER_SUBJECT = "per subject"
+"""JetStream's one code for a full stream and for a subject that holds all it may; only the text differs."""
+_FULL = (_STORE_FAILED, 10002, 10023, 10047)
+"""Also the account's limits, the server's resources and its storage."""
+_CLOSE_S = 1.0
+"""How long closing waits for what is unsent; a server that hangs would take it never."""
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _HEADER_ROOM = 2048
 _SWEEP_S = 0.05
@@ -137,6 +152,12 @@ class Bus:
         self._waiting: dict[int, _Waiting] = {}
         self._clock: asyncio.TimerHandle | None = None
         self._back: set[Callable[[], None]] = set()
+        self.troubles = Troubles(name=name)
+        """What is the matter with the bus at the moment."""
+        self._changed = asyncio.Event()
+        """Set while there is a connection, and once there will be none any more."""
+        self.since_s = 0.0
+        """When the connection was made, or made anew (UTC s)."""
         self._up = False
         self._closing = False
         self._ended = ""
@@ -160,10 +181,36 @@ class Bus:
         self._back.add(callback)
         return lambda: self._back.discard(callback)
 
-    def _require_connection(self) -> None:
+    async def there(self) -> None:
+        """Wait until there is a connection. Raises Unreachable when there will be none any more."""
+        while not self.connected:
+            if self._ended:
+                raise Unreachable(self._ended)
+            await self._changed.wait()
+            await asyncio.sleep(0 if self.connected else _SWEEP_S)  # it broke, and nobody has said so yet
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what `attempt` returns, tried again for as long as the bus is away or in trouble.
+
+        Only for what may be done twice. Raises what does not pass by itself, and Unreachable when this
+        connection is closed.
+        """
+        tries = 0
+        while True:
+            try:
+                return await attempt()
+            except PASSING:
+                if self._ended:
+                    raise
+                await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+                tries += 1
+                await self.there()
+
+    def _require_connection(self, subject: str = "") -> None:
         if self._ended:
             raise Unreachable(self._ended)
         if not self.connected:
+            self.troubles.hold(troubles.DISCONNECTED, held=subject)
             raise Unreachable("no connection to the bus")
 
     # --- asking -----------------------------------------------------------------------------------
@@ -206,7 +253,7 @@ class Bus:
         many: list[Incoming] | None,
         timeout_s: float,
     ) -> Incoming | list[Incoming]:
-        self._require_connection()
+        self._require_connection(subject)
         self._require_size(data)
         loop = asyncio.get_running_loop()
         self._number = number = self._number + 1
@@ -219,9 +266,14 @@ class Bus:
             self._clock = loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
         try:
             answer: Incoming | list[Incoming] = await waiting.future
-            return answer
+        except OutcomeUnknown as unknown:
+            troubles.met(self.troubles, subject, unknown)
+            raise
         finally:
             self._waiting.pop(number, None)
+        if self.troubles:
+            troubles.answered(self.troubles, subject)
+        return answer
 
     def _sweep(self) -> None:
         """Fail what has waited for too long. One timer for all: nearly every request is answered in time."""
@@ -283,8 +335,8 @@ class Bus:
     ) -> PubAck:
         """Publish to a stream and return where it was stored.
 
-        Raises PublishRefused with JetStream's err_code when it was not, and as `request` otherwise.
-        An answer that is no acknowledgement is an OutcomeUnknown too.
+        Raises StreamFull, or PublishRefused with JetStream's err_code, when it was not, and as `request`
+        otherwise. An answer that is no acknowledgement is an OutcomeUnknown too.
         """
         answer = await self.request(subject, data, headers, timeout_s=timeout_s)
         try:
@@ -294,10 +346,20 @@ class Bus:
         if ack.error is not None:
             if not ack.error.err_code:
                 raise NoResponders(f"{subject}: {ack.error.description}")
-            raise PublishRefused(subject, ack.error.err_code, ack.error.description)
+            raise self._refused(subject, ack.error)
         if not ack.stream:
             raise NoResponders(f"no stream acknowledged {subject}")
+        if self.troubles:
+            troubles.stored(self.troubles, subject)
         return PubAck(ack.stream, ack.seq)
+
+    def _refused(self, subject: str, failure: _Failure) -> PublishRefused:
+        code, text = failure.err_code, failure.description
+        if code not in _FULL or (code == _STORE_FAILED and _PER_SUBJECT in text):
+            return PublishRefused(subject, code, text)
+        full = StreamFull(subject, code, text, troubles.stream_of(subject))
+        troubles.met(self.troubles, subject, full)
+        return full
 
     def send(
         self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
@@ -312,7 +374,7 @@ class Bus:
         self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
     ) -> None:
         """Publish on core NATS, and wait if the socket cannot keep up. Raises Unreachable, TooLarge."""
-        self._require_connection()
+        self._require_connection(subject)
         self._require_size(data)
         self._wire.write(encode(subject, data, reply, headers))
         await self._wire.drained()
@@ -322,12 +384,19 @@ class Bus:
     async def subscribe(self, subject: str, sink: Sink, *, queue: str = "") -> Subscription:
         """Hand every message on `subject` to `sink`; returns once the server has the subscription.
 
-        It survives reconnects (what is sent meanwhile does not). Raises Denied.
+        It survives reconnects (what is sent meanwhile does not). Raises Denied, Unreachable, Disconnected;
+        then there is none.
         """
         self._require_connection()
         inner = await self._wire.subscribe(subject, queue=queue, cb=_nothing)
         self._wire.sinks[inner._id] = sink
-        await self.settle()
+        try:
+            await self.settle()
+        except BaseException:
+            self._wire.sinks.pop(inner._id, None)
+            with contextlib.suppress(nats_errors.Error):
+                await inner.unsubscribe()
+            raise
         refusal = next((denied for denied in self.denials if _is_subscription(denied, subject)), None)
         if refusal is not None:
             self.denials.remove(refusal)
@@ -347,16 +416,16 @@ class Bus:
         self._number += 1
         return f"{self.inbox.rstrip('.')}-{self._number}"
 
-    async def settle(self) -> None:
+    async def settle(self, timeout_s: float = 10.0) -> None:
         """Wait until the server has handled everything written so far, subscriptions included.
 
         Twice, since nats-py 2.16 puts the first flush's PING on the wire ahead of a queued SUB.
-        Raises Unreachable and Disconnected.
+        Raises Unreachable, and Disconnected when the connection breaks or nothing comes back in time.
         """
         self._require_connection()
         try:
             for _ in range(2):
-                await self._wire.round_trip()
+                await self._wire.round_trip(timeout_s)
         except (nats_errors.Error, OSError) as broken:  # TimeoutError is an OSError
             raise Disconnected("the connection broke") from broken
 
@@ -374,8 +443,14 @@ class Bus:
         self._closing = True
         self._up = False
         self._ended = "this connection is closed"
+        self._changed.set()
         self._fail_waiting()
-        await self._wire.close()
+        self.troubles.close()
+        aborting = asyncio.get_running_loop().call_later(_CLOSE_S, self._wire.abort)
+        try:
+            await self._wire.close()
+        finally:
+            aborting.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -415,7 +490,13 @@ class Bus:
             raise Unreachable("the bus does not answer") from failed
         self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
         self._up = True
-        await self.subscribe(f"{self.inbox}*", self._on_answer)
+        self.since_s = time.time()
+        self._changed.set()
+        try:
+            await self.subscribe(f"{self.inbox}*", self._on_answer)
+        except OutcomeUnknown as broken:
+            await self.close()
+            raise Unreachable("the connection broke as it was made") from broken
 
     async def _on_error(self, error: Exception) -> None:
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
@@ -426,14 +507,17 @@ class Bus:
         if not self._up:
             return
         self._up = False
+        self._changed.clear()
         self._counters.disconnects += 1
-        self._fail_waiting()
         if not self._closing:
-            _log.warning("bus_disconnected", name=self.name)
+            self.troubles.hit(troubles.DISCONNECTED)
+        self._fail_waiting()
 
     async def _on_reconnect(self) -> None:
         self._up = True
-        _log.info("bus_reconnected", name=self.name)
+        self.since_s = time.time()
+        self._changed.set()
+        self.troubles.well(troubles.DISCONNECTED)
         for callback in tuple(self._back):
             callback()
 
@@ -442,6 +526,7 @@ class Bus:
         self._up = False
         if not self._closing:
             self._ended = "the bus closed this connection for good"
+            self._changed.set()
             self._fail_waiting()
             _log.error("bus_closed", name=self.name)
 
@@ -479,7 +564,7 @@ async def connect(
     Raises AuthenticationFailed, `wait` or not.
     """
     servers = [part.strip() for part in url.split(",")]
-    attempt = 0
+    attempt, began = 0, time.monotonic()
     while True:
         bus = Bus(name, inbox_prefix(name, anonymous=seed is None))
         try:
@@ -492,6 +577,8 @@ async def connect(
             await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
             attempt += 1
         else:
+            if attempt:
+                _log.info("bus_found", url=url, name=name, waited_s=round(time.monotonic() - began, 3))
             return bus
 
 

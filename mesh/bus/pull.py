@@ -14,13 +14,15 @@ import structlog
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
+from mesh.bus.troubles import PULL_REFUSED, PULL_SILENT
 from mesh.bus.wire import Incoming
-from mesh.errors import MeshError
+from mesh.errors import PASSING, MeshError
 
 _log = structlog.get_logger(__name__)
 
 _GRACE_S = 1.5
 _PAUSED_NAK_S = 1.0
+_TROUBLED_NAK_S = 1.0
 _QUIET_STATUSES = (404, 408)
 """Nothing there, time is up: how every idle pull ends."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
@@ -115,8 +117,9 @@ Handler = Callable[[Message], Awaitable[None]]
 class Puller:
     """Pulls from one durable consumer and runs `on_message` for each message, as a task of its own.
 
-    A handler acknowledges by itself. What it raises is logged with its traceback; the message is then
-    delivered again when its lease ends.
+    A handler acknowledges by itself. Trouble with the bus that it raises gives the message back, to come
+    again a second later; the connection says that trouble itself. What else it raises is logged with its
+    traceback, and the message is delivered again when its lease ends.
 
     Args:
         slots: most messages requested or in hand at any time.
@@ -164,18 +167,32 @@ class Puller:
         self._watchdog: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
-        self._troubled = False
+        self._refused = ""
+        """The status that pulls end with at the moment, if it is one of trouble."""
         self._started = self._paused = self._stopped = False
 
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to pull. It goes on over reconnects until `drain` or `close`. Raises Unreachable."""
+        """Begin to pull. It goes on over reconnects until `drain` or `close`, after which it never begins.
+
+        Raises Unreachable and Disconnected: then it may be started again.
+        """
         if self._started:
             raise ValueError("this puller was started before")
+        if self._stopped:
+            return
         self._started = True
         self._loop = asyncio.get_running_loop()
-        self._subscription = await self.bus.subscribe(self.bus.new_inbox(), self._on_message_in)
+        try:
+            subscription = await self.bus.subscribe(self.bus.new_inbox(), self._on_message_in)
+        except BaseException:
+            self._started = False
+            raise
+        if self._stopped:  # meanwhile; it has not pulled, so nothing comes
+            await subscription.close()
+            return
+        self._subscription = subscription
         self._stop_hearing = self.bus.on_back(self._start_over)
         self._start_over()
         self._watch()
@@ -186,8 +203,13 @@ class Puller:
 
     def resume(self) -> None:
         self._paused = False
-        if self._started:
+        if self._subscription is not None:
             self._pull()
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and neither drained nor closed."""
+        return self._subscription is not None
 
     @property
     def paused(self) -> bool:
@@ -239,8 +261,10 @@ class Puller:
 
     def _watch(self) -> None:
         """Start over when neither messages nor the ends of pulls have come for too long."""
-        if self.requested and self._loop.time() - self._heard_at > self._silence_s:
-            _log.info("pull_silent", consumer=self._name)
+        if not self.bus.connected:
+            pass  # the connection says so, and its return starts over
+        elif self.requested and self._loop.time() - self._heard_at > self._silence_s:
+            self.bus.troubles.hit(PULL_SILENT, held=self._name, consumer=self._name)
             self._start_over()
         elif not self.requested:
             self._pull()
@@ -262,6 +286,8 @@ class Puller:
 
     def _on_message_in(self, message: Incoming) -> None:
         self._heard_at = self._loop.time()
+        if self.bus.troubles:
+            self.bus.troubles.well(PULL_SILENT)
         if message.reply:
             self._on_delivery(message)
         else:
@@ -275,16 +301,26 @@ class Puller:
         # An end without a number is the end of everything asked for: nobody was there to take it.
         self.requested = max(0, self.requested - int(unsent)) if unsent else 0
         if status in _QUIET_STATUSES:
-            self._troubled = False
+            self._accepted()
             self._pull()
             return
-        if not self._troubled:
-            self._troubled = True
-            _log.warning("pull_refused", consumer=self._name, status=status, description=message.description)
+        self._refused = str(status)
+        self.bus.troubles.hit(
+            PULL_REFUSED,
+            self._refused,
+            held=self._name,
+            consumer=self._name,
+            description=message.description,
+        )
         self._again_later(_BACKOFF_S.get(status, 0.25))
 
+    def _accepted(self) -> None:
+        if self._refused:
+            self.bus.troubles.well(PULL_REFUSED, self._refused)
+            self._refused = ""
+
     def _on_delivery(self, incoming: Incoming) -> None:
-        self._troubled = False
+        self._accepted()
         self.requested = max(0, self.requested - 1)
         message = Message(self, incoming)
         if self._paused or self._stopped or self.in_hand >= self.slots:
@@ -300,6 +336,9 @@ class Puller:
     async def _handle(self, message: Message) -> None:
         try:
             await self._on_message(message)
+        except PASSING as trouble:
+            _log.debug("handed_back", consumer=self._name, code=trouble.code)
+            message.nak(_TROUBLED_NAK_S)
         except MeshError as error:
             _log.warning("handler_failed", consumer=self._name, code=error.code, exc_info=True)
         except Exception:

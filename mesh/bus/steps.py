@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from mesh.bus.connection import Bus
 from mesh.bus.roles import GET
-from mesh.errors import MeshError, PublishRefused
+from mesh.errors import MeshError, PublishRefused, StreamFull
 from protocol.subjects import step
 
 _TAKEN = 10077
@@ -24,26 +24,37 @@ class StepStore(Protocol):
     """The port: the steps of one agent's turns."""
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
-        """Return a step as it was written; None if it was not. Raises BusError."""
+        """Return a step as it was written; None if it was not."""
 
     async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
-        """Write a step. Raises StepTaken if it is there, OutcomeUnknown if nobody can say."""
+        """Write a step. Raises StepTaken if it is there, be it by an earlier try of this very call."""
 
 
 class JetStreamSteps:
-    """Steps in the stream STEPS, under the agent's own name."""
+    """Steps in the stream STEPS, under the agent's own name.
+
+    While the bus is away, in trouble, or STEPS is full, a call waits: no turn fails of that.
+    """
 
     def __init__(self, bus: Bus, agent: str) -> None:
         self._bus = bus
         self._agent = agent
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
-        found = await self._bus.request(f"{GET}STEPS.{step(self._agent, request, turn, name)}")
+        subject = f"{GET}STEPS.{step(self._agent, request, turn, name)}"
+        found = await self._bus.patiently(lambda: self._bus.request(subject))
         return None if found.status == 404 else found.data
 
     async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        await self._bus.patiently(lambda: self._put(request, turn, name, body))
+
+    async def _put(self, request: str, turn: str, name: str, body: bytes) -> None:
         try:
             await self._bus.publish_durable(step(self._agent, request, turn, name), body)
+        except StreamFull:
+            if await self.get(request, turn, name) is not None:
+                raise StepTaken(name) from None  # the server has one code for both, and only its words differ
+            raise
         except PublishRefused as refused:
             if refused.err_code == _TAKEN:
                 raise StepTaken(name) from None

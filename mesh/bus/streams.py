@@ -23,11 +23,6 @@ SCHEMA = 1
 NS = 1_000_000_000
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-QUEUE_ACK_WAIT_S = 3.0
-QUEUE_PULL_S = 2.0
-"""A guard's pull ends before its lease would, or a frozen guard kept getting back what it lost."""
-INBOX_ACK_WAIT_S = 6.0
-INBOX_PULL_S = 4.0
 GUARD_GROUP = "guard"
 
 STREAM_NAMES = ("PROP", "CTL", "LOG", "STEPS", "TIMER", "CONF", "CARDS", "DEAD")
@@ -199,10 +194,10 @@ def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
         }
         for stream, subject in filters.items():
             guards = {"priority_policy": "prioritized", "priority_groups": [GUARD_GROUP]}
-            leased = _leased(subject, QUEUE_ACK_WAIT_S, max_ack_pending=256)
+            leased = _leased(subject, fleet.guard_lease_s, max_ack_pending=256)
             yield _consumer(stream, queue_consumer(partition), {**leased, **guards})
     for agent in fleet.agents:
-        yield _consumer("LOG", inbox_consumer(agent), _leased(inbox(agent), INBOX_ACK_WAIT_S, 1000))
+        yield _consumer("LOG", inbox_consumer(agent), _leased(inbox(agent), fleet.lease_s, 1000))
     for name in (*fleet.viewers, *fleet.operators):
         yield _consumer("LOG", audit_consumer(name), {"ack_policy": "none"})
 

@@ -89,16 +89,42 @@ class Wire(Client):
         self._ps: Any = Scanner(self)
         self._out: list[bytes] = []
         self._flushing = False
+        self._asked: set[asyncio.Future[bool]] = set()
 
     async def round_trip(self, timeout_s: float = 10.0) -> None:
-        """Wait until the server has answered a ping. Raises TimeoutError.
+        """Wait until the server has answered a ping. Raises TimeoutError, ConnectionError when it cannot.
 
-        Instead of nats-py's `flush`: its `wait_for` can lose a cancellation that comes with the answer.
+        Instead of nats-py's `flush`: its `wait_for` can lose a cancellation that comes with the answer,
+        and it does not hear of a connection that breaks meanwhile.
         """
+        if not self.is_connected:
+            raise ConnectionError("there is no connection")
         answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(timeout_s):
-            await self._send_ping(answered)
-            await answered
+        self._asked.add(answered)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send_ping(answered)
+                await answered
+        finally:
+            self._asked.discard(answered)
+
+    async def _process_op_err(self, e: Exception) -> None:
+        """Take the connection for broken: whoever awaits a ping hears of it, and what is unsent is dropped.
+
+        nats-py would wait until the old socket has sent everything: for ever, where the other side hangs.
+        """
+        if not (self.is_closed or self.is_reconnecting):
+            self.abort()
+            for answered in self._asked:
+                if not answered.done():
+                    answered.set_exception(ConnectionError("the connection broke"))
+        await super()._process_op_err(e)
+
+    def abort(self) -> None:
+        """Close the socket without sending what is unsent."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
 
     async def _process_pong(self) -> None:
         """Tell whoever asked; one who has given up waiting meanwhile is no error, and must not be one."""

@@ -6,12 +6,14 @@ typer and each other, and whatever is heavy inside the command that needs it.
 
 import typer
 
-from mesh.cli import agent, dead, guard, human, log, request, schema
+from mesh.cli import agent, dead, doubt, guard, human, log, request, schema
 from mesh.cli.bench import bench
 from mesh.cli.demo import demo
 from mesh.cli.dev import dev
 from mesh.cli.doctor import doctor
+from mesh.cli.drill import drill
 from mesh.cli.exits import EPILOG, ReportingGroup
+from mesh.cli.freeze import freeze, thaw
 from mesh.cli.replay import replay
 from mesh.cli.send import send
 from mesh.cli.setup import setup
@@ -36,14 +38,16 @@ for name, command in (("why", why), ("replay", replay)):
     app.command(name)(command)
 for name, group in (
     ("human", human.app),
-    ("log", log.app),
+    ("doubt", doubt.app),
     ("dead", dead.app),
+    ("log", log.app),
     ("agent", agent.app),
     ("guard", guard.app),
 ):
     app.add_typer(group, name=name)
-for name, command in (("setup", setup), ("doctor", doctor)):
+for name, command in (("freeze", freeze), ("thaw", thaw), ("setup", setup), ("doctor", doctor)):
     app.command(name)(command)
+app.command("drill")(drill)
 app.add_typer(schema.app, name="schema")
 app.command(
     "bench",

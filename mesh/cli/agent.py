@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mesh.cli.exits import Exit
-from mesh.cli.options import AsJson, Output, Where, on_the_bus, with_where
+from mesh.cli.options import AsJson, Health, Output, Where, on_the_bus, with_where
 from mesh.cli.output import Format, chosen, emit, remark, say, table
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def run(
         str, typer.Argument(metavar="MODULE:NAME", help="Where its code is: an Agent, or an async function.")
     ],
     grace: Annotated[float, typer.Option("--grace", help="Seconds to finish turns that run.", min=0)] = 25.0,
+    health: Health = None,
 ) -> None:
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent.definition import load
@@ -40,7 +41,7 @@ def run(
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
     model = mode() if agent.prompt_version else ""
-    run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace)
+    run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
 
 
 @app.command("add")

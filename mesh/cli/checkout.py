@@ -17,6 +17,9 @@ from mesh.fleet import FILE_NAME, AgentSection, FleetFile, HumanSection, Member,
 ROOT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""
 
+KEEPING_DATA = ("support", "recruiting")
+"""Reference fleets with a database, which `<FLEET>_DB` names."""
+
 
 def reference_fleet(name: str) -> Path:
     """Return the directory of a fleet under agents/. Raises UsageWrong outside of a checkout."""
@@ -84,7 +87,7 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
 
 def data_environment(directory: Path) -> dict[str, str]:
     """Return what keeps the reference fleets' data in `directory`, unless the caller has chosen a place."""
-    own = {"SUPPORT_DB": str(directory.absolute() / "support.db")}
+    own = {f"{fleet.upper()}_DB": str(directory.absolute() / f"{fleet}.db") for fleet in KEEPING_DATA}
     return {name: value for name, value in own.items() if name not in os.environ}
 
 

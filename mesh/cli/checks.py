@@ -5,54 +5,31 @@ A check never guesses: what these credentials or this server cannot tell is `unk
 """
 
 import asyncio
-import datetime as dt
 import json
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
-
-import msgspec
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import STREAM_NAMES, queue_consumer
+from mesh.cli import standstills
 from mesh.cli.errors import NotFound
-from mesh.cli.output import when
-from mesh.cli.reading import Glance, batch, glance
-from mesh.cli.roster import fleet_of, inbox_state, instances
+from mesh.cli.findings import Finding, found, ok, unknown
+from mesh.cli.reading import microseconds
 from mesh.errors import ApiError, BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.settings import Access
 from mesh.setup import apply
-from protocol.subjects import PARTITIONS, inbox
+from protocol.subjects import PARTITIONS
 
 OLDEST_SERVER = (2, 12)
 FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 SKEW_S = 1.0
 _TIMEOUT_S = 5.0
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check."""
-
-    check: str
-    state: Literal["ok", "found", "unknown"]
-    text: str
-
-
-def _ok(check: str, text: str) -> Finding:
-    return Finding(check=check, state="ok", text=text)
-
-
-def _found(check: str, text: str) -> Finding:
-    return Finding(check=check, state="found", text=text)
-
-
-def _unknown(check: str, text: str) -> Finding:
-    return Finding(check=check, state="unknown", text=text)
 
 
 async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) -> list[Finding]:
@@ -66,14 +43,16 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
     """
     findings = [await _server(access.url)]
     async with await connect(access.url, name=access.name, seed=access.seed) as bus:
-        findings.append(_ok("connection", f"{access.url} as {access.name}"))
+        findings.append(ok("connection", f"{access.url} as {access.name}"))
         varz = await _varz(monitor)
         looks: tuple[tuple[str, Callable[[], AsyncIterator[Finding]]], ...] = (
             ("streams", lambda: _streams(bus, access.name, fleet)),
             ("durability", lambda: _durability(bus, varz)),
             ("limits", lambda: _limits(bus, varz)),
             ("guards", lambda: _guards(bus)),
-            ("agents", lambda: _agents(bus)),
+            ("agents", lambda: standstills.agents(bus)),
+            ("breakers", lambda: standstills.breakers(bus)),
+            ("freeze", lambda: standstills.frozen(bus)),
             ("dead letters", lambda: _dead(bus)),
             ("clock", lambda: _clock(bus)),
         )
@@ -81,11 +60,11 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
             try:
                 findings += [finding async for finding in look()]
             except Denied as denied:
-                findings.append(_unknown(check, f"{access.name} may not ask: {denied}"))
+                findings.append(unknown(check, f"{access.name} may not ask: {denied}"))
             except ApiError as error:
-                findings.append(_found(check, f"{error.description} ({error.err_code}); run `mesh setup`"))
+                findings.append(found(check, f"{error.description} ({error.err_code}); run `mesh setup`"))
             except (NotFound, BusError) as error:
-                findings.append(_found(check, str(error)))
+                findings.append(found(check, str(error)))
     return findings
 
 
@@ -104,14 +83,14 @@ async def _server(url: str) -> Finding:
         version = str(said["version"])
         numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2])
     except (OSError, TimeoutError, ValueError, LookupError, TypeError):
-        return _unknown("server", f"{url} did not greet as a NATS server does")
+        return unknown("server", f"{url} did not greet as a NATS server does")
     if numbers < OLDEST_SERVER:
-        return _found(
+        return found(
             "server", f"nats-server {version}; this needs {'.'.join(map(str, OLDEST_SERVER))} or newer"
         )
     if not said.get("jetstream"):
-        return _found("server", f"nats-server {version} runs without JetStream")
-    return _ok("server", f"nats-server {version} with JetStream")
+        return found("server", f"nats-server {version} runs without JetStream")
+    return ok("server", f"nats-server {version} with JetStream")
 
 
 async def _varz(monitor: str | None) -> dict[str, Any] | None:
@@ -135,18 +114,18 @@ async def _streams(bus: Bus, name: str, fleet: FleetFile | None) -> AsyncIterato
         except BusError:
             raise
         except MeshError as unsafe:
-            yield _found("streams", f"{unsafe} [{unsafe.code}]")
+            yield found("streams", f"{unsafe} [{unsafe.code}]")
             return
         for change in changes:
-            yield _found("streams", f"`mesh setup` would {change.action} {change.what}")
+            yield found("streams", f"`mesh setup` would {change.action} {change.what}")
         if not changes:
-            yield _ok("streams", "streams, consumers, fleet and policies are as the fleet file wants them")
+            yield ok("streams", "streams, consumers, fleet and policies are as the fleet file wants them")
         return
     missing = [stream for stream in STREAM_NAMES if await _info(bus, stream) is None]
     if missing:
-        yield _found("streams", f"missing: {', '.join(missing)}; run `mesh setup`")
+        yield found("streams", f"missing: {', '.join(missing)}; run `mesh setup`")
     else:
-        yield _ok("streams", "all there; whether they are right only the admin can tell, with the fleet file")
+        yield ok("streams", "all there; whether they are right only the admin can tell, with the fleet file")
 
 
 async def _info(bus: Bus, stream: str) -> dict[str, Any] | None:
@@ -161,16 +140,16 @@ async def _durability(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Fi
     replicas = int(info["config"]["num_replicas"])
     kept = "one server" if replicas == 1 else f"{replicas} servers"
     if varz is None:
-        yield _unknown(
+        yield unknown(
             "durability", f"the log is kept by {kept}; name its monitoring (--monitor) to see sync_interval"
         )
         return
     config = (varz.get("jetstream") or {}).get("config") or {}
     if config.get("sync_always"):
-        yield _ok("durability", f"durable: sync_interval always, the log is kept by {kept}")
+        yield ok("durability", f"durable: sync_interval always, the log is kept by {kept}")
         return
     seconds = int(config.get("sync_interval", 0)) / 1e9
-    yield _found(
+    yield found(
         "durability",
         f"not fsynced before it is acknowledged (sync_interval {seconds:g} s), the log is kept by {kept}: "
         "what was acknowledged last can be lost when a machine stops",
@@ -192,9 +171,9 @@ async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Findin
     if most > 0 and used >= FULL * most:
         near.append(f"the server's store has {used} of {most} bytes ({used / most:.0%})")
     for line in near:
-        yield _found("limits", line)
+        yield found("limits", line)
     if not near:
-        yield _ok("limits", f"every stream is below {FULL:.0%} of its limits")
+        yield ok("limits", f"every stream is below {FULL:.0%} of its limits")
 
 
 async def _guards(bus: Bus) -> AsyncIterator[Finding]:
@@ -204,48 +183,18 @@ async def _guards(bus: Bus) -> AsyncIterator[Finding]:
     ]
     without = sum(not pulls for pulls in waiting)
     if without:
-        yield _found("guards", f"{without} of {PARTITIONS} partitions have no guard; run `mesh guard run`")
+        yield found("guards", f"{without} of {PARTITIONS} partitions have no guard; run `mesh guard run`")
     else:
-        yield _ok("guards", "every partition is served")
-
-
-async def _agents(bus: Bus) -> AsyncIterator[Finding]:
-    fleet = await fleet_of(bus)
-    alive = await instances(bus)
-    if alive is None:
-        yield _unknown("agents", f"{bus.name} may not ask who is there")
-        return
-    away = [name for name in fleet.agents if name not in alive]
-    for name in away:
-        yield await _away(bus, name)
-    if not away:
-        counts = ", ".join(f"{name} ({len(alive[name])})" for name in fleet.agents)
-        yield _ok("agents", f"all are served: {counts}")
-
-
-async def _away(bus: Bus, name: str) -> Finding:
-    waiting, from_seq = await inbox_state(bus, name)
-    if not waiting:
-        return _found("agents", f"nobody serves {name}; nothing waits for it")
-    oldest = await _oldest(bus, name, from_seq)
-    since = f", the oldest since {when(oldest.at)} ({oldest.request})" if oldest is not None else ""
-    handoffs = "1 handoff waits" if waiting == 1 else f"{waiting} handoffs wait"
-    return _found("agents", f"nobody serves {name}; {handoffs} for it{since}")
-
-
-async def _oldest(bus: Bus, name: str, from_seq: int) -> Glance | None:
-    """Return the oldest event in an inbox that is not acknowledged."""
-    found = await batch(bus, "LOG", inbox(name), from_seq, 1)
-    return glance(found[0].data) if found else None
+        yield ok("guards", "every partition is served")
 
 
 async def _dead(bus: Bus) -> AsyncIterator[Finding]:
     count = int((await bus.api("STREAM.INFO.DEAD"))["state"]["messages"])
     if count:
         letters = "is 1 dead letter" if count == 1 else f"are {count} dead letters"
-        yield _found("dead letters", f"there {letters}: mesh dead ls")
+        yield found("dead letters", f"there {letters}: mesh dead ls")
     else:
-        yield _ok("dead letters", "none")
+        yield ok("dead letters", "none")
 
 
 async def _clock(bus: Bus) -> AsyncIterator[Finding]:
@@ -253,17 +202,11 @@ async def _clock(bus: Bus) -> AsyncIterator[Finding]:
     said = (await bus.api("STREAM.INFO.LOG")).get("ts")
     after = time.time()
     if not said:
-        yield _unknown("clock", "the server does not say what time it has")
+        yield unknown("clock", "the server does not say what time it has")
         return
-    theirs = dt.datetime.fromisoformat(_microseconds(said)).timestamp()
+    theirs = microseconds(said) / 1e6
     skew = max(before - theirs, theirs - after, 0.0)
     if skew > SKEW_S:
-        yield _found("clock", f"the server's clock and this machine's are {skew:.1f} s apart")
+        yield found("clock", f"the server's clock and this machine's are {skew:.1f} s apart")
     else:
-        yield _ok("clock", f"the server's clock and this machine's agree within {SKEW_S:g} s")
-
-
-def _microseconds(stamp: str) -> str:
-    """Return a time stamp with at most the six decimals that Python reads."""
-    head, dot, tail = stamp.rstrip("Z").partition(".")
-    return f"{head}{dot}{tail[:6].ljust(6, '0') if dot else ''}+00:00"
+        yield ok("clock", f"the server's clock and this machine's agree within {SKEW_S:g} s")

@@ -5,10 +5,12 @@ guard says that it will not.
 """
 
 import asyncio
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
-from mesh.bus.connection import Bus
+from mesh.bus.connection import Bus, Subscription
 from mesh.bus.log import JetStreamLog
 from mesh.bus.wire import Incoming
 from mesh.cli.errors import ControlRefused
@@ -36,44 +38,69 @@ async def carry_out(
     Raises ControlRefused when the guard does not obey or there is nothing left to do, TimeoutError
     when no guard has said anything within `within_s`.
     """
-    said: asyncio.Queue[Notice] = asyncio.Queue()
+    cause = control_cause(request, name, control.id)
+    reader = Reader(bus, name, request)
+    async with await Ears.open(bus, name, request) as ears:
+        await Client(bus, name).control(request, control)
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    event = await reader.caused_by(cause)
+                    if event is not None:
+                        return event
+                    ears.raise_what_was_said()
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no guard has taken up what was asked of {request} within {within_s:g} s"
+            ) from None
 
-    def hear(message: Incoming) -> None:
+
+class Ears:
+    """Hears the notices that a sender gets about one request. Made by `open`; `async with` ends it."""
+
+    def __init__(self, request: str) -> None:
+        self._request = request
+        self._said: asyncio.Queue[Notice] = asyncio.Queue()
+        self._heard: Subscription | None = None
+
+    @classmethod
+    async def open(cls, bus: Bus, name: str, request: str) -> Self:
+        """Listen to what `name` is told about `request`. Raises BusError."""
+        ears = cls(request)
+        ears._heard = await bus.subscribe(subjects.note(name, request), ears._hear)
+        return ears
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._heard is not None:
+            await self._heard.close()
+
+    def _hear(self, message: Incoming) -> None:
         if message.data:
             try:
-                said.put_nowait(_NOTICES.decode(message.data))
+                self._said.put_nowait(_NOTICES.decode(message.data))
             except msgspec.MsgspecError:
                 return  # a note is only ever a hint
 
-    cause = control_cause(request, name, control.id)
-    heard = await bus.subscribe(subjects.note(name, request), hear)
-    reader = _Reader(bus, name, request)
-    try:
-        await Client(bus, name).control(request, control)
-        async with asyncio.timeout(within_s):
-            while True:
-                event = await reader.caused_by(cause)
-                if event is not None:
-                    return event
-                if not said.empty():
-                    _raise(request, said.get_nowait())
-                await asyncio.sleep(_LOOK_S)
-    except TimeoutError:
-        raise TimeoutError(
-            f"no guard has taken up what was asked of {request} within {within_s:g} s"
-        ) from None
-    finally:
-        await heard.close()
+    def next_notice(self) -> Notice | None:
+        """Return the next notice that came, None if none has."""
+        return None if self._said.empty() else self._said.get_nowait()
+
+    def raise_what_was_said(self) -> None:
+        """Raise ControlRefused if there is a notice."""
+        notice = self.next_notice()
+        if notice is not None and notice.error is not None:
+            raise ControlRefused(self._request, notice.error.code, notice.error.detail)
+        if notice is not None and notice.ended is not None:
+            raise ControlRefused(self._request, notice.ended.why, "it was over before this came")
 
 
-def _raise(request: str, notice: Notice) -> None:
-    if notice.error is not None:
-        raise ControlRefused(request, notice.error.code, notice.error.detail)
-    if notice.ended is not None:
-        raise ControlRefused(request, notice.ended.why, "it was over before this came")
-
-
-class _Reader:
+class Reader:
     """Reads a request as far as its credentials go: all of it, or what is addressed to a client."""
 
     def __init__(self, bus: Bus, name: str, request: str) -> None:

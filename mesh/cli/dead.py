@@ -11,7 +11,7 @@ from mesh.cli.output import Format, chosen, emit, say, table, when
 if TYPE_CHECKING:
     from mesh.notices import DeadLetter
 
-app = typer.Typer(help="Dead letters: list, show.", no_args_is_help=True)
+app = typer.Typer(help="Dead letters: list, show, resend.", no_args_is_help=True)
 
 _READERS = ("viewer", "operator", "admin")
 
@@ -66,6 +66,28 @@ async def show(
         say(f"{name}: {value}")
     say("")
     say(letter.original.decode(errors="replace") + (" …" if letter.truncated else ""))
+
+
+@app.command("resend")
+@on_the_bus
+async def resend(
+    where: Where,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", help="Its number in the list.", min=1)],
+) -> None:
+    """Put a message back into the queue that it came from, once what was in its way is mended.
+
+    Needs the admin's credentials, and prints what came of it. Only what a guard kept can be put back.
+    """
+    from mesh.cli.letters import letter_at
+    from mesh.cli.resending import parcel
+    from mesh.cli.resending import resend as put_back
+    from protocol.events import type_of
+
+    async with await where.connect("admin") as bus:
+        sent = parcel(seq, await letter_at(bus, seq))
+        # A control message for a request that is not there is kept trying for a while before it is given up.
+        event = await put_back(bus, sent, within_s=20.0 if sent.kind == "prop" else 45.0)
+    say(f"{sent.request}: decided: {type_of(event)} (event {event.n})")
 
 
 def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:

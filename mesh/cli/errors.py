@@ -3,6 +3,7 @@
 MeshError
 ├── UsageWrong        what was asked for makes no sense; exit status 2
 ├── NotFound          there is no such request, event, message …; exit status 1
+├── Impossible        it is there, and as things stand this cannot be done to it; exit status 1
 └── ControlRefused    the guard did not do what a person asked; exit status 3
 """
 
@@ -21,6 +22,12 @@ class NotFound(MeshError):
     """What was asked for by name or number is not in the mesh."""
 
     code: ClassVar[str] = "cli.not_found"
+
+
+class Impossible(MeshError):
+    """What was asked for cannot be done as things stand; the text says why, and what can be."""
+
+    code: ClassVar[str] = "cli.impossible"
 
 
 class ControlRefused(MeshError):

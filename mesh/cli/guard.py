@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.options import Where, with_where
+from mesh.cli.options import Health, Where, with_where
 
 app = typer.Typer(help="The guard, which decides.", no_args_is_help=True)
 
@@ -17,6 +17,7 @@ def run(
         str | None, typer.Option("--identity", help="What this guard is called; by default host and process.")
     ] = None,
     grace: Annotated[float, typer.Option("--grace", help="Seconds to finish what is in hand.", min=0)] = 5.0,
+    health: Health = None,
 ) -> None:
     """Decide proposals until told to end; SIGTERM finishes what is in hand."""
     import os
@@ -26,4 +27,4 @@ def run(
     from mesh.guard.service import Guard
 
     called = identity or f"{socket.gethostname()}-{os.getpid()}"
-    run_service(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace)
+    run_service(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)

@@ -1,15 +1,22 @@
 """`mesh human …`: what waits for people, and what they decide."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mesh.cli.facts import FactOption, parse_facts
+from mesh.cli.human_watch import watch
 from mesh.cli.options import AsJson, By, Output, RequestArgument, Where, on_the_bus, person
-from mesh.cli.output import Format, chosen, emit, say, short, table, when
+from mesh.cli.output import Format, chosen, emit, remark, say, short, table, when
 from mesh.cli.output import show as show_text
 
-app = typer.Typer(help="The human queue: list, show, resolve.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from mesh.cli.waiting import Waiting
+    from protocol.handoff import Handoff
+
+app = typer.Typer(
+    help="What waits for people: list, show, resolve, reply, assign, watch.", no_args_is_help=True
+)
 
 _READERS = ("operator", "viewer", "admin")
 
@@ -17,7 +24,7 @@ _READERS = ("operator", "viewer", "admin")
 @app.command("ls")
 @on_the_bus
 async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
-    """List what waits for people, the oldest first."""
+    """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
     from mesh.cli.waiting import queue
 
     async with await where.connect(*_READERS) as bus:
@@ -58,19 +65,46 @@ async def show(
         bodies = await request_bodies(bus, request)
     happened = decoded(bodies)
     ledger = fold(happened)
-    handoff = escalation_in(ledger).work.handoff
+    waits = waiting_in(happened)
+    if not waits:
+        escalation_in(ledger)  # says why there is nothing to show
+    waiting = waits[0]
+    handoff = ledger.turns[waiting.turn].work.handoff  # type: ignore[index]
     if chosen(output, as_json) is Format.JSON:
-        waiting = waiting_in(ledger)[0]
         emit({"waiting": waiting, "handoff": handoff, "timeline": timeline(happened)})
         return
     show_text(*story(timeline(happened)))
+    _say_what_is_known(handoff)
+    say("\ndecide with one of")
+    for line in _choices(waiting):
+        say(f"  {line}")
+
+
+def _say_what_is_known(handoff: "Handoff") -> None:
     say(f"\nwanted: {handoff.summary}")
     for fact in handoff.facts:
         say(f"  {fact.key}: {fact.value}" + (f"  [{', '.join(fact.labels)}]" if fact.labels else ""))
-    say("\ndecide with one of")
-    say(f"  mesh human resolve {request} --to AGENT --note '…'         give it to an agent")
-    say(f"  mesh human resolve {request} --again                       let the same agent go on")
-    say(f"  mesh human resolve {request} --complete --answer '…'       answer it yourself")
+
+
+def _choices(waiting: "Waiting") -> list[str]:
+    """Return the commands by which a person can decide this."""
+    import msgspec
+
+    request = waiting.request
+    if waiting.what == "ask":
+        schema = waiting.schema
+        wanted = "" if schema is None else f"a reply that follows {msgspec.json.encode(schema).decode()}: "
+        return [f"{wanted}mesh human reply {request} 'the reply'  (--json-value for what is not text)"]
+    if waiting.what == "doubt":
+        return [
+            f"mesh doubt settle {request} --done --result '…'        it happened: go on with its result",
+            f"mesh doubt settle {request} --not-done                 it did not: do it now",
+        ]
+    return [
+        f"mesh human resolve {request} --to AGENT --note '…'         give it to an agent",
+        f"mesh human resolve {request} --again                       let the same agent go on",
+        f"mesh human resolve {request} --complete --answer '…'       answer it yourself",
+    ]
 
 
 @app.command("resolve")
@@ -123,3 +157,100 @@ async def resolve(
         say(f"{request} is completed (event {event.n})")
     else:
         say(f"{request} went to {event.to} (event {event.n})")
+
+
+@app.command("reply")
+@on_the_bus
+async def reply(
+    where: Where,
+    request: RequestArgument,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The reply: text, unless --json-value.")],
+    json_value: Annotated[bool, typer.Option("--json-value", help="VALUE is JSON.")] = False,
+    by: By = "",
+) -> None:
+    """Reply to a question that an agent put to people; its turn goes on with the reply.
+
+    A question may have a JSON Schema. What does not follow it is not sent.
+    """
+    import secrets
+
+    from mesh.cli.controlling import carry_out
+    from mesh.cli.reading import decoded, request_bodies
+    from mesh.cli.waiting import ask_in
+    from protocol.events import TurnSuspended
+    from protocol.ledger import fold
+    from protocol.messages import Reply
+
+    said = _json(value) if json_value else value
+    async with await where.connect("operator") as bus:
+        happened = decoded(await request_bodies(bus, request))
+        turn = ask_in(fold(happened))
+        asked = happened[turn.since_n]
+        assert isinstance(asked, TurnSuspended)
+        _check(asked.ask.schema, said, value, json_value)
+        order = Reply(id=secrets.token_hex(8), by=person(by), turn=turn.id, round=turn.round, value=said)
+        event = await carry_out(bus, bus.name, request, order)
+    say(f"{request}: {event.to} goes on with the reply (event {event.n})")
+
+
+def _json(value: str) -> Any:
+    import msgspec
+
+    from mesh.cli.errors import UsageWrong
+
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as wrong:
+        raise UsageWrong(f"not JSON: {value!r}") from wrong
+
+
+def _check(schema: Any, said: Any, value: str, is_json: bool) -> None:
+    """Raise ReplyInvalid for a reply that the question does not allow."""
+    import contextlib
+
+    import msgspec
+
+    from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
+
+    try:
+        check_reply(schema, said)
+    except SchemaUnusable as unusable:
+        remark(f"mesh: the question's schema cannot be used, so the reply is sent unchecked: {unusable}")
+    except ReplyInvalid as wrong:
+        hint = ""
+        if not is_json:
+            with contextlib.suppress(msgspec.DecodeError, ReplyInvalid):
+                check_reply(schema, msgspec.json.decode(value))
+                hint = "; as JSON it would be allowed: add --json-value"
+        asked = msgspec.json.encode(schema).decode()
+        raise ReplyInvalid(f"not what {asked} asks for: {wrong}{hint}") from None
+
+
+@app.command("assign")
+@on_the_bus
+async def assign(
+    where: Where,
+    request: RequestArgument,
+    to: Annotated[str, typer.Argument(metavar="PERSON", help="Who looks at it.")],
+    by: By = "",
+) -> None:
+    """Say which person looks at an escalation. It is for people to see; anybody may still resolve it."""
+    import secrets
+
+    from mesh.cli.controlling import carry_out
+    from mesh.cli.errors import UsageWrong
+    from mesh.cli.reading import decoded, request_bodies
+    from mesh.cli.waiting import escalation_in
+    from protocol.ledger import fold
+    from protocol.messages import Assign
+
+    if not to.strip():
+        raise UsageWrong("PERSON is empty")
+    async with await where.connect("operator") as bus:
+        turn = escalation_in(fold(decoded(await request_bodies(bus, request))))
+        order = Assign(id=secrets.token_hex(8), by=person(by), turn=turn.id, to=to)
+        event = await carry_out(bus, bus.name, request, order)
+    say(f"{request} is {to}'s to look at (event {event.n})")
+
+
+app.command("watch")(watch)

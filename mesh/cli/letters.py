@@ -11,12 +11,13 @@ from mesh.cli.reading import Kept, every, get_seq
 from mesh.notices import DeadLetter
 
 STREAM = "DEAD"
+SUBJECTS = "mesh.dead.>"
 _LETTERS = msgspec.json.Decoder(DeadLetter)
 
 
-async def letters(bus: Bus) -> AsyncIterator[tuple[int, DeadLetter]]:
-    """Yield all of them with their sequence numbers, the oldest first."""
-    async for kept in every(bus, STREAM, "mesh.dead.>"):
+async def letters(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:
+    """Yield all of them from `from_seq` on with their sequence numbers, the oldest first."""
+    async for kept in every(bus, STREAM, SUBJECTS, from_seq):
         yield kept.seq, _letter(kept)
 
 

@@ -21,6 +21,10 @@ P = ParamSpec("P")
 
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to show it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+Health = Annotated[
+    str | None,
+    typer.Option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH.", show_default=False),
+]
 By = Annotated[str, typer.Option("--by", help="Your name, for the record; by default your login.")]
 RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
 SourceArgument = Annotated[

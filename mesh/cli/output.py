@@ -102,6 +102,6 @@ def when(at_us: int) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """Return one line of at most `most` characters."""
-    line = " ".join(text.split())
+    """Return one line of at most `most` characters, without what would steer a terminal."""
+    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -6,6 +6,7 @@ are a request's id or a file of exported events; either way the stored bytes are
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,20 @@ class Kept(NamedTuple):
     seq: int
     subject: str
     data: bytes
+    stamp: str = ""
+    """When it was stored, as the server writes it."""
+
+    @property
+    def at(self) -> int:
+        """When it was stored, UTC µs; 0 if the server did not say."""
+        return microseconds(self.stamp) if self.stamp else 0
+
+
+def microseconds(stamp: str) -> int:
+    """Return a server's time stamp (RFC 3339, up to nine decimals, UTC) as UTC µs. Raises ValueError."""
+    head, _, decimals = stamp.rstrip("Z").partition(".")
+    whole = datetime.fromisoformat(f"{head}+00:00")
+    return int(whole.timestamp()) * 1_000_000 + int(decimals[:6].ljust(6, "0") or 0)
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -141,7 +156,12 @@ async def get_seq(bus: Bus, stream: str, seq: int) -> Kept | None:
 
 def _kept(message: Incoming) -> Kept:
     headers = message.headers
-    return Kept(int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data)
+    return Kept(
+        int(headers["Nats-Sequence"]),
+        headers["Nats-Subject"],
+        message.data,
+        headers.get("Nats-Time-Stamp", ""),
+    )
 
 
 async def bounds(bus: Bus, stream: str) -> tuple[int, int]:

@@ -39,6 +39,8 @@ class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     """One verdict and its grounds."""
 
     request: str
+    rerun_of: str | None
+    """The request that this one does again."""
     n: int
     at: int
     """UTC µs."""
@@ -75,12 +77,14 @@ def reasons(happened: Sequence[AnyEvent], n: int | None = None) -> Reasons:
     """
     event = _chosen(happened, n)
     before = fold(happened[: event.n])
-    told = next((move for move in timeline(happened[: event.n + 1]).moves if move.seq == event.n), None)
+    story = timeline(happened[: event.n + 1])
+    told = next((move for move in story.moves if move.seq == event.n), None)
     refusal = getattr(event, "refusal", None)
     policy = _policy(before, event)
     segment = before.segment if before.turns else None
     return Reasons(
         request=event.request,
+        rerun_of=story.rerun_of,
         n=event.n,
         at=event.at,
         type=type_of(event),
@@ -167,6 +171,8 @@ def sentences(why: Reasons) -> Iterator[str]:
     """Yield the reasons, a plain sentence or two a line."""
     asked = f"{why.move} to {why.to}" if why.to else why.move
     yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
+    if why.rerun_of is not None:
+        yield f"It does {why.rerun_of} again."
     said = f"{asked} ({why.summary})" if why.summary else asked
     yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
     yield from _verdict(why)

@@ -1,20 +1,37 @@
 """The requests in which something happened last: found by reading the log backwards, a piece at a time.
 
-What it costs depends on how far back one has to look, not on how long the log is.
+What it costs depends on how far back one has to look, not on how long the log is. Of what is open, each
+request is read: the last event alone does not tell whether it is frozen.
 """
+
+import asyncio
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.cli.reading import ENDS, Kept, batch, bounds, glance
+from mesh.bus.log import JetStreamLog
+from mesh.cli.reading import ENDS, Kept, batch, bounds, decoded, glance
+from mesh.errors import LogError, ProtocolError
+from protocol import events
 from protocol.ids import HUMAN, NOBODY
+from protocol.ledger import fold
 
 _PIECE = 2000
 _MOST = 200_000
 """Events that are looked through at most."""
+_AT_ONCE = 16
 
-STATUSES = ("open", "human", "completed", "refused", "failed", "expired", "cancelled")
-"""`human` is an open one that people have to do something about."""
+STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled")
+"""`human` is an open one that people have to do something about; `frozen` an open one that is frozen."""
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """That a request is frozen."""
+
+    by: str
+    since: int
+    """UTC µs."""
+    reason: str
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +46,7 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """UTC µs of the last event."""
     events: int
+    frozen: Frozen | None = None
 
 
 async def recent(bus: Bus, *, limit: int, status: str | None = None) -> tuple[list[Recent], bool]:
@@ -39,16 +57,26 @@ async def recent(bus: Bus, *, limit: int, status: str | None = None) -> tuple[li
     end, oldest = last, max(first, last - _MOST)
     while end >= oldest and len(kept) < limit:
         start = max(oldest, end - _PIECE + 1)
+        piece: list[Recent] = []
         for each in reversed(await batch(bus, "LOG", "mesh.evt.>", start, end - start + 1)):
             if each.seq > end:
                 continue  # appended since we looked
             seen = _seen(each)
             if seen is not None and seen.request not in seen_before:
                 seen_before.add(seen.request)
-                if status in (None, seen.status) or (status == "open" and seen.status == "human"):
-                    kept.append(seen)
+                if _may_be(seen, status):
+                    piece.append(seen)
+        if status != "frozen":
+            piece = piece[: limit - len(kept)]
+        looked = await _looked_into(bus, piece)
+        kept += [each for each in looked if status != "frozen" or each.frozen is not None]
         end = start - 1
     return kept[:limit], len(kept) >= limit or oldest == first
+
+
+def _may_be(seen: Recent, status: str | None) -> bool:
+    is_open = seen.status in ("open", "human")
+    return status in (None, seen.status) or (is_open and status in ("open", "frozen"))
 
 
 def _seen(kept: Kept) -> Recent | None:
@@ -62,3 +90,26 @@ def _seen(kept: Kept) -> Recent | None:
     return Recent(
         request=event.request, status=status, holder=holder, type=event.type, at=event.at, events=event.n + 1
     )
+
+
+async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
+    """Return the same, and of each open one whether it is frozen."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(seen: Recent) -> Recent:
+        if seen.status not in ("open", "human"):
+            return seen
+        async with room:
+            try:
+                log = JetStreamLog(bus, leader=False)
+                happened = decoded(stored.body for stored in await log.read(seen.request))
+            except (LogError, ProtocolError):
+                return seen  # listed all the same: what is wrong with it shows when it is looked at
+        ledger = fold(happened)
+        if ledger.frozen_at is None:
+            return seen
+        began = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
+        frozen = Frozen(by=began.by, since=began.at, reason=began.reason)
+        return msgspec.structs.replace(seen, frozen=frozen)
+
+    return list(await asyncio.gather(*(look(seen) for seen in found)))

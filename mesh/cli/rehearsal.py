@@ -213,7 +213,7 @@ def _text(answer: Any) -> str:
 def as_program_reads(played: Played) -> dict[str, Any]:
     """Return one request of `mesh demo --json`: the documented form of a request, and the sample's."""
     happened = decoded(played.bodies)
-    told = as_json(happened, played.bodies) if happened else {}
+    told = as_json(timeline(happened), played.bodies) if happened else {}
     return told | {
         "id_hint": played.sample.id_hint,
         "kind": played.sample.kind,

@@ -1,4 +1,4 @@
-"""`mesh request …`: submit, list, show, watch, cancel."""
+"""`mesh request …`: submit, list, show, watch; cancel, freeze, thaw, rerun."""
 
 from typing import Annotated
 
@@ -9,9 +9,12 @@ from mesh.cli.options import AsJson, By, Output, RequestArgument, SourceArgument
 from mesh.cli.outcomes import leave
 from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, table, when
 from mesh.cli.output import show as show_text
+from mesh.cli.rerun import rerun
 from mesh.cli.send import Conversation, Intent, PolicyOption, To
 
-app = typer.Typer(help="Requests: submit, list, show, watch, cancel.", no_args_is_help=True)
+app = typer.Typer(
+    help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.", no_args_is_help=True
+)
 
 _READERS = ("viewer", "operator", "admin")
 
@@ -63,13 +66,17 @@ async def ls(
     where: Where,
     status: Annotated[
         str | None,
-        typer.Option("--status", help="Only open, human, completed, refused, failed …", show_default=False),
+        typer.Option(
+            "--status", help="Only open, human, frozen, completed, refused, failed …", show_default=False
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.", min=1)] = 20,
     output: Output = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
     """List requests, those in which something happened last first."""
+    from mesh.cli.freezing import mesh_freeze
+    from mesh.cli.live import remark_if_frozen
     from mesh.cli.recent import STATUSES, recent
 
     if status is not None and status not in STATUSES:
@@ -78,13 +85,22 @@ async def ls(
         raise UsageWrong(f"no such status: {status!r}; one of {', '.join(STATUSES)}")
     async with await where.connect(*_READERS) as bus:
         found, looked_at_all = await recent(bus, limit=limit, status=status)
+        remark_if_frozen(await mesh_freeze(bus))
     if chosen(output, as_json) is Format.JSON:
         emit(found)
     else:
         table(
-            ("request", "status", "with", "last", "at", "events"),
+            ("request", "status", "with", "last", "at", "events", "frozen"),
             [
-                (each.request, each.status, each.holder, each.type, when(each.at), each.events)
+                (
+                    each.request,
+                    each.status,
+                    each.holder,
+                    each.type,
+                    when(each.at),
+                    each.events,
+                    "" if each.frozen is None else f"by {each.frozen.by} since {when(each.frozen.since)}",
+                )
                 for each in found
             ],
             whole=("request", "at"),
@@ -106,7 +122,8 @@ async def show(
 ) -> None:
     """Show who held a request, what was handed over, and every verdict."""
     from mesh.cli.errors import NotFound
-    from mesh.cli.reading import decoded, one_of
+    from mesh.cli.live import looked_at
+    from mesh.cli.reading import decoded, is_file, one_of
     from mesh.cli.story import as_json as as_program_reads
     from mesh.cli.story import story
     from protocol.timeline import timeline
@@ -116,11 +133,13 @@ async def show(
         if at >= len(bodies):
             raise NotFound(f"there is no event {at}; the last one is {len(bodies) - 1}")
         bodies = bodies[: at + 1]
-    happened = decoded(bodies)
+    told = timeline(decoded(bodies))
+    if told.status == "open" and at is None and not is_file(source):
+        told = await looked_at(where, told)
     if chosen(output, as_json) is Format.JSON:
-        emit(as_program_reads(happened, bodies))
+        emit(as_program_reads(told, bodies))
     else:
-        show_text(*story(timeline(happened)))
+        show_text(*story(told))
 
 
 @app.command("watch")
@@ -170,3 +189,54 @@ async def cancel(
         order = Cancel(id=secrets.token_hex(8), by=person(by), reason=reason)
         event = await carry_out(bus, bus.name, request, order)
     say(f"{request} is cancelled (event {event.n})")
+
+
+@app.command("freeze")
+@on_the_bus
+async def freeze(
+    where: Where,
+    request: RequestArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
+    by: By = "",
+) -> None:
+    """Freeze a request: no agent has to agree, and nothing is lost.
+
+    What runs finishes, and what it asks for waits in the log. Control messages are obeyed meanwhile, and
+    only the request's deadline goes on.
+    """
+    import secrets
+
+    from mesh.cli.controlling import carry_out
+    from mesh.cli.reading import checked_id
+    from protocol.messages import Freeze
+
+    checked_id(request)
+    async with await where.connect("operator") as bus:
+        order = Freeze(id=secrets.token_hex(8), by=person(by), reason=reason)
+        event = await carry_out(bus, bus.name, request, order)
+    say(f"{request} is frozen (event {event.n})")
+
+
+@app.command("thaw")
+@on_the_bus
+async def thaw(
+    where: Where,
+    request: RequestArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
+    by: By = "",
+) -> None:
+    """Let a frozen request go on: what waited is judged by every rule, as if it came now."""
+    import secrets
+
+    from mesh.cli.controlling import carry_out
+    from mesh.cli.reading import checked_id
+    from protocol.messages import Thaw
+
+    checked_id(request)
+    async with await where.connect("operator") as bus:
+        order = Thaw(id=secrets.token_hex(8), by=person(by), reason=reason)
+        event = await carry_out(bus, bus.name, request, order)
+    say(f"{request} goes on (event {event.n})")
+
+
+app.command("rerun")(rerun)

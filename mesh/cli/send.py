@@ -91,21 +91,33 @@ def _as_program_reads(outcome: "Outcome") -> dict[str, Any]:
 
 
 async def _ask(question: "Question") -> Any:
-    """Put an agent's question to whoever sits at the terminal."""
+    """Put an agent's question to whoever sits at the terminal, until the reply is what it asks for."""
     import asyncio
+    import contextlib
     import sys
 
     import msgspec
 
+    from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
+
     sys.stderr.write(f"{question.question}\n> ")
-    sys.stderr.flush()
-    line = (await asyncio.to_thread(sys.stdin.readline)).rstrip("\n")
-    if question.schema is None:
-        return line
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return line
+    while True:
+        sys.stderr.flush()
+        said = await asyncio.to_thread(sys.stdin.readline)
+        value: Any = said.rstrip("\n")
+        if question.schema is not None:
+            with contextlib.suppress(msgspec.DecodeError):
+                value = msgspec.json.decode(value)
+        try:
+            check_reply(question.schema, value)
+        except ReplyInvalid as wrong:
+            if not said:
+                raise  # the terminal is gone; nobody will say anything else
+            sys.stderr.write(f"not what was asked for: {wrong}\n> ")
+        except SchemaUnusable:
+            return value
+        else:
+            return value
 
 
 async def _follow(where: Where, client: "Client", request: "RequestId") -> None:

@@ -1,20 +1,23 @@
 """A service's process: wait for the bus, work, and on SIGTERM or SIGINT finish what is in hand and go.
 
-The second signal does not make it faster; SIGKILL does, and costs nothing but a redelivery.
+Where it is asked to, it answers meanwhile whether it lives and whether it takes work (`mesh.health`). The second signal does not make it faster; SIGKILL does, and costs nothing but a redelivery.
 """
 
 import asyncio
 import contextlib
 import gc
 import signal
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from mesh.bus.connection import Bus, connect
 from mesh.errors import BusError
+from mesh.health import Health
 from mesh.leash import hold
 from mesh.logs import configure_logging
 from mesh.settings import Access, load_settings
+from mesh.trouble import Reason
 
 _LAST_WORDS_S = 2.0
 
@@ -22,18 +25,49 @@ _LAST_WORDS_S = 2.0
 class Worker(Protocol):
     """A guard or an agent's runtime."""
 
+    @property
+    def ready(self) -> bool: ...
+
     async def run(self) -> None: ...
 
     async def drain(self, grace_s: float) -> None: ...
 
 
-def run_service(access: Access, make: Callable[[Bus], Worker], *, grace_s: float) -> None:
+class Standing:
+    """Where a service stands, for whoever asks whether it takes work."""
+
+    def __init__(self) -> None:
+        self.bus: Bus | None = None
+        self.worker: Worker | None = None
+        self.leaving = False
+        self._began = time.monotonic()
+
+    def reasons(self) -> list[Reason]:
+        """Return why it takes no work; nothing when it does."""
+        found: list[Reason] = []
+        since_s = round(time.monotonic() - self._began, 3)
+        if self.leaving:
+            found.append(Reason("draining", "it ends, and takes no more work"))
+        if self.bus is None:
+            return [*found, Reason("bus_awaited", "the bus does not answer yet", since_s)]
+        found += self.bus.troubles.reasons()
+        if not found and not self.bus.connected:
+            found.append(Reason("bus_disconnected", "no connection to the bus"))
+        if not found and (self.worker is None or not self.worker.ready):
+            found.append(Reason("starting", "it does not take work yet", since_s))
+        return found
+
+
+def run_service(
+    access: Access, make: Callable[[Bus], Worker], *, grace_s: float, health: str | None = None
+) -> None:
     """Run a service until it is told to end, then return.
 
     Args:
         grace_s: how long it may finish what it holds; the rest is given back to the bus.
+        health: HOST:PORT to answer probes on; else what MESH_HEALTH says, else nowhere.
 
-    Raises AuthenticationFailed, and what `run` raises.
+    Raises AuthenticationFailed, HealthUnusable, and what `run` raises.
     """
     settings = load_settings()
     configure_logging(settings.log_format, settings.log_level or "info")
@@ -42,10 +76,20 @@ def run_service(access: Access, make: Callable[[Bus], Worker], *, grace_s: float
     # for them as often as Python does by default cost a guard a fifth of its time (docs/benchmarks.md).
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    asyncio.run(_serve(access, make, grace_s))
+    asyncio.run(_answering(access, make, grace_s, health or settings.health or None))
 
 
-async def _serve(access: Access, make: Callable[[Bus], Worker], grace_s: float) -> None:
+async def _answering(
+    access: Access, make: Callable[[Bus], Worker], grace_s: float, health: str | None
+) -> None:
+    standing = Standing()
+    async with contextlib.AsyncExitStack() as stack:
+        if health is not None:
+            await stack.enter_async_context(Health(health, standing.reasons))
+        await _serve(access, make, grace_s, standing)
+
+
+async def _serve(access: Access, make: Callable[[Bus], Worker], grace_s: float, standing: Standing) -> None:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,10 +101,12 @@ async def _serve(access: Access, make: Callable[[Bus], Worker], grace_s: float) 
         await asyncio.gather(connecting, return_exceptions=True)
         return
     async with connecting.result() as bus:
-        worker = make(bus)
+        standing.bus = bus
+        worker = standing.worker = make(bus)
         working = asyncio.create_task(worker.run())
         if await _first(ending, working):
             return
+        standing.leaving = True
         await worker.drain(grace_s)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)

@@ -27,10 +27,10 @@ _STATUS_STYLE = {
 _VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
 
 
-def as_json(happened: Sequence[AnyEvent], bodies: Sequence[bytes]) -> dict[str, Any]:
+def as_json(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
     """Return the documented form of a request: its timeline, and the stored events as they are."""
-    told: dict[str, Any] = msgspec.to_builtins(timeline(happened))
-    return told | {"events": [msgspec.Raw(body) for body in bodies]}
+    fields: dict[str, Any] = msgspec.to_builtins(told)
+    return fields | {"events": [msgspec.Raw(body) for body in bodies]}
 
 
 def story(told: Timeline) -> Iterator[Text]:
@@ -46,6 +46,8 @@ def heading(told: Timeline) -> Text:
     line.append("  ")
     line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
     line.append(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
+    if told.rerun_of is not None:
+        line.append(f", a rerun of {told.rerun_of}")
     return line
 
 
@@ -56,9 +58,12 @@ def ending(told: Timeline) -> Iterator[Text]:
     if told.error is not None:
         yield Text.assemble((f"{told.status}: ", "red"), f"{told.error['code']}: {told.error['detail']}")
     for waiting in told.waiting:
-        yield Text.assemble(
+        line = Text.assemble(
             ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {waiting.why}"
         )
+        if waiting.served is False:
+            line.append(f"; nobody serves {waiting.for_}", style="bold red")
+        yield line
     cost = told.cost
     if cost.model_calls or cost.tokens or cost.nano_dollars:
         calls = f"{cost.model_calls} model calls, {cost.tokens} tokens, {cost.nano_dollars / 1e9:.6f} dollars"

@@ -1,6 +1,8 @@
-"""The human queue: what was put to people and is still open. It is read from the log, the only list."""
+"""What waits for people: escalations, questions to them, effects in doubt. The log is the only list."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -8,11 +10,14 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.cli.errors import NotFound
 from mesh.cli.reading import ENDS, Kept, decoded, every, glance
-from protocol.ids import HUMAN
+from protocol import events
+from protocol.events import AnyEvent
+from protocol.ids import HUMAN, NOBODY
 from protocol.ledger import Ledger, Turn, fold
 from protocol.subjects import inbox
 
 _AT_ONCE = 16
+What = Literal["escalation", "ask", "doubt"]
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,26 +25,66 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     request: str
     turn: str
-    what: str
-    """`escalation`, or `question` of an agent's."""
+    round: int
+    n: int
+    """Number of the event that it waits since."""
+    what: What
+    """`ask`: a question to people; `doubt`: an effect that may or may not have happened."""
     since: int
     """UTC µs."""
     reason: str
     summary: str
+    """What is wanted; of an ask the question, of a doubt the action."""
     from_agent: str
-    person: str
+    """Whose turn it was, or is."""
+    person: str = ""
     """Who looks at it, if it was assigned."""
-    tier: int
-    client: str
-    text: str
+    tier: int = 0
+    """Of an escalation: how often it was raised."""
+    client: str = ""
+    text: str = ""
     """What the client wrote."""
+    action: str = ""
+    """Of a doubt: the tool's name, and below the step in the journal and the effect's own key."""
+    step: str = ""
+    key: str = ""
+    schema: Any = None
+    """Of an ask: the JSON Schema that the reply has to follow."""
+    expires_at: int | None = None
+    """Of an ask: when it ends without a reply, UTC µs."""
 
 
 async def queue(bus: Bus) -> list[Waiting]:
     """Return everything that waits for people, the oldest first."""
-    latest: dict[str, Kept] = {}
-    async for kept in every(bus, "LOG", inbox(HUMAN)):
-        latest[kept.subject.rpartition(".")[2]] = kept
+    requests = {kept.subject.rpartition(".")[2] async for kept in every(bus, "LOG", inbox(HUMAN))}
+    requests |= {kept.subject.rpartition(".")[2] async for kept in _doubted(bus)}
+    return await _look(bus, requests)
+
+
+async def doubts(bus: Bus) -> list[Waiting]:
+    """Return every effect that is in doubt, the oldest first."""
+    requests = {kept.subject.rpartition(".")[2] async for kept in _doubted(bus)}
+    return [each for each in await _look(bus, requests) if each.what == "doubt"]
+
+
+_DOUBTED = events.type_of(events.EffectDoubted)
+
+
+async def _doubted(bus: Bus) -> Any:
+    """Yield the events by which effects came in doubt, settled since or not."""
+    async for kept in every(bus, "LOG", f"mesh.evt.{NOBODY}.*"):
+        if _type_of(kept) == _DOUBTED:
+            yield kept
+
+
+def _type_of(kept: Kept) -> str:
+    try:
+        return glance(kept.data).type
+    except msgspec.MsgspecError:
+        return ""
+
+
+async def _look(bus: Bus, requests: set[str]) -> list[Waiting]:
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def look(request: str) -> list[Waiting]:
@@ -48,37 +93,58 @@ async def queue(bus: Bus) -> list[Waiting]:
             head = await log.head(request)
             if head is None or glance(head.body).type in ENDS:
                 return []
-            return waiting_in(fold(decoded(stored.body for stored in await log.read(request))))
+            return waiting_in(decoded(stored.body for stored in await log.read(request)))
 
-    found = await asyncio.gather(*(look(request) for request in latest))
+    found = await asyncio.gather(*(look(request) for request in requests))
     return sorted((each for part in found for each in part), key=lambda each: each.since)
 
 
-def waiting_in(ledger: Ledger) -> list[Waiting]:
-    """Return what waits for people in one request."""
-    return [_waiting(ledger, turn) for turn in ledger.open.values() if _is_for_people(turn)]
+def waiting_in(happened: Sequence[AnyEvent]) -> list[Waiting]:
+    """Return what waits for people in one request, given its events from the first on."""
+    ledger = fold(happened)
+    return [_waiting(ledger, turn, what, happened) for turn in ledger.open.values() if (what := _what(turn))]
 
 
-def _is_for_people(turn: Turn) -> bool:
-    return turn.agent == HUMAN or (turn.state == "suspended" and turn.asked == HUMAN)
+def _what(turn: Turn) -> What | None:
+    """Return what people have to do about a turn; None if it is not theirs."""
+    if turn.agent == HUMAN:
+        return "escalation"
+    if turn.state == "suspended" and turn.asked == HUMAN:
+        return "ask"
+    return "doubt" if turn.state == "doubted" else None
 
 
-def _waiting(ledger: Ledger, turn: Turn) -> Waiting:
+def _waiting(ledger: Ledger, turn: Turn, what: What, happened: Sequence[AnyEvent]) -> Waiting:
     handoff = turn.work.handoff
+    began = happened[turn.since_n]
     texts = (fact.value for fact in handoff.facts if fact.key == "text")
-    return Waiting(
-        request=str(ledger.request),
-        turn=turn.id,
-        what="escalation" if turn.agent == HUMAN else "question",
-        since=turn.opened_at,
-        reason=_reason(ledger, turn),
-        summary=handoff.summary,
-        from_agent=handoff.from_agent if turn.agent == HUMAN else turn.agent,
-        person=turn.person or "",
-        tier=turn.tier,
-        client=str(ledger.client or ""),
-        text=str(next(texts, "")),
-    )
+    common: dict[str, Any] = {
+        "request": str(ledger.request),
+        "turn": turn.id,
+        "round": turn.round,
+        "n": began.n,
+        "what": what,
+        "since": began.at,
+        "from_agent": turn.agent,
+        "client": str(ledger.client or ""),
+        "text": str(next(texts, "")),
+    }
+    match began:
+        case events.TurnSuspended(ask=ask, expires_at=expires_at):
+            own = {"reason": "asked", "summary": ask.question, "schema": ask.schema, "expires_at": expires_at}
+        case events.EffectDoubted(effect=effect):
+            own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
+            own |= {"action": effect.action, "step": effect.step, "key": effect.key}
+        case _:
+            own = {"reason": _reason(ledger, turn), "summary": handoff.summary, "tier": turn.tier}
+            own |= {"from_agent": _giver(ledger, turn), "person": turn.person}
+    return Waiting(**(common | own))
+
+
+def _giver(ledger: Ledger, turn: Turn) -> str:
+    """Return whose turn an escalation ended, also where it was raised again since."""
+    ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
+    return turn.work.handoff.from_agent if ended is None else ended.agent
 
 
 def _reason(ledger: Ledger, turn: Turn) -> str:
@@ -89,9 +155,23 @@ def _reason(ledger: Ledger, turn: Turn) -> str:
 
 def escalation_in(ledger: Ledger) -> Turn:
     """Return the open turn of the human in a request. Raises NotFound."""
+    return _open(ledger, "escalation", "nothing in it waits for people")
+
+
+def ask_in(ledger: Ledger) -> Turn:
+    """Return the turn that waits for a person's reply. Raises NotFound."""
+    return _open(ledger, "ask", "nothing in it waits for a person's reply")
+
+
+def doubt_in(ledger: Ledger) -> Turn:
+    """Return the turn whose effect is in doubt. Raises NotFound."""
+    return _open(ledger, "doubt", "no effect in it is in doubt")
+
+
+def _open(ledger: Ledger, what: What, otherwise: str) -> Turn:
     for turn in ledger.open.values():
-        if turn.agent == HUMAN:
+        if _what(turn) == what:
             return turn
     if ledger.is_open:
-        raise NotFound(f"{ledger.request} is open, but nothing in it waits for people")
+        raise NotFound(f"{ledger.request} is open, but {otherwise}")
     raise NotFound(f"{ledger.request} has ended: {ledger.status}")

@@ -6,14 +6,12 @@ than its next due time. A guard that dies anywhere in between is finished by who
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from mesh.bus import timer
 from mesh.bus.connection import Bus
 from mesh.bus.log import EventLog
 from mesh.errors import (
@@ -22,17 +20,20 @@ from mesh.errors import (
     OutcomeUnknown,
     PublishRefused,
     SequenceConflict,
+    StreamFull,
     TooLarge,
     UnknownEvent,
     Unreachable,
 )
+from mesh.guard import alarm
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.notices import Ended, Notice, note_subject
+from mesh.windows import reached
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
-from protocol.due import asks_who_serves, due, next_due
+from protocol.due import EVENT_TOO_LARGE, asks_who_serves, due, too_large
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import HUMAN, proposal_id
 from protocol.ledger import Ledger, Turn
@@ -88,26 +89,31 @@ class Courtroom:
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
         async with self._cache.lock(hearing.request):
+            reached("guard.heard")
             return await self._until_settled(hearing.request, hearing, headers)
 
     async def look(self, request: str) -> None:
         """Append what is due on a request whose timer fired. Raises as `hear`."""
         async with self._cache.lock(request):
+            reached("guard.fired")
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
             await self._until_settled(request, None, None)
 
     async def _until_settled(
         self, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
     ) -> Ruling:
-        certain, is_submit = False, isinstance(_what(hearing), Submit)
+        certain = False
+        is_submit, is_control = isinstance(_what(hearing), Submit), isinstance(_what(hearing), Control)
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
                 docket = known or await self._docket(request, fresh=is_submit and not certain)
                 ruling = await self._session(docket, request, hearing, headers)
-                if not isinstance(ruling, Objection) or certain or not (known or is_submit):
+                # What a copy does not know, another guard may have written: the ask that is replied to, say.
+                unsure = isinstance(ruling, Objection) or (is_control and isinstance(ruling, Late))
+                if not unsure or certain or not (known or is_submit):
                     return ruling
-                self._cache.drop(request)  # what a copy does not know, another guard may have written
+                self._cache.drop(request)
             except SequenceConflict:
                 self.conflicts += 1
                 self._cache.drop(request)
@@ -156,7 +162,7 @@ class Courtroom:
             if hearing is None or not isinstance(what, Control):
                 raise Frozen("the mesh is frozen")
             ruling = await self._rule(docket, hearing, headers)
-            await self._arm(docket, request)
+            await alarm.see_to(self._bus, docket, request, self._around.now())
             return ruling
         deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
         await self._finish(docket, deciding)
@@ -166,7 +172,8 @@ class Courtroom:
                 await self._finish(docket, None)
         if isinstance(ruling, Late) and not isinstance(what, MoveProposed):
             await self._end_again(docket)
-        await self._arm(docket, request)
+        await alarm.see_to(self._bus, docket, request, self._around.now())
+        reached("guard.armed")
         return ruling
 
     async def _rule(self, docket: Docket, hearing: Hearing, headers: Mapping[str, str] | None) -> Ruling:
@@ -184,7 +191,9 @@ class Courtroom:
             except TooLarge:
                 return Objection("event_too_large", "what would be recorded of it is more than the bus takes")
             if not isinstance(event, FactsWithheld):
+                reached("guard.decided")
                 return Decided(event)
+            reached("guard.withheld")
 
     async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> None:
         """Append every consequence that is due, one at a time."""
@@ -195,12 +204,30 @@ class Courtroom:
             follows = due(ledger, None, self._around.world_for_due(ledger, served), deciding)
             if follows is None:
                 return
-            if isinstance(follows, Hearing):
-                ruling = await self._rule(docket, follows, None)
-                if not isinstance(ruling, Decided):
-                    raise LogUnreadable(str(ledger.request), "a deferred proposal cannot be decided")
-            else:
-                await self._append(docket, follows, None)
+            reached("guard.due")
+            if not await self._follow(docket, follows):
+                world = self._around.world_for_due(ledger, served)
+                await self._append(docket, too_large(ledger, world, follows), None)
+            reached("guard.followed")
+
+    async def _follow(self, docket: Docket, follows: AnyEvent | Hearing) -> bool:
+        """Append one consequence; False if it is more than the bus takes."""
+        if isinstance(follows, Hearing):
+            ruling = await self._rule(docket, follows, None)
+            if isinstance(ruling, Objection) and ruling.code == EVENT_TOO_LARGE:
+                return False
+            if not isinstance(ruling, Decided):
+                raise LogUnreadable(str(docket.ledger.request), "a deferred proposal cannot be decided")
+            return True
+        try:
+            await self._append(docket, follows, None)
+        except TooLarge as refused:
+            size, limit = refused.size, refused.limit
+            _log.error(
+                "event_too_large", request=follows.request, type=type_of(follows), size=size, limit=limit
+            )
+            return False
+        return True
 
     async def _append(self, docket: Docket, event: AnyEvent, headers: Mapping[str, str] | None) -> None:
         body = codec.encode(event)
@@ -213,9 +240,11 @@ class Courtroom:
         docket.ledger.apply(event, body)
         docket.seq = seq
         _say(event, seq)
-        for turn in open_before:
-            if turn.state == "ended" and turn.agent != HUMAN:
+        ended = [turn for turn in open_before if turn.state == "ended"]
+        for turn in ended:
+            if turn.agent != HUMAN:
                 await self._end(event, turn)
+        await self._around.breakers.note(docket.ledger, event, ended)
 
     async def _end(self, event: AnyEvent, turn: Turn) -> None:
         """Tell an agent that its turn is over, unless its own proposal ended it.
@@ -224,10 +253,15 @@ class Courtroom:
         """
         if str(event.cause) == proposal_id(event.request, turn.id, turn.round):
             return
+        reached("guard.ended")
         ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
-        with contextlib.suppress(PublishRefused):  # 10077: the step is there already
-            step = subjects.step(turn.agent, event.request, turn.id, "end")
+        step = subjects.step(turn.agent, event.request, turn.id, "end")
+        try:
             await self._bus.publish_durable(step, msgspec.json.encode(ended))
+        except StreamFull:
+            raise  # whoever is heard next tries again
+        except PublishRefused:
+            pass  # 10077: the step is there already
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
 
@@ -238,32 +272,6 @@ class Courtroom:
             last = next(reversed(turns.values()))
             if last.agent != HUMAN:
                 await self._end(ended, last)
-
-    async def _arm(self, docket: Docket, request: str) -> None:
-        """See to it that the request's timer stands no later than its next due time."""
-        now = self._around.now()
-        at = docket.quiet_until()
-        if at is not None and at <= now:  # it was looked at in vain: look again later
-            at = next_due(docket.ledger, None, now)
-        if at is None:
-            return
-        standing_ = docket.timer
-        if standing_ is None or (standing_.at is not None and standing_.at <= now):
-            standing_ = await self._standing(request)
-        while standing_.at is None or standing_.at > at:
-            try:
-                seq = await timer.arm(self._bus, request, at, after=standing_.seq)
-                standing_ = Timer(seq, at)
-            except SequenceConflict:
-                standing_ = await self._standing(request)
-        docket.timer = standing_
-
-    async def _standing(self, request: str) -> Timer:
-        try:
-            found = await timer.standing(self._bus, request)
-        except (msgspec.MsgspecError, ValueError):
-            return Timer(None, None)  # it says no time: whatever it is, it is replaced
-        return Timer(0, None) if found is None else Timer(found[0], found[1])
 
 
 def _what(hearing: Hearing | None) -> object:

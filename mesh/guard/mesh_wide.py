@@ -1,11 +1,38 @@
-"""Control messages to the whole mesh: freeze and thaw, which guards write to CONF for each other."""
+"""Control messages to the whole mesh: freeze and thaw, which guards write to CONF for each other.
+
+A control message may come again long after it was obeyed, when the guard that obeyed it died before it
+acknowledged. So the entry says which message it is from, and only a newer one replaces it: an old
+freeze must not undo the thaw that came after it.
+"""
 
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.guard import conf
+from mesh.guard.conf import ConfChanged
 from protocol.messages import Control, Freeze, Thaw
 from protocol.standing import Objection
 from protocol.subjects import FREEZE
+
+_ATTEMPTS = 8
+SKEW_US = 60_000_000
+"""How far apart the clocks of two servers may be that stored messages one after the other."""
+
+
+class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `mesh.conf.freeze` holds; no entry is a mesh that goes on."""
+
+    frozen: bool = False
+    by: str = ""
+    """The person's name."""
+    sender: str = ""
+    reason: str = ""
+    since: int = 0
+    """UTC µs since when it is as it is."""
+    at: int = 0
+    """UTC µs at which the message was stored that it is from."""
+    seq: int = 0
+    """That message's place in CTL."""
 
 
 class MeshWide:
@@ -14,17 +41,48 @@ class MeshWide:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def obey(self, control: Control, sender: str, role: str) -> Objection | None:
-        """Do what `control` says, or say why not. Idempotent. Raises BusError."""
+    async def obey(
+        self, control: Control, sender: str, role: str, *, seq: int, stored_us: int
+    ) -> Objection | None:
+        """Do what `control` says unless a newer one was obeyed, or say why not. Idempotent.
+
+        Args:
+            seq: the message's place in CTL.
+            stored_us: when it was stored, UTC µs.
+
+        Raises BusError, and ConfChanged if other guards were faster every time: then it is to come again.
+        """
         if role != "operator":
             return Objection("not_allowed", "only operators speak to the whole mesh")
         if not isinstance(control, Freeze | Thaw):
             return Objection("not_allowed", "the whole mesh can only be frozen and thawed")
-        entry = {
-            "frozen": isinstance(control, Freeze),
-            "by": control.by or sender,
-            "sender": sender,
-            "reason": control.reason,
-        }
-        await self._bus.publish_durable(FREEZE, msgspec.json.encode(entry))
-        return None
+        for _ in range(_ATTEMPTS):
+            found = await conf.read(self._bus, FREEZE)
+            stands = None if found is None else conf.decoded(FREEZE, found, FreezeEntry)
+            stands = stands or FreezeEntry()
+            if not _is_newer(seq, stored_us, stands):
+                return None
+            frozen = isinstance(control, Freeze)
+            entry = FreezeEntry(
+                frozen=frozen,
+                by=control.by or sender,
+                sender=sender,
+                reason=control.reason,
+                since=stands.since if stands.since and stands.frozen == frozen else stored_us,
+                at=stored_us,
+                seq=seq,
+            )
+            try:
+                await conf.write(self._bus, FREEZE, entry, after=conf.sequence(found))
+            except ConfChanged:
+                continue
+            return None
+        raise ConfChanged(f"{FREEZE} was changed {_ATTEMPTS} times meanwhile")
+
+
+def _is_newer(seq: int, stored_us: int, stands: FreezeEntry) -> bool:
+    """Say whether a message came after the one that is obeyed.
+
+    Its place says so; a queue that was made anew begins with 1 again, and then the time does.
+    """
+    return seq > stands.seq or stored_us > stands.at + SKEW_US

@@ -9,34 +9,24 @@ come again. Fail closed: nothing is decided on a log that cannot be read.
 import asyncio
 import contextlib
 import hashlib
-import re
 from collections.abc import Awaitable, Callable
-from typing import Any
 
-import msgspec
 import structlog
 
-from mesh import notices
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
-from mesh.bus.roles import GUARD
-from mesh.bus.streams import GUARD_GROUP, QUEUE_PULL_S, queue_consumer
-from mesh.errors import BusError, LogUnreadable, Malformed, MeshError, UnknownEvent
+from mesh.bus.streams import GUARD_GROUP, queue_consumer
+from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, UnknownEvent
+from mesh.guard import intake
+from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.guard.courtroom import Contended, Courtroom, Frozen, Ruling
 from mesh.guard.mesh_wide import MeshWide
-from mesh.guard.surroundings import ConfUnreadable, Surroundings
+from mesh.guard.post import Post
+from mesh.guard.surroundings import Surroundings
+from mesh.trouble import Kind
 from protocol import codec, subjects
-from protocol.ids import (
-    MAX_ID_CHARS,
-    AgentName,
-    Cause,
-    control_cause,
-    is_request_id,
-    submitted_ms,
-    submitter_of,
-)
-from protocol.messages import Hearing, Submit, id_of, submit_id
+from protocol.messages import Hearing, Submit
 from protocol.standing import UNKNOWN_REQUEST, Late, Objection
 
 _log = structlog.get_logger(__name__)
@@ -45,13 +35,12 @@ SLOTS = 64
 """Messages of one partition that a guard has in hand at most."""
 OVERTAKEN_S = 30.0
 """How long a control message for an unknown request is kept trying: it may have overtaken its submit."""
-AHEAD_MS = 5 * 60_000
-"""How far in the future a submitter's clock may be."""
+LEAVE_S = 2.0
+"""How long a server that does not answer may keep a guard from leaving."""
 GIVE_UP_AFTER = 20
 """Deliveries after which a message that makes the guard itself fail becomes a dead letter."""
+NOT_NOW = Kind("not_now", "now_again", "messages wait: {}", settle_s=5.0, blocks=False)
 _AGAIN_S = 1.0
-_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-"""W3C `traceparent`; whatever else a sender calls so does not go on into the log."""
 
 
 class Guard:
@@ -67,11 +56,24 @@ class Guard:
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
+        self._post = Post(bus, self._around.now)
         self.decided = 0
-        self.dead = 0
+
+    @property
+    def dead(self) -> int:
+        """How many dead letters it stored."""
+        return self._post.dead
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes work from every queue."""
+        return self._starting is not None and self._starting.is_set() and not self._leaving
 
     async def run(self) -> None:
-        """Read the fleet, then take work until cancelled (or until drained while it was still starting)."""
+        """Read the fleet, then take work until cancelled (or until drained while it was still starting).
+
+        A bus that goes away meanwhile is waited for.
+        """
         await self._around.start()
         self._starting = asyncio.Event()
         try:
@@ -99,7 +101,7 @@ class Guard:
                     queue_consumer(partition),
                     self._guarded(handler),
                     slots=SLOTS,
-                    expires_s=QUEUE_PULL_S,
+                    expires_s=self._around.fleet.guard_pull_s,
                     group=GUARD_GROUP,
                     priority=self._priority(partition),
                 )
@@ -108,7 +110,7 @@ class Guard:
             for puller in self._pullers[stream]:
                 if self._leaving:
                     return
-                await puller.start()
+                await self._bus.patiently(puller.start)
 
     def _priority(self, partition: int) -> int:
         """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""
@@ -129,17 +131,15 @@ class Guard:
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
-        self._leaving = True
-        if self._starting is not None:
-            await self._starting.wait()
+        self._leaving = True  # what is only starting ends by itself
         pullers = [puller for listed in self._pullers.values() for puller in listed]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await asyncio.gather(*(puller.drain() for puller in pullers))
         await asyncio.gather(*(puller.close() for puller in pullers))
         with contextlib.suppress(BusError):
-            await self._bus.settle()  # what was given back has left before the connection does
-        _log.info("guard_drained", decided=self.decided, dead=self.dead)
+            await self._bus.settle(LEAVE_S)  # what was given back has left before the connection does
+        _log.info("guard_drained", decided=self.decided, dead=self._post.dead)
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -159,8 +159,11 @@ class Guard:
                 await self._bury(message, Objection(error.code, str(error)))
             except Frozen:
                 message.nak(_AGAIN_S)
-            except (BusError, Contended, ConfUnreadable) as error:
-                _log.warning("not_now", code=error.code, subject=message.subject)
+            except PASSING as error:
+                _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
+                message.nak(_AGAIN_S)
+            except (BusError, Contended, ConfChanged, ConfUnreadable) as error:
+                self._bus.troubles.hit(NOT_NOW, error.code, held=message.subject, detail=str(error))
                 message.nak(_AGAIN_S)
             except Exception:
                 _log.exception("guard_failed", subject=message.subject, delivered=message.delivered)
@@ -174,48 +177,36 @@ class Guard:
         return handle
 
     async def _on_proposal(self, message: Message) -> None:
-        sender, request = subjects.parse_queued(message.subject)
-        objection = self._unusable(request)
+        _, request = subjects.parse_queued(message.subject)
+        objection = intake.unusable(request)
         if objection is None:
-            hearing = self._proposal_hearing(message, sender, request)
-            objection = self._stale(hearing)
+            hearing = intake.proposal_of(message, self._around.role_of)
+            objection = intake.stale(hearing, self._around.now(), self._around.fleet.log_max_age_s)
             if objection is None:
                 await self._hear(message, hearing)
                 return
         await self._bury(message, objection)
 
-    def _proposal_hearing(self, message: Message, sender: str, request: str) -> Hearing:
-        """Return what a message in PROP says: a submit if it has no `kind`. Raises Malformed."""
-        role = self._around.role_of(sender)
-        if is_submit(message.data):
-            submit = codec.parse_submit(message.data)
-            digest = codec.body_digest(message.data)
-            return Hearing(request, AgentName(sender), submit, Cause(submit_id(request)), role, digest)
-        proposal = codec.parse_proposal(message.data)
-        return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), role)
-
     async def _on_control(self, message: Message) -> None:
         sender, request = subjects.parse_queued(message.subject)
-        control = codec.parse_control(message.data)
+        control, role = codec.parse_control(message.data), self._around.role_of(sender)
         if request == subjects.MESH_WIDE:
-            objection = await self._mesh_wide.obey(control, sender, self._around.role_of(sender))
-            if objection is not None:
-                await self._bury(message, objection)
-            else:
+            objection = await self._mesh_wide.obey(
+                control, sender, role, seq=message.stream_seq, stored_us=message.stored_us
+            )
+            if objection is None:
                 message.ack()
-            return
-        objection = self._unusable(request)
-        if objection is not None:
-            await self._bury(message, objection)
-            return
-        cause = control_cause(request, sender, control.id)
-        await self._hear(
-            message, Hearing(request, AgentName(sender), control, cause, self._around.role_of(sender))
-        )
+                return
+        else:
+            objection = intake.unusable(request)
+            if objection is None:
+                await self._hear(message, intake.control_of(request, sender, control, role))
+                return
+        await self._bury(message, objection)
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
-        objection = self._unusable(request)
+        objection = intake.unusable(request)
         if objection is not None:
             await self._bury(message, objection)
             return
@@ -223,9 +214,7 @@ class Guard:
         message.ack()
 
     async def _hear(self, message: Message, hearing: Hearing) -> None:
-        trace = message.headers.get("traceparent", "")
-        headers = {"traceparent": trace} if _TRACE.fullmatch(trace) else None
-        ruling: Ruling = await self._courtroom.hear(hearing, headers)
+        ruling: Ruling = await self._courtroom.hear(hearing, intake.trace_of(message.headers))
         if isinstance(ruling, Objection):
             if self._may_have_overtaken(message, hearing, ruling):
                 message.nak(_AGAIN_S)
@@ -233,7 +222,7 @@ class Guard:
                 await self._bury(message, ruling)
             return
         if isinstance(ruling, Late):
-            await self._tell_late(hearing, ruling)
+            await self._post.tell_late(hearing, ruling)
         self.decided += 1
         message.ack()
 
@@ -242,83 +231,9 @@ class Guard:
         waited_s = (self._around.now() - message.stored_us) / 1e6
         return ruling.code == UNKNOWN_REQUEST and is_control and waited_s < OVERTAKEN_S
 
-    # --- checks before anything is read -----------------------------------------------------------
-
-    @staticmethod
-    def _unusable(request: str) -> Objection | None:
-        if len(request) > MAX_ID_CHARS or not is_request_id(request):
-            return Objection("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
-        return None
-
-    def _stale(self, hearing: Hearing) -> Objection | None:
-        """Refuse a submit whose id is not the sender's, too old to be sure about, or from the future."""
-        if not isinstance(hearing.what, Submit):
-            return None
-        if submitter_of(hearing.request) != hearing.sender:
-            return Objection("unusable_id", f"a request of {hearing.sender} has an id that begins with it")
-        now_ms = self._around.now() // 1000
-        oldest_ms = now_ms - int(self._around.fleet.log_max_age_s * 1000 / 4)
-        if not oldest_ms <= submitted_ms(hearing.request) <= now_ms + AHEAD_MS:
-            return Objection("stale_id", "the ULID's time is too old or too far ahead; make a new id")
-        return None
-
-    # --- telling ----------------------------------------------------------------------------------
-
     async def _bury(self, message: Message, objection: Objection) -> None:
-        """Keep a message that came to nothing, tell its sender, and only then acknowledge it."""
-        sender, request = _address(message.subject)
-        letter = notices.dead_letter(
-            at=self._around.now(),
-            by=GUARD,
-            code=objection.code,
-            detail=objection.detail,
-            subject=message.subject,
-            data=message.data,
-            headers=message.headers,
-            sender=sender,
-            request=request,
-            delivered=message.delivered,
-        )
-        try:
-            await self._bus.publish_durable(notices.dead_subject(GUARD), msgspec.json.encode(letter))
-        except MeshError as error:
-            _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
+        """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""
+        if await self._post.bury(message, objection):
+            message.ack()
+        else:
             message.nak(_AGAIN_S)
-            return
-        self.dead += 1
-        _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
-        reason = notices.NoticeError(code=objection.code, detail=letter.detail)
-        if sender:
-            await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
-        message.ack()
-
-    async def _tell_late(self, hearing: Hearing, late: Late) -> None:
-        ended = notices.Ended(why=late.ended, turn=late.turn, round=late.round)
-        await self._notify(hearing.sender, hearing.request, ended=ended)
-
-    async def _notify(self, to: str, request: str, **said: Any) -> None:
-        notice = notices.Notice(request=request, **said)
-        await self._bus.publish(notices.note_subject(to, request), msgspec.json.encode(notice))
-
-
-def _address(subject: str) -> subjects.Addressed:
-    """Return sender and request as far as a subject names them; a timer has no sender."""
-    try:
-        return subjects.parse_queued(subject)
-    except ValueError:
-        return subjects.Addressed("", subject.rpartition(".")[2])
-
-
-class _Kind(msgspec.Struct, frozen=True):
-    kind: Any = None
-
-
-_KIND = msgspec.json.Decoder(_Kind)
-
-
-def is_submit(body: bytes) -> bool:
-    """Say whether a message in PROP is a submit: it has no `kind`. What cannot be read is one too."""
-    try:
-        return _KIND.decode(body).kind is None
-    except (msgspec.DecodeError, RecursionError, UnicodeError, ValueError):
-        return True

@@ -10,47 +10,38 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import msgspec
 import structlog
 
 from mesh.bus.connection import Bus
-from mesh.bus.roles import CONF_CHANGED, GET
+from mesh.bus.roles import CONF_CHANGED
 from mesh.bus.wire import Incoming
-from mesh.errors import BusError, MeshError, NoResponders, OutcomeUnknown
-from protocol import subjects
-from protocol.codec import LONGEST_S
+from mesh.errors import BusError, NoResponders, OutcomeUnknown
+from mesh.guard import conf
+from mesh.guard.breakers import Breakers
+from mesh.guard.conf import ConfUnreadable
+from mesh.guard.mesh_wide import FreezeEntry
+from mesh.trouble import Kind
+from protocol import rules, subjects
+from protocol.breaker import Use
 from protocol.control import resolves_to
 from protocol.decide import target_of
 from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import HUMAN, is_name, is_token
+from protocol.ids import HUMAN, AgentName, is_token
 from protocol.ledger import Ledger
-from protocol.messages import Hearing, Resolve, Submit
+from protocol.messages import HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
 from protocol.policy import Policy
-from protocol.world import Breaker, Grounds, World
+from protocol.world import Grounds, World
 
 _log = structlog.get_logger(__name__)
 
+NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
+UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 PING_S = 1.0
 _AGAIN_S = 1.0
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
-T = TypeVar("T")
-
-
-class ConfUnreadable(MeshError):
-    """An entry of CONF is needed, cannot be read, and never could be; an admin has to write it anew."""
-
-    code: ClassVar[str] = "conf.unreadable"
-
-
-class _BreakerEntry(msgspec.Struct, frozen=True):
-    state: Breaker = "closed"
-
-
-class _FreezeEntry(msgspec.Struct, frozen=True):
-    frozen: bool = False
 
 
 def wall_clock_us() -> int:
@@ -88,9 +79,11 @@ class Surroundings:
         self._salt = salt
         self._policies: dict[str, Policy | None] = {}
         self._good_policies: dict[str, Policy] = {}
-        self._breakers: dict[str, Breaker] = {}
         self._prices: dict[str, Any] | None = None
         self._stale = asyncio.Event()
+        self._stale_breakers: set[str] | None = set()
+        """The only entries to read again; None: all of CONF."""
+        self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), clock)
         self.fleet = Fleet(name="", entry=HUMAN)
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
@@ -99,22 +92,33 @@ class Surroundings:
         self.thawed.set()
 
     async def start(self) -> None:
-        await self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change)
+        await self._bus.patiently(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
         while not await self._found():
-            _log.warning("fleet_missing", hint="run `mesh setup`")
+            self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN_S):
                     await self._stale.wait()
             self._stale.clear()
+        self._bus.troubles.well(NO_FLEET)
 
     async def _found(self) -> bool:
         try:
-            return await self._refresh()
+            found = await self._refresh()
         except BusError as error:  # there is no CONF yet, or nobody leads it
-            _log.warning("conf_unreachable", code=error.code)
+            self._bus.troubles.hit(UNREACHABLE, code=error.code)
             return False
+        self._bus.troubles.well(UNREACHABLE)
+        return found
 
     def _on_change(self, message: Incoming) -> None:
+        """Note what has to be read again; of breakers, which change most, only the one that did."""
+        _, _, breaker = message.subject.partition(f"{CONF_CHANGED}.breaker.")
+        if not breaker:
+            self._stale_breakers = None
+        elif self.breakers.is_known(breaker, conf.sequence(message)):
+            return
+        elif self._stale_breakers is not None:
+            self._stale_breakers.add(breaker)
         self._stale.set()
 
     async def keep_current(self) -> None:
@@ -125,32 +129,39 @@ class Surroundings:
                     await self._stale.wait()
             except TimeoutError:
                 pass
+            changed = self._stale_breakers if self._stale.is_set() else None
             self._stale.clear()
+            self._stale_breakers = set()
             try:
-                await self._refresh()
+                if changed is None:
+                    await self._refresh()
+                else:
+                    await asyncio.gather(*(self.breakers.read(name) for name in changed))
+                self._bus.troubles.well(UNREACHABLE)
             except BusError as error:
-                _log.warning("conf_unreachable", code=error.code)
+                self._bus.troubles.hit(UNREACHABLE, code=error.code)
                 await asyncio.sleep(_AGAIN_S)
+                self._stale_breakers = None
                 self._stale.set()
 
     async def _refresh(self) -> bool:
-        found = await self._get(subjects.FLEET)
-        fleet = None if found is None else _decoded(subjects.FLEET, found, Fleet)
-        if found is not None and fleet is not None and _can_be(fleet):
-            self.fleet = msgspec.structs.replace(fleet, revision=int(found.headers["Nats-Sequence"]))
+        found = await conf.read(self._bus, subjects.FLEET)
+        fleet = None if found is None else conf.decoded(subjects.FLEET, found, Fleet)
+        if found is not None and fleet is not None and conf.can_be(fleet):
+            self.fleet = msgspec.structs.replace(fleet, revision=conf.sequence(found))
         if not self.fleet.revision:
             return False
         self._policies.clear()
-        prices = await self._get(subjects.PRICES)
+        prices = await conf.read(self._bus, subjects.PRICES)
         if prices is None:
             self._prices = None
         else:
-            self._prices = _decoded(subjects.PRICES, prices, dict[str, Any]) or self._prices
-        freeze = await self._get(subjects.FREEZE)
-        entry = _FreezeEntry() if freeze is None else _decoded(subjects.FREEZE, freeze, _FreezeEntry)
+            self._prices = conf.decoded(subjects.PRICES, prices, dict[str, Any]) or self._prices
+        freeze = await conf.read(self._bus, subjects.FREEZE)
+        entry = FreezeEntry() if freeze is None else conf.decoded(subjects.FREEZE, freeze, FreezeEntry)
         if entry is not None:
             self._set_frozen(entry.frozen)
-        await asyncio.gather(*(self._read_breaker(name) for name in self.fleet.agents))
+        await asyncio.gather(*(self.breakers.read(name) for name in self.fleet.agents))
         return True
 
     def _set_frozen(self, frozen: bool) -> None:
@@ -159,21 +170,6 @@ class Surroundings:
         now, before = (self.frozen, self.thawed) if frozen else (self.thawed, self.frozen)
         before.clear()
         now.set()
-
-    async def _read_breaker(self, name: str) -> None:
-        subject = subjects.breaker(name)
-        found = await self._get(subject)
-        entry = _BreakerEntry() if found is None else _decoded(subject, found, _BreakerEntry)
-        if entry is not None:
-            self._breakers[name] = entry.state
-
-    async def _get(self, subject: str) -> Incoming | None:
-        message = await self._bus.request(f"{GET}CONF.{subject}")
-        if message.status == 404:
-            return None
-        if message.status:
-            raise NoResponders(f"CONF does not answer: {message.status}")
-        return message
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -197,9 +193,9 @@ class Surroundings:
             return None
         if name not in self._policies:
             subject = subjects.policy(name)
-            found = await self._get(subject)
-            policy = None if found is None else _decoded(subject, found, Policy)
-            if policy is not None and _can_rule(policy):
+            found = await conf.read(self._bus, subject)
+            policy = None if found is None else conf.decoded(subject, found, Policy)
+            if policy is not None and conf.can_rule(policy):
                 self._good_policies[name] = policy
             elif found is not None:
                 policy = self._good_policies.get(name)
@@ -219,17 +215,42 @@ class Surroundings:
         else:
             target = target_of(ledger, hearing)
         policy = await self.policy(what.policy) if isinstance(what, Submit) else None
+        use = await self._breaker_of(target, ledger, hearing)
         grounds = Grounds(
             fleet=self.fleet.revision,
             sender=self.fleet.agents.get(hearing.sender),
             target=self._entry(target),
             human=self.fleet.human,
-            breaker=self._breakers.get(target, "closed") if target is not None else "closed",
+            breaker=use.state,
+            breaker_since=use.since,
+            breaker_until=use.until,
+            peers=self._peers(target, hearing) if use.state == "open" else (),
             longest_s=self.fleet.log_max_age_s / 2 if isinstance(what, Submit) else None,
         )
         prices = self._prices if isinstance(what, Submit) else None
         now = self._now_for(ledger)
         return World(now=now, salt=self._salt(), grounds=grounds, policy=policy, prices=prices)
+
+    async def _breaker_of(self, target: str | None, ledger: Ledger, hearing: Hearing) -> Use:
+        """Return what is used of the target's breaker. Only what would give it work may have the trial."""
+        if target is None or target not in self.fleet.agents:
+            return Use("closed")
+        gives = isinstance(hearing.what, Submit) or isinstance(_move(hearing), Transfer | HandBack)
+        if gives and ledger.frozen_at is None:
+            return await self.breakers.ask(AgentName(target), hearing.cause)
+        return Use(self.breakers.state(target))
+
+    def _peers(self, target: str | None, hearing: Hearing) -> tuple[AgentName, ...]:
+        """Return who else might take what an agent wants to hand over."""
+        sender, move = self.fleet.agents.get(hearing.sender), _move(hearing)
+        if sender is None or not isinstance(move, Transfer):
+            return ()
+        allowed = self.fleet.agents if sender.to is None else sender.to
+        return self.breakers.not_open(
+            entry.name
+            for name, entry in sorted(self.fleet.agents.items())
+            if name in allowed and name not in (target, hearing.sender) and rules.takes(entry, move.intent)
+        )
 
     def _now_for(self, ledger: Ledger) -> int:
         """Return the time, never before the head's: clocks differ, a request's time does not run back."""
@@ -259,27 +280,5 @@ class Surroundings:
         return True
 
 
-def _decoded(subject: str, message: Incoming, type_: type[T]) -> T | None:
-    """Return what an entry says; None, and a line in the log, where it cannot be read."""
-    try:
-        return msgspec.json.decode(message.data, type=type_)
-    except _UNREADABLE:
-        _log.error("conf_unreadable", entry=subject)
-        return None
-
-
-def _can_be(fleet: Fleet) -> bool:
-    """Say whether guards can work with a fleet: names that subjects can hold, a time that ends."""
-    good = all(map(is_name, fleet.agents)) and 0 < fleet.log_max_age_s <= LONGEST_S
-    if not good:
-        _log.error("conf_unreadable", entry=subjects.FLEET)
-    return good
-
-
-def _can_rule(policy: Policy) -> bool:
-    """Say whether every time in a policy is one that clocks can hold."""
-    spans = [getattr(policy, name) for name in policy.__struct_fields__ if name.endswith(("_s", "_max_s"))]
-    good = all(0 <= span <= LONGEST_S for span in spans if span is not None)
-    if not good:
-        _log.error("conf_unreadable", entry=subjects.policy(policy.name))
-    return good
+def _move(hearing: Hearing) -> object:
+    return hearing.what.move if isinstance(hearing.what, MoveProposed) else None

@@ -8,6 +8,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterable
+from itertools import starmap
 from typing import Any
 
 from mesh.agent.turn import Turn
@@ -28,7 +29,7 @@ def render(turn: Turn) -> str:
         f"Summary: {one_line(handoff.summary)}",
         f"Intent: {one_line(handoff.intent)}" if handoff.intent is not None else None,
         f"Path: {' > '.join(turn.path)}",
-        f"Round: {turn.round}",
+        f"Round: {turn.stretch}",
         f"Withheld from you: {', '.join(turn.withheld)} (it travels on without you)"
         if turn.withheld
         else None,
@@ -38,7 +39,7 @@ def render(turn: Turn) -> str:
         ("Artifacts", map(_artifact, handoff.artifacts)),
         ("Constraints", _constraints(handoff.constraints)),
         ("May hand to", map(_peer, turn.peers.values())),
-        ("Earlier rounds of this turn", map(_past, turn.past)),
+        ("Earlier rounds of this turn", starmap(_past, _stretches(turn.past))),
     )
     blocks = ["\n".join(line for line in head if line is not None)]
     for title, lines in sections:
@@ -89,8 +90,21 @@ def _peer(peer: AgentEntry) -> str:
     return one_line(f"{peer.name}: {peer.description}{takes}")
 
 
-def _past(past: Past) -> str:
-    return one_line(f"round {past.round} {past.how}: {_how(past)}")
+def _stretches(rounds: Iterable[Past]) -> Iterable[tuple[int, Past]]:
+    """Yield each earlier round and its number, without those that ended in an approval.
+
+    What is told before and after an approval is the same, so that the model's replies still stand.
+    """
+    approvals = 0
+    for past in rounds:
+        if past.asked:
+            approvals += 1
+        else:
+            yield past.round - approvals, past
+
+
+def _past(number: int, past: Past) -> str:
+    return one_line(f"round {number} {past.how}: {_how(past)}")
 
 
 def _how(past: Past) -> str:

@@ -1,24 +1,31 @@
 """Which model drives an agent: the environment says, nobody else.
 
-`MESH_MODEL` is `scripted`, the default, or `claude`. It is read when a turn asks, not at import.
+`MESH_MODEL` is `scripted` (a file of rules), `stub` (the vendor's SDK against the stand-in at
+`MESH_STUB_URL`) or `claude`. Left out, it is `claude` where a key is, else `scripted`. It is read when a
+turn asks, not at import.
 """
 
 import os
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from mesh.agent.failures import Permanent
+from mesh.model.claude import MAX_TOKENS, WORK, ClaudeModel
 from mesh.model.port import Model
 from mesh.model.script import load_script
 from mesh.model.scripted import ScriptedModel
 
 VARIABLE = "MESH_MODEL"
-SCRIPTED = ScriptedModel.mode
+STUB_URL = "MESH_STUB_URL"
+KEY = "ANTHROPIC_API_KEY"
+
+Mode = Literal["scripted", "stub", "claude"]
 
 
 class ModelUnavailable(Permanent):
-    """This build has no model of that name. Another round does not help; another `MESH_MODEL` does."""
+    """There is no such model here. Another round does not help; what the text says does."""
 
     code: ClassVar[str] = "model.unavailable"
 
@@ -27,30 +34,89 @@ class ModelUnavailable(Permanent):
         self.name = name
 
 
-def mode() -> str:
-    """Return which model is asked for, for cards and summaries. Raises ModelUnavailable."""
-    name = os.environ.get(VARIABLE) or SCRIPTED
-    if name == "claude":
-        raise ModelUnavailable(name, "not available in this version")
-    if name != SCRIPTED:
-        raise ModelUnavailable(name, f"there is no such model; leave it out for {SCRIPTED}")
-    return name
+def mode() -> Mode:
+    """Return which kind of model is asked for, for cards and summaries. Raises ModelUnavailable."""
+    match os.environ.get(VARIABLE, ""):
+        case "":
+            return "claude" if os.environ.get(KEY) and _has_sdk() else "scripted"
+        case "scripted":
+            return "scripted"
+        case "stub":
+            _require_sdk("stub")
+            if not os.environ.get(STUB_URL):
+                raise ModelUnavailable("stub", f"set {STUB_URL} to where the stand-in listens")
+            return "stub"
+        case "claude":
+            _require_sdk("claude")
+            if not os.environ.get(KEY):
+                raise ModelUnavailable("claude", f"set {KEY}")
+            return "claude"
+        case other:
+            raise ModelUnavailable(other, "there is no such model; scripted, stub or claude")
 
 
-def model_for(agent: str, *, script: Path) -> Model:
+def _has_sdk() -> bool:
+    return find_spec("anthropic") is not None
+
+
+def _require_sdk(name: str) -> None:
+    if not _has_sdk():
+        raise ModelUnavailable(name, "install handoff-mesh[claude]")
+
+
+def model_for(
+    agent: str,
+    *,
+    script: Path | None = None,
+    model: str = WORK,
+    fallback: str | None = None,
+    max_tokens: int | None = None,
+) -> Model:
     """Return the model that `agent` is driven by.
 
     Args:
         script: the fleet's rule file, for the scripted model.
+        model, fallback: ids of the vendor's models, for the others.
+        max_tokens: of one reply.
 
     Raises ModelUnavailable, ScriptInvalid.
     """
-    mode()
-    model = _scripted(script)
-    model.require(agent)
-    return model
+    match mode():
+        case "scripted":
+            if script is None:
+                raise ModelUnavailable("scripted", f"{agent} has no script; set {KEY}, or give it one")
+            scripted = _scripted(script)
+            scripted.require(agent)
+            return scripted
+        case "stub":
+            return _claude(model, fallback, max_tokens, os.environ[STUB_URL], "stub")
+        case "claude":
+            return _claude(model, fallback, max_tokens, None, None)
 
 
 @cache
 def _scripted(script: Path) -> ScriptedModel:
     return ScriptedModel(load_script(script))
+
+
+_Pinned = tuple[str, str | None, int, str | None, str | None]
+_made: dict[_Pinned, ClaudeModel] = {}
+"""One of a kind for a process, and with it one pool of connections."""
+
+
+def _claude(
+    model: str, fallback: str | None, max_tokens: int | None, base_url: str | None, key: str | None
+) -> ClaudeModel:
+    pinned = (model, fallback, max_tokens or MAX_TOKENS, base_url, key)
+    if pinned not in _made:
+        _made[pinned] = ClaudeModel(
+            model, fallback=fallback, max_tokens=pinned[2], base_url=base_url, api_key=key
+        )
+    return _made[pinned]
+
+
+async def close_models() -> None:
+    """Let go of every connection to a vendor. The process's end does it too."""
+    while _made:
+        _, model = _made.popitem()
+        await model.close()

@@ -5,7 +5,7 @@ well-formed, and every mistake goes back to the model as text. The loop is bound
 bring to an end it gives to a person.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 import structlog
@@ -33,6 +33,7 @@ async def drive(
     *,
     instructions: str,
     tools: Iterable[Tool],
+    handoffs: Container[str] | None = None,
     max_calls: int = MAX_CALLS,
     labels: Labels | None = None,
 ) -> Move:
@@ -44,13 +45,14 @@ async def drive(
     Args:
         instructions: the system text.
         tools: what the agent can do; those that the turn may not call are not offered.
+        handoffs: to whom it may transfer, of those whom the fleet lets it; None for all of these.
         max_calls: calls, wrong ones and empty replies included, that a round may take before its move.
         labels: labels that facts of a key have to have, whatever the model says.
 
     Raises Retry and Permanent, the model's or a tool's, and every other error of the mesh but
     ToolError; what else a tool raises is told to the model as the call's result.
     """
-    return await _Conversation(turn, model, instructions, tools, max_calls, labels).until_a_move()
+    return await _Conversation(turn, model, instructions, tools, handoffs, max_calls, labels).until_a_move()
 
 
 class _Conversation:
@@ -62,13 +64,14 @@ class _Conversation:
         model: Model,
         instructions: str,
         tools: Iterable[Tool],
+        handoffs: Container[str] | None,
         max_calls: int,
         labels: Labels | None,
     ) -> None:
         self._turn, self._model, self._instructions = turn, model, instructions
         allowed = turn.allowed_actions
         self._tools = {tool.name: tool for tool in tools if allowed is None or tool.name in allowed}
-        self._moves = MoveTools(turn, labels)
+        self._moves = MoveTools(turn, labels, handoffs)
         self._brief = render(turn)
         self._transcript: list[Exchange] = []
         self._left = self._most = max_calls
@@ -106,13 +109,14 @@ class _Conversation:
             tools=(*specs, *self._moves.specs),
             transcript=tuple(self._transcript),
         )
-        reply, paid = await self._turn.model(
-            self._model.mode, prompt, lambda: self._model.reply(prompt), Reply
+        reply, _ = await self._turn.model(
+            self._model.mode,
+            prompt,
+            lambda: self._model.reply(prompt),
+            Reply,
+            cost=lambda reply: reply.usage,
         )
-        if paid:
-            used = reply.usage
-            self._turn.spend(nano_dollars=used.nano_dollars, tokens=used.tokens, model_calls=used.model_calls)
-        self._transcript.append(Said(reply.text, reply.calls))
+        self._transcript.append(Said(reply.text, reply.calls, reply.blocks))
         return reply
 
     def _take(self) -> bool:

@@ -4,7 +4,7 @@ A move is checked twice. Here, by pydantic, whether it is a move at all: if not,
 may try again in the same round. Whether it may happen is for the guard alone, and costs a round.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
@@ -74,10 +74,12 @@ class _Offer(NamedTuple):
 class MoveTools:
     """The moves that one turn may ask for, and the way from a model's call to a move."""
 
-    def __init__(self, turn: Turn, labels: Labels | None = None) -> None:
+    def __init__(
+        self, turn: Turn, labels: Labels | None = None, handoffs: Container[str] | None = None
+    ) -> None:
         self._turn = turn
         self._labels = labels or {}
-        self._offers = {offer.spec.name: offer for offer in _offers(turn)}
+        self._offers = {offer.spec.name: offer for offer in _offers(turn, handoffs)}
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -132,9 +134,11 @@ class MoveTools:
         return tuple(sorted({*labels, *self._labels.get(key, ())}))
 
 
-def _offers(turn: Turn) -> Iterator[_Offer]:
+def _offers(turn: Turn, handoffs: Container[str] | None) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
     for name, peer in turn.peers.items():
+        if handoffs is not None and name not in handoffs:
+            continue
         yield _offer(f"{TRANSFER}{name}", f"Give the work to {name}: {one_line(peer.description)}", _to(peer))
     if len(turn.path) > 1:
         yield _offer("hand_back", _HAND_BACK, HandBackArguments)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from protocol.messages import Usage
+from protocol.prices import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Said:
 
     text: str
     calls: tuple[ToolCall, ...] = ()
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """The reply's own parts as its model made them, to go back to that model unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,14 @@ class Reply:
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
     """What this one reply cost."""
+    tokens: Tokens = field(default_factory=Tokens)
+    """The same in detail, where the model tells."""
+    stop: str = ""
+    """Why the model stopped, in its own words; empty for one that does not say."""
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """The reply's parts as the model made them, for the rest of this round's conversation."""
+    model: str = ""
+    """Which model really replied."""
 
 
 class Model(Protocol):

@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.errors import MeshError
+from mesh.errors import Malformed, MeshError
 from protocol import chain, codec, events
 from protocol.chain import Break
 from protocol.decide import decide
-from protocol.due import due
+from protocol.due import EVENT_TOO_LARGE, due, too_large
 from protocol.events import AnyEvent, type_of
 from protocol.ledger import Ledger
 from protocol.messages import Hearing, Submit
 from protocol.policy import Policy
 from protocol.recover import message_of
 from protocol.world import Grounds, World
+
+_INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
+"""What the fold and the rules raise on events that no guard could have written one after the other."""
 
 
 class Difference(NamedTuple):
@@ -43,7 +46,7 @@ class Rejudged(NamedTuple):
     breaks: tuple[Break, ...]
     """Where the hash chain does not hold."""
     unreadable: str = ""
-    """Why reading stopped, if it did: an event of a newer version, or none at all."""
+    """Why reading stopped, if it did: an event of a newer version, none at all, or one that is missing."""
 
     @property
     def same(self) -> bool:
@@ -65,8 +68,18 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
         happened = [codec.decode_event(body) for body in bodies]
     except MeshError as error:
         unreadable = str(error)
+    request = happened[0].request if happened else ""
+    judged = 0
     for index, event in enumerate(happened):
-        derived = _derive(ledger, happened, index, policy)
+        try:
+            if event.n != index:
+                raise Malformed(f"event {index} is missing; the next one there is {event.n}")
+            derived = _derive(ledger, happened, index, policy)
+            ledger.apply(event, bodies[index])
+        except (Malformed, *_INCONSISTENT) as error:
+            follows = f"event {index} does not follow from those before it"
+            unreadable = str(error) if isinstance(error, Malformed) else follows
+            break
         difference = None
         if policy is None and derived != event:
             difference = _difference(event, derived)
@@ -74,9 +87,8 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
             difference = Difference(event.n, type_of(event), _verdict(event), _verdict(derived))
         if difference is not None:
             differences.append(difference)
-        ledger.apply(event, bodies[index])
-    request = happened[0].request if happened else ""
-    return Rejudged(request, len(happened), tuple(differences), tuple(chain.breaks(bodies)), unreadable)
+        judged += 1
+    return Rejudged(request, judged, tuple(differences), tuple(chain.breaks(bodies)), unreadable)
 
 
 def _derive(
@@ -119,11 +131,17 @@ def _opens(event: AnyEvent) -> bool:
 
 
 def _consequence(ledger: Ledger, event: AnyEvent, policy: Policy | None, world: World) -> AnyEvent | None:
-    """Return what is due, also where a round's own timeout had to wait for its proposal's verdict."""
+    """Return what is due, also where a round's own timeout had to wait for its proposal's verdict.
+
+    A request that ended because what followed was too large ended by that very consequence.
+    """
+    ended_by_size = isinstance(event, events.RequestFailed) and event.code == EVENT_TOO_LARGE
     deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
     first: AnyEvent | None = None
     for round_ in deciding:
         follows = due(ledger, policy, world, round_)
+        if ended_by_size and follows is not None:
+            follows = too_large(ledger, world, follows)
         if isinstance(follows, Hearing):
             continue
         if follows == event:

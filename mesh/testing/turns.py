@@ -1,17 +1,21 @@
 """A turn without a bus, to test an agent's code by itself: `move = await greeter(turn(facts={…}))`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import count
 from typing import Any
 
+from mesh.agent.journal import Journal
 from mesh.agent.turn import Turn
+from mesh.testing.memory_steps import MemorySteps
 from protocol.events import Past, Work
 from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Constraints, Fact, Handoff
 from protocol.ids import AgentName, TurnId
-from protocol.messages import Move
+from protocol.messages import Ask, Move, Report
 from protocol.refusals import Refusal, Rule
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+_INSTANCES = count()
 
 
 def turn(
@@ -27,6 +31,10 @@ def turn(
     refused: Iterable[tuple[Move, str]] = (),
     constraints: Constraints | None = None,
     human: bool = True,
+    past: Iterable[Past] = (),
+    reported: Report | None = None,
+    steps: MemorySteps | None = None,
+    is_over: Callable[[], Awaitable[bool]] | None = None,
 ) -> Turn:
     """Return the first round of a turn, or a later one after refusals.
 
@@ -35,13 +43,18 @@ def turn(
         path: holders before and including `agent`; just `agent` by default.
         peers: names of the other agents in the fleet.
         refused: (move, rule) of each round that the guard refused, in order.
+        past: how further rounds ended, after those; see `replied` and `unanswered`.
+        reported: what the rounds before this one reported, cumulative.
+        steps: where this turn's journal is kept. The same for each `turn` of a test, and what one of them
+            did the next one finds, as after a crash; without it, nothing is journaled.
+        is_over: what says whether a guard has ended the turn.
     """
     given = (
         tuple(Fact(key=key, value=value) for key, value in facts.items())
         if isinstance(facts, Mapping)
         else tuple(facts)
     )
-    past = tuple(
+    refusals = (
         Past(
             round=round_,
             how="refused",
@@ -50,6 +63,7 @@ def turn(
         )
         for round_, (asked, rule) in enumerate(refused)
     )
+    ended = (*refusals, *past)
     names = (agent, *peers)
     fleet = Fleet(
         name="test",
@@ -69,10 +83,37 @@ def turn(
     held = tuple(AgentName(name) for name in (path or (agent,)))
     work = Work(
         turn=TurnId("turn"),
-        round=len(past),
+        round=len(ended),
         handoff=handoff,
         path=held,
         depth=len(held) - 1,
-        past=past,
+        past=ended,
+        reported=reported or Report(),
     )
-    return Turn(REQUEST, work, fleet)
+    journal = None
+    if steps is not None:
+        journal = Journal(
+            steps,
+            request=REQUEST,
+            turn=work.turn,
+            round_=work.round,
+            nonce=f"n{next(_INSTANCES)}",
+            version="0",
+            past=ended,
+        )
+    return Turn(REQUEST, work, fleet, journal=journal, is_over=is_over)
+
+
+def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> Past:
+    """Return how a round ended that asked and got a reply; `ask` may be an approval's."""
+    return Past(round=round_, how="replied", reply=value, by=by, asked=_approval(ask))
+
+
+def unanswered(ask: Move, *, round_: int = 0) -> Past:
+    """Return how a round ended that asked and got no reply in time."""
+    return Past(round=round_, how="expired", asked=_approval(ask))
+
+
+def _approval(ask: Move) -> str:
+    assert isinstance(ask, Ask)
+    return (ask.digest or "") if ask.action else ""

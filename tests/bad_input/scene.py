@@ -9,7 +9,8 @@ import msgspec
 from mesh.agent.runtime import Runtime
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
-from mesh.guard.service import Guard, is_submit
+from mesh.guard.intake import is_submit
+from mesh.guard.service import Guard
 from mesh.notices import DeadLetter, Notice
 from protocol import codec
 from protocol.errors import Malformed

@@ -15,12 +15,14 @@ from mesh import notices
 from mesh.agent.card import Card
 from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
-from mesh.agent.runtime import HEARTBEAT_S
 from mesh.bus import roles, streams
 from mesh.bus.connection import Bus
 from mesh.client import POLL_S
-from mesh.guard.service import AHEAD_MS, OVERTAKEN_S
+from mesh.guard.intake import AHEAD_MS
+from mesh.guard.mesh_wide import FreezeEntry
+from mesh.guard.service import OVERTAKEN_S
 from protocol import chain, codec, ids
+from protocol.breaker import BreakerEntry
 from protocol.events import AnyEvent, Event, Past, Work, type_of
 from protocol.fleet import Fleet
 from protocol.handoff import Handoff
@@ -67,6 +69,8 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "card": _reader(Card),
     "fleet": _reader(Fleet),
     "policy": _reader(Policy),
+    "breaker": _reader(BreakerEntry),
+    "freeze": _reader(FreezeEntry),
 }
 SCHEMAS = {
     "submit": "Submit",
@@ -299,8 +303,9 @@ def test_every_code_that_a_notice_can_have_is_listed() -> None:
 
 
 def test_the_numbers_of_an_agents_lease_are_those_of_the_code() -> None:
-    lease, pull = streams.INBOX_ACK_WAIT_S, streams.INBOX_PULL_S
-    assert f"| {lease:g} s, every {HEARTBEAT_S:g} s, {pull:g} s |" in PAGE
+    fleet = Fleet(name="t", entry=ids.AgentName("a"))
+    lease, pull = fleet.lease_s, fleet.pull_s
+    assert f"| {lease:g} s, every {fleet.heartbeat_s:g} s, {pull:g} s |" in PAGE
     assert f"**{pull:g} s, less than the lease of {lease:g} s**" in PAGE
     pulls = [json.loads(block.text) for block in EXAMPLES if block.kind == "pull"]
     assert [each["expires"] for each in pulls] == [int(pull * streams.NS)]

@@ -2,7 +2,8 @@
 
 Every tool writes a line to the file in `LEDGER`: the world, which remembers what really happened. The
 facts of the request say what to do: `script` is a list of tool names, and a name with `!` dies there,
-in the middle of the effect; `die` dies between two steps, once.
+in the middle of the effect; `die` dies between two steps, once, `die-approved` only after an approval;
+`flip` calls another thing once the process has died.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from mesh.agent import Turn, agent, tool
 from mesh.agent.runtime import Runtime
 from mesh.agent.tools import NOT_DONE
 from mesh.bus.connection import connect
+from protocol.messages import Usage
 
 LEDGER = Path(os.environ["LEDGER"])
 DIED = LEDGER.with_suffix(".died")
@@ -67,15 +69,42 @@ async def call(what: str) -> str:
     return "called"
 
 
-TOOLS = {"look": look, "pay": pay, "ship": ship, "call": call}
+@tool(effect="idempotent", approve="human")
+async def wire(what: str, idempotency_key: str) -> str:
+    note(f"wire {idempotency_key}")
+    die(f"wire-{what}") if what.endswith("!") else None
+    return idempotency_key
+
+
+@tool(effect="once", approve="human")
+async def post(what: str) -> str:
+    note(f"post {what}")
+    die(f"post-{what}") if what.endswith("!") else None
+    return "posted"
+
+
+TOOLS = {"look": look, "pay": pay, "ship": ship, "call": call, "wire": wire, "post": post}
+
+
+async def ask_model(turn: Turn, prompt: str) -> str:
+    async def reply() -> str:
+        note(f"model {prompt}")
+        return f"re: {prompt}"
+
+    said, _ = await turn.model("m", prompt, reply, str, cost=lambda _: Usage(tokens=10, model_calls=1))
+    return said
 
 
 async def handler(turn: Turn) -> object:
     done = []
     for step in turn.facts["script"]:
         name, _, argument = step.partition(" ")
-        if name == "die":
+        if name == "die" or (name == "die-approved" and any(past.asked for past in turn.past)):
             die(f"between-{argument}")
+        elif name == "flip":
+            done.append(await turn.call(look, what="second" if DIED.exists() else "first"))
+        elif name == "model":
+            done.append(await ask_model(turn, argument))
         elif name == "crash":
             note("crash")
             os.kill(os.getpid(), signal.SIGKILL)

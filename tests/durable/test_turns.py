@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from mesh.bus.log import JetStreamLog
@@ -18,13 +19,15 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh
 from protocol import codec, events
 from protocol.events import AnyEvent
-from protocol.messages import Settle
+from protocol.messages import Reply, Settle, Usage
 from protocol.policy import Policy
 from protocol.subjects import policy, step
 from tests.servers import FLEET, eventually
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
 WAIT_S = 60
+LEASE_S = 2.0
+"""Shorter than by default: these tests kill often."""
 E = TypeVar("E", bound=events.Event)
 
 
@@ -70,6 +73,15 @@ class Stage:
                     return happened[-1]
                 await asyncio.sleep(0.05)
 
+    async def happens(self, request: str, kind: type[E]) -> E:
+        """Return the request's first event of this kind, once there is one."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                for event in await self.events(request):
+                    if isinstance(event, kind):
+                        return event
+                await asyncio.sleep(0.05)
+
     async def journaled(self, request: str, turn: str, name: str) -> None:
         """Return once a step is in the journal."""
         async with self.mesh.connected_as("audit") as bus:
@@ -89,7 +101,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with LocalMesh(FLEET, tmp_path) as mesh:
+    async with LocalMesh(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path) as mesh:
         async with mesh.connected_as("admin") as admin:
             await admin.publish_durable(policy("default"), codec.encode(Policy()))
         played = Stage(mesh, tmp_path / "ledger")
@@ -181,3 +193,103 @@ async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(
     assert [line.split()[0] for line in stage.world].count("pay") == 1
     assert stage.world.count("look one") == 1
     await stage.events(request)
+
+
+# --- approvals ------------------------------------------------------------------------------------
+
+
+async def approved(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]:
+    """Run a request, and say yes to each of its approvals."""
+    async with stage.mesh.connected_as("c1") as bus, stage.mesh.connected_as("op") as operator:
+        client, people = await Client.on(bus, "c1"), await Client.on(operator, "op")
+        request = await client.submit("go", to="a", facts={"script": list(script)})
+        asked = await stage.happens(request, events.TurnSuspended)
+        reply = Reply(id="yes", by="Ada", turn=asked.turn, round=asked.round, value=True)
+        await people.control(request, reply)
+        if any(step.startswith("post") and step.endswith("!") for step in script):
+            doubt = await stage.last(request, events.EffectDoubted)
+            settle = Settle(id="s", turn=doubt.turn, round=doubt.round, outcome="not_done")
+            await people.control(request, settle)
+        outcome = await client.wait(request, timeout_s=WAIT_S)
+        return outcome, await stage.events(request)
+
+
+async def test_a_yes_outlives_the_process_that_was_to_act_on_it(stage: Stage) -> None:
+    outcome, happened = await approved(stage, "look one", "die-approved here", "wire two", "look three")
+    assert stage.started == 2
+    assert stage.world == ["look one", f"wire {outcome.answer[1]}", "look three"]
+    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
+
+
+async def test_an_approved_effect_that_died_half_way_keeps_its_yes_and_its_key(stage: Stage) -> None:
+    outcome, happened = await approved(stage, "wire two!", "look three")
+    assert stage.started == 2
+    assert stage.world == [f"wire {outcome.answer[0]}"] * 2 + ["look three"]
+    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
+
+
+async def test_an_approved_effect_in_doubt_is_settled_and_not_approved_again(stage: Stage) -> None:
+    outcome, happened = await approved(stage, "post two!", "look three")
+    assert outcome.answer == ["posted", "three"]
+    assert stage.world == ["post two!", "post two!", "look three"]  # a person said that it had not happened
+    assert [type(event) for event in happened].count(events.TurnSuspended) == 1
+
+
+# --- code that changes its mind -------------------------------------------------------------------
+
+
+async def test_code_that_differs_from_its_journal_begins_a_fresh_round_if_nothing_was_changed(
+    stage: Stage,
+) -> None:
+    outcome, happened = await run(stage, "look one", "flip", "die here", "look three")
+    failed = next(event for event in happened if isinstance(event, events.TurnFailed))
+    assert (failed.error.code, failed.error.permanent) == ("journal_mismatch", False)
+    assert failed.error.message == (
+        "step 0-1 was call look, the code now calls call look with other arguments"
+    )
+    assert outcome.answer == ["one", "second", "three"]
+    assert stage.world == ["look one", "look first", "look second", "look three"]
+
+
+async def test_code_that_differs_from_its_journal_goes_to_people_if_something_was_changed(
+    stage: Stage,
+) -> None:
+    async with stage.mesh.connected_as("c1") as bus:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": ["pay one", "flip", "die here"]})
+        raised = await stage.last(request, events.EscalationRaised)
+    happened = await stage.events(request)
+    assert [type(event).__name__ for event in happened] == [
+        "RequestOpened",
+        "TurnFailed",
+        "EscalationRaised",
+    ]
+    assert raised.reason == "journal_mismatch"
+    failed = happened[1]
+    assert isinstance(failed, events.TurnFailed)
+    assert (failed.error.permanent, failed.retry_at) == (True, None)
+    assert failed.error.message.startswith("step 0-1 was call look, the code now calls ")
+    assert [line.split()[0] for line in stage.world] == ["pay", "look"]
+
+
+# --- the bill -------------------------------------------------------------------------------------
+
+
+async def test_a_model_call_is_paid_once_and_stays_on_the_bill(stage: Stage) -> None:
+    outcome, happened = await run(stage, "model one", "die here", "model two")
+    assert outcome.answer == ["re: one", "re: two"]
+    assert stage.world == ["model one", "model two"]
+    completed = happened[-1]
+    assert isinstance(completed, events.RequestCompleted)
+    assert completed.report.usage == Usage(tokens=20, model_calls=2)
+
+
+async def test_what_a_turn_cost_that_kills_its_process_is_on_the_bill(stage: Stage) -> None:
+    async with stage.mesh.connected_as("c1") as bus:
+        client = await Client.on(bus, "c1")
+        request = await client.submit("go", to="a", facts={"script": ["model one", "crash"]})
+        await stage.last(request, events.EscalationRaised)
+    failed = next(event for event in await stage.events(request) if isinstance(event, events.TurnFailed))
+    assert failed.error.code == "crash_loop"
+    assert failed.report.usage == Usage(tokens=10, model_calls=1)
+    assert stage.world.count("model one") == 1

@@ -1,7 +1,8 @@
 """A guard that dies as with `kill -9` at a point: `<url> <keys> <identity> <point>`.
 
 A point is `append:<event type>` (that event is stored, nothing after it is done), `armed` (the timer
-stands, the message is not acknowledged), `buried` (the dead letter is stored) or `never`.
+stands, the message is not acknowledged), `buried` (the dead letter is stored), `frozen` (the whole mesh is,
+the message is not acknowledged) or `never`.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from mesh.bus.keys import read_key, seed_file
 from mesh.bus.log import JetStreamLog
 from mesh.guard import service
 from mesh.guard.service import Guard
+from protocol.subjects import FREEZE
 
 
 def die() -> None:
@@ -42,15 +44,15 @@ class FatalLog(JetStreamLog):
 
 
 class FatalBus:
-    """What a guard's dead letters go through."""
+    """What a guard's dead letters and its entries of CONF go through."""
 
     @staticmethod
-    def watch(bus: Bus) -> None:
+    def watch(bus: Bus, fatal: str) -> None:
         inner = bus.publish_durable
 
         async def publish(subject: str, data: bytes, *rest: Any, **more: Any) -> PubAck:
             ack = await inner(subject, data, *rest, **more)
-            if subject.startswith("mesh.dead."):
+            if subject.startswith(fatal):
                 die()
             return ack
 
@@ -78,8 +80,8 @@ async def main() -> None:
 
         timer.arm = armed
     async with await connect(url, name="guard", seed=read_key(seed_file(Path(keys), "guard")).seed) as bus:
-        if point == "buried":
-            FatalBus.watch(bus)
+        if point in ("buried", "frozen"):
+            FatalBus.watch(bus, "mesh.dead." if point == "buried" else FREEZE)
         await Guard(bus, identity=identity).run()
 
 

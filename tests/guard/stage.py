@@ -32,6 +32,7 @@ from mesh.notices import DeadLetter, Notice
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh
 from protocol import codec, events, subjects
+from protocol.breaker import BreakerRules
 from protocol.events import AnyEvent, Work, type_of
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, control_cause
@@ -64,6 +65,7 @@ FLEET = Fleet(
     operators=(AgentName("op"),),
     viewers=(AgentName("audit"),),
     human=True,
+    breaker=BreakerRules(failures=0),  # where many turns fail on purpose, none is to be kept from work
 )
 
 POLICIES: Mapping[str, Policy] = {
@@ -78,6 +80,8 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="tiered", escalation_sla_s=0.25, max_retries=0),
         Policy(name="strict", max_refusals=0, max_retries=0),
         Policy(name="roomy", max_refusals=4, max_handoff_bytes=262_144),
+        Policy(name="chatty", max_retries=9, retry_backoff_s=0.02, retry_backoff_max_s=0.02),
+        Policy(name="vast", max_handoff_bytes=1 << 20, retry_backoff_s=0.02),
     )
 }
 

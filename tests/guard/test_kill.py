@@ -2,14 +2,17 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus import streams
+from mesh.guard.conf import read
+from mesh.guard.mesh_wide import FreezeEntry
 from mesh.testing import LocalMesh
 from protocol import events
 from protocol.handoff import Fact
-from protocol.messages import Complete, Failure, Transfer, TurnFailed
+from protocol.messages import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
+from protocol.subjects import FREEZE
 from tests.guard.stage import FLEET, Stage, furnish
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
@@ -19,12 +22,11 @@ SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
     """A server whose leases end soon, so that what a killed guard held comes again at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "QUEUE_ACK_WAIT_S", 0.5)
-        async with LocalMesh(FLEET, tmp_path_factory.mktemp("mesh")) as mesh:
-            await furnish(mesh)
-            yield mesh
-            await mesh.server.kill()
+    fleet = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
+    async with LocalMesh(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
+        await furnish(mesh)
+        yield mesh
+        await mesh.server.kill()
 
 
 async def test_between_a_verdict_and_its_acknowledgement(stage: Stage) -> None:
@@ -121,6 +123,23 @@ async def test_between_a_dead_letter_and_its_acknowledgement(stage: Stage) -> No
     await stage.drained()
     letters = await stage.dead_letters(after=after)
     assert {(letter.code, letter.original) for letter in letters} == {("protocol.malformed", b"{")}
+
+
+async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_it(stage: Stage) -> None:
+    async with stage.doomed_guard("frozen") as doomed:
+        await stage.control("_", Freeze(id="f1", by="kim"))
+        await doomed.ended()
+    heir = await stage.guard("heir")
+    await heir._around.frozen.wait()
+    await stage.control("_", Thaw(id="t1", by="lee"))
+    await heir._around.thawed.wait()
+    await stage.drained("CTL")
+    found = await read(await stage.bus("guard", "reader"), FREEZE)
+    assert found is not None
+    entry = msgspec.json.decode(found.data, type=FreezeEntry)
+    assert (entry.frozen, entry.by, entry.sender) == (False, "lee", "op")
+    assert entry.seq == await stage.last_seq("CTL")
+    assert 0 < entry.since <= entry.at
 
 
 async def test_a_guard_that_is_killed_leaves_its_partitions_to_one_that_waits(stage: Stage) -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.guard.service import AHEAD_MS
+from mesh.guard.intake import AHEAD_MS
 from mesh.notices import MAX_DETAIL_CHARS, Notice
 from protocol import codec, events, subjects
 from protocol.ids import request_id, submitted_ms, ulid
@@ -207,22 +207,6 @@ async def test_only_a_trace_that_is_one_goes_on_into_the_log(stage: Stage) -> No
         await a.work(request)
         got = await (await stage.bus("admin")).request(f"$JS.API.DIRECT.GET.LOG.mesh.evt.a.{request}")
         assert got.headers.get("traceparent") == (good if trace == good else None)
-
-
-async def test_a_move_whose_verdict_no_message_can_hold_is_a_dead_letter(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello", policy="roomy")
-    large = "x" * 240_000
-    for round_ in range(3):
-        work = await a.work(request, round_=round_)
-        await a.propose(request, work, Transfer(to_agent="nobody", summary=large))  # type: ignore[arg-type]
-    work = await a.work(request, round_=3)
-    await a.propose(request, work, Transfer(to_agent="nobody", summary=large))  # type: ignore[arg-type]
-    letter = await stage.buried("event_too_large", request=request)
-    assert letter.sender == "a"
-    await stage.drained()
-    await a.propose(request, work, DONE)
-    assert (await client.wait(request, timeout_s=20)).answer == "done"
 
 
 async def test_more_than_a_handoff_may_hold_is_refused_by_size(stage: Stage) -> None:

@@ -1,13 +1,16 @@
 """A connection: typed errors, no ghost of an old message, and back again after a crash."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from mesh.bus import keys
+from mesh.bus import connection, keys
 from mesh.bus.connection import Bus, connect
 from mesh.bus.embedded import EmbeddedServer
+from mesh.bus.steps import JetStreamSteps, StepTaken
 from mesh.bus.wire import Incoming, Scanner, Wire, encode
 from mesh.errors import (
     ApiError,
@@ -17,6 +20,7 @@ from mesh.errors import (
     NoResponders,
     OutcomeUnknown,
     PublishRefused,
+    StreamFull,
     TimedOut,
     TooLarge,
     Unreachable,
@@ -24,6 +28,7 @@ from mesh.errors import (
 from mesh.testing import LocalMesh
 from protocol.subjects import prop, step
 from tests.servers import ConnectAs, fresh, until
+from tests.trouble.proxy import Proxy
 
 
 async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(server: LocalMesh) -> None:
@@ -231,3 +236,156 @@ async def test_a_closed_connection_says_so(tmp_path: Path) -> None:
         await bus.close()
         with pytest.raises(Unreachable, match="closed"):
             await bus.request("x")
+
+
+async def test_who_waits_for_the_server_hears_at_once_that_the_connection_broke(tmp_path: Path) -> None:
+    async with (
+        EmbeddedServer("", tmp_path) as server,
+        Proxy(int(server.url.rpartition(":")[2])) as proxy,
+        await connect(proxy.url, name="a") as bus,
+    ):
+        proxy.stall()
+        settling = asyncio.ensure_future(bus.settle(timeout_s=600))
+        await until(lambda: bus._wire._asked != set())
+        proxy.cut()
+        with pytest.raises(Disconnected):
+            await settling
+        proxy.flow()
+        await bus.there()
+        await bus.settle()
+
+
+async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_path: Path) -> None:
+    async with (
+        EmbeddedServer("", tmp_path) as server,
+        Proxy(int(server.url.rpartition(":")[2])) as proxy,
+        await connect(proxy.url, name="a") as bus,
+    ):
+        proxy.stall()
+        for _ in range(40):
+            assert bus.send("x", bytes(1 << 19))  # more than any socket buffers
+        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await bus.close()
+
+
+async def test_a_server_that_hangs_is_left_for_a_new_connection_with_what_is_unsent(tmp_path: Path) -> None:
+    async with (
+        EmbeddedServer("", tmp_path) as server,
+        Proxy(int(server.url.rpartition(":")[2])) as proxy,
+        await connect(proxy.url, name="a") as bus,
+    ):
+        proxy.stall()
+        for _ in range(40):
+            assert bus.send("x", bytes(1 << 19))
+        await asyncio.sleep(0)
+        await bus._wire._process_op_err(TimeoutError())  # as after pings that nobody answered
+        await until(lambda: proxy.connections == 2)
+        proxy.flow()
+        await bus.there()
+        assert (await bus.api("INFO"))["type"]
+
+
+async def test_a_subscription_that_the_server_never_confirmed_is_none(tmp_path: Path) -> None:
+    async with (
+        EmbeddedServer("", tmp_path) as server,
+        Proxy(int(server.url.rpartition(":")[2])) as proxy,
+        await connect(proxy.url, name="a") as bus,
+    ):
+        got: list[Incoming] = []
+        proxy.stall()
+        subscribing = asyncio.ensure_future(bus.subscribe("news", got.append))
+        await until(lambda: bus._wire._asked != set())
+        proxy.cut()
+        with pytest.raises(Disconnected):
+            await subscribing
+        proxy.flow()
+        await bus.there()
+        await bus.patiently(lambda: bus.subscribe("news", got.append))
+        await bus.publish("news", b"x")
+        await bus.settle()
+        assert len(got) == 1
+
+
+async def test_a_full_stream_is_an_error_of_its_own_and_a_trouble_until_there_is_room(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        config = {"name": "LOG", "subjects": ["mesh.evt.*.*"], "storage": "file", "discard": "new"}
+        await bus.api("STREAM.CREATE.LOG", {**config, "max_bytes": 2000})
+        stored = 0
+        with capture_logs() as lines:
+            with contextlib.suppress(StreamFull):
+                while True:
+                    await bus.publish_durable("mesh.evt.a.r", bytes(500))
+                    stored += 1
+            with pytest.raises(StreamFull, match="LOG is full") as full:
+                await bus.publish_durable("mesh.evt.a.r", bytes(500))
+            for _ in range(5):
+                with pytest.raises(PublishRefused):
+                    await bus.publish_durable("mesh.evt.a.r", bytes(500))
+            assert [each.text for each in bus.troubles.reasons()] == ["LOG is full"]
+            await bus.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 20_000})
+            assert (await bus.publish_durable("mesh.evt.a.r", bytes(500))).seq == stored + 1
+            assert bus.troubles.reasons() == []
+            await until(lambda: not bus.troubles)
+        assert full.value.stream == "LOG"
+        assert [line["event"] for line in lines] == ["stream_full", "stream_has_room"]
+
+
+@pytest.mark.parametrize("words", [connection._PER_SUBJECT, "other words than this server uses"])
+async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """The server has one code for a full stream and a subject that is taken."""
+    monkeypatch.setattr(connection, "_PER_SUBJECT", words)
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        config = {
+            **{"name": "STEPS", "subjects": ["mesh.step.>"], "storage": "file", "discard": "new"},
+            **{"discard_new_per_subject": True, "max_msgs_per_subject": 1, "allow_direct": True},
+        }
+        await bus.api("STREAM.CREATE.STEPS", {**config, "max_bytes": 2000})
+        steps, n = JetStreamSteps(bus, "a"), 0
+        await steps.put("r", "t", "0-0", bytes(500))
+        with contextlib.suppress(StreamFull):
+            while True:
+                n += 1
+                await bus.publish_durable(step("a", "r", "t", f"0-{n}"), bytes(500))
+        with pytest.raises(StepTaken):
+            await steps.put("r", "t", "0-0", bytes(500))
+        waiting = asyncio.ensure_future(steps.put("r", "t", f"0-{n}", bytes(500)))
+        await until(lambda: bus.troubles.met > 2)
+        assert not waiting.done()
+        await bus.api("STREAM.UPDATE.STEPS", {**config, "max_bytes": 20_000})
+        await waiting
+        assert await steps.get("r", "t", f"0-{n}") == bytes(500)
+
+
+async def test_a_lost_connection_is_said_once_with_what_it_held_up(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        with capture_logs() as lines:
+            await server.kill()
+            await until(lambda: not bus.connected)
+            for _ in range(20):
+                with pytest.raises(Unreachable):
+                    await bus.publish_durable("mesh.evt.a.r", b"")
+            assert [each.code for each in bus.troubles.reasons()] == ["bus_disconnected"]
+            await server.start()
+            await bus.there()
+            await until(lambda: not bus.troubles.reasons())
+            await until(lambda: not bus.troubles)
+        assert [line["event"] for line in lines] == ["bus_disconnected", "bus_reconnected"]
+        assert lines[1]["held_up"] == 1
+        assert lines[1]["lasted_s"] > 0
+
+
+async def test_what_can_be_done_twice_is_done_as_soon_as_the_bus_is_back(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        await server.kill()
+        asked = asyncio.ensure_future(bus.patiently(lambda: bus.api("INFO")))
+        await until(lambda: not bus.connected)
+        await server.start()
+        assert (await asked)["type"]
+        ended = asyncio.ensure_future(bus.patiently(lambda: bus.request("nobody.there")))
+        await bus.settle()
+        await bus.close()
+        with pytest.raises((Unreachable, OutcomeUnknown)):
+            await ended

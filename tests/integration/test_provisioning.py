@@ -132,6 +132,17 @@ async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: Local
         assert (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]["ack_wait"] == 6 * 10**9
 
 
+async def test_leases_are_the_fleets_and_follow_it(own_server: LocalMesh) -> None:
+    fleet = msgspec.structs.replace(FLEET, lease_s=30.0, guard_lease_s=1.5)
+    async with own_server.connected_as("admin") as admin:
+        done = {change.what for change in await provision(admin, fleet)}
+        assert {"consumer LOG/in-a", "consumer PROP/g0", "consumer CTL/g15", "consumer TIMER/g7"} <= done
+        for consumer, wait_s in (("LOG.in-a", 30), ("PROP.g0", 1.5), ("TIMER.g7", 1.5)):
+            stands = (await admin.api(f"CONSUMER.INFO.{consumer}"))["config"]
+            assert stands["ack_wait"] == wait_s * 10**9
+        assert await provision(admin, fleet) == []
+
+
 async def test_streams_of_a_newer_version_are_left_alone(own_server: LocalMesh) -> None:
     async with own_server.connected_as("admin") as admin:
         await update(admin, "DEAD", metadata={"mesh.schema": str(SCHEMA + 1)})

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.pull import Message, Puller
+from mesh.errors import TimedOut, Unreachable
 from tests.servers import child, eventually, until
 
 NS = 10**9
@@ -283,6 +285,87 @@ async def test_a_puller_is_started_once_and_has_a_slot(queue: Queue) -> None:
     await puller.close()
     with pytest.raises(ValueError, match="slot"):
         queue.puller(Busy(), slots=0)
+
+
+@pytest.mark.parametrize("how", ["drain", "close"])
+async def test_a_puller_that_ends_while_it_starts_takes_nothing(queue: Queue, how: str) -> None:
+    """A subscription that outlived its puller would give back what it gets, and get it again at once."""
+    await queue.put(3)
+    busy = Busy()
+    puller = queue.puller(busy)
+    starting = asyncio.ensure_future(puller.start())
+    await asyncio.sleep(0)  # it has asked the server for its inbox, and waits
+    await (puller.drain() if how == "drain" else puller.close())
+    await starting
+    assert not puller.running
+    await until_waiting(queue, 0)
+    before = queue.bus.counters.in_messages
+    await queue.bus.settle()
+    assert queue.bus.counters.in_messages == before
+    assert busy.messages == []
+    await puller.close()
+
+
+async def test_a_puller_that_has_ended_does_not_start(queue: Queue) -> None:
+    await queue.put(1)
+    puller = queue.puller(Busy())
+    await puller.close()
+    await puller.start()
+    assert not puller.running
+    await queue.bus.settle()
+    assert (await queue.info())["num_waiting"] == 0
+
+
+async def test_a_puller_that_could_not_start_can_be_started_again(tmp_path: Path) -> None:
+    async with EmbeddedServer("", tmp_path) as server, await connect(server.url, name="a") as bus:
+        queue = Queue(bus, server)
+        await queue.create()
+        await queue.put(1)
+        await server.kill()
+        await until(lambda: not bus.connected)
+        busy = Busy()
+        busy.go.set()
+        puller = queue.puller(busy)
+        with pytest.raises(Unreachable):
+            await puller.start()
+        await server.start()
+        await bus.patiently(puller.start)
+        await until(lambda: len(busy.messages) == 1)
+        await puller.close()
+
+
+async def test_what_a_handler_could_not_do_for_trouble_with_the_bus_comes_again_quietly(queue: Queue) -> None:
+    await queue.put(1)
+    deliveries: list[int] = []
+
+    async def troubled(message: Message) -> None:
+        deliveries.append(message.delivered)
+        if message.delivered == 1:
+            raise TimedOut("nobody knows")
+        message.ack()
+
+    puller = queue.puller(troubled)
+    with capture_logs() as lines:
+        await puller.start()
+        await eventually(queue.empty)
+    assert deliveries == [1, 2]
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == []
+    await puller.close()
+
+
+async def test_pulls_that_are_refused_are_one_trouble_however_many_pullers_meet_it(queue: Queue) -> None:
+    puller, another = queue.puller(Busy()), queue.puller(Busy())
+    with capture_logs() as lines:
+        await queue.bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
+        await puller.start()
+        await another.start()
+        await until(lambda: queue.bus.troubles.met > 6)
+        assert [each.code for each in queue.bus.troubles.reasons()] == ["pull_refused"]
+        await queue.consumer()
+        await until(lambda: not queue.bus.troubles.reasons())
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["pull_refused"]
+    await puller.close()
+    await another.close()
 
 
 # --- processes that die and freeze ----------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
-from mesh.bus.streams import GUARD_GROUP, QUEUE_PULL_S, queue_consumer
+from mesh.bus.streams import GUARD_GROUP, queue_consumer
 from mesh.bus.timer import arm, due_of, rfc3339, standing
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import LocalMesh
@@ -31,7 +31,7 @@ class Alarms:
             queue_consumer(partition(request)),
             self._on_fire,
             slots=4,
-            expires_s=QUEUE_PULL_S,
+            expires_s=2.0,
             group=GUARD_GROUP,
             priority=0,
         )

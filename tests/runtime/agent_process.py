@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mesh.agent import runtime
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
@@ -72,7 +71,6 @@ def die_after_proposing(bus: Bus) -> None:
 
 def main() -> None:
     url, keys, name, behaviour, grace = sys.argv[1:]
-    vars(runtime)["INBOX_PULL_S"] = 0.5  # the tests' leases are short, and a pull ends before a lease does
     agent = Agent(name, handler_of(behaviour))
 
     def make(bus: Bus) -> Runtime:

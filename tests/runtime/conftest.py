@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from mesh.agent import runtime
-from mesh.bus import streams
 from mesh.testing import LocalMesh
 from tests.guard.stage import FLEET, Stage, furnish, plain_logs
 
@@ -24,9 +24,6 @@ def logs() -> Iterator[None]:
 def short_leases() -> Iterator[None]:
     """Lease and heartbeat in their usual proportion, and both much shorter."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "INBOX_ACK_WAIT_S", LEASE_S)
-        patch.setattr(runtime, "INBOX_PULL_S", LEASE_S * 2 / 3)
-        patch.setattr(runtime, "HEARTBEAT_S", LEASE_S / 3)
         patch.setattr(runtime, "LATER_S", 0.05)
         yield
 
@@ -34,7 +31,7 @@ def short_leases() -> Iterator[None]:
 @pytest_asyncio.fixture
 async def stage(short_leases: None, tmp_path: Path) -> AsyncIterator[Stage]:
     """A stage with a guard, on a server of its own: what one test leaves in an inbox is no other's."""
-    async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
+    async with LocalMesh(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Stage(mesh)
         await own.open()

@@ -276,3 +276,27 @@ async def test_an_ask_suspends_the_turn_and_its_reply_comes_to_the_code(stage: S
 
     outcome = await client.wait(request, timeout_s=20, on_question=answer)  # type: ignore[arg-type]
     assert outcome.answer == "painted red"
+
+
+async def test_an_ask_from_deep_in_the_code_that_expires_is_told_from_none(stage: Stage) -> None:
+    looked: list[int] = []
+
+    @tool
+    async def look() -> str:
+        looked.append(1)
+        return "seen"
+
+    async def deep(turn: Turn) -> Move:
+        seen = await turn.call(look)
+        if turn.expired:
+            return turn.complete([seen, turn.reply, "nobody said anything"])
+        return turn.ask("which colour?", expires_s=0.1)
+
+    async def asks(turn: Turn) -> Move:
+        assert turn.reply is None
+        return await deep(turn)
+
+    event = await ends(stage, await run(stage, asks))
+    assert isinstance(event, events.RequestCompleted)
+    assert event.answer == ["seen", None, "nobody said anything"]
+    assert looked == [1]

@@ -3,11 +3,12 @@
 import json
 import logging
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,24 @@ class Folder:
 
     def process(self, *arguments: object, **added: str) -> Finished:
         """The same as a process of its own, as a shell would."""
+        return self._process(arguments, added, subprocess.DEVNULL)
+
+    def typed(self, said: str, *arguments: object, **added: str) -> Finished:
+        """The same, at a terminal at which `said` is typed."""
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, said.encode())
+            return self._process(arguments, added, theirs)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    def _process(self, arguments: Iterable[object], added: dict[str, str], stdin: int) -> Finished:
         ended = subprocess.run(
             [sys.executable, "-m", "mesh", *map(str, arguments)],
             cwd=self.path,
             env=environment(**added),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             capture_output=True,
             text=True,
             timeout=_WITHIN_S,

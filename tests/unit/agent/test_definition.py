@@ -1,12 +1,15 @@
 """Agents and how they are found."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from mesh.agent import Turn, agent
-from mesh.agent.definition import AgentNotFound, load
+from mesh.agent.definition import VERSION_GRACE_S, AgentNotFound, load
 from mesh.agent.micro import semantic
+from mesh.agent.runtime import Runtime
+from mesh.bus.connection import Bus
 from mesh.testing import turn
 from protocol.messages import Move
 
@@ -51,3 +54,14 @@ def test_a_name_that_no_subject_can_hold_is_refused() -> None:
 )
 def test_versions_are_shown_as_the_service_api_demands(version: str, shown: str) -> None:
     assert semantic(version) == shown
+
+
+@pytest.mark.parametrize(("more", "own"), [({}, VERSION_GRACE_S), ({"version_grace_s": 0.5}, 0.5)])
+def test_an_agent_says_how_long_its_version_is_waited_for(more: dict[str, float], own: float) -> None:
+    @agent(**more)  # type: ignore[arg-type]
+    async def helper(given: Turn) -> Move:
+        return given.complete("yes")
+
+    bus = cast(Bus, None)
+    assert Runtime(bus, helper).version_grace_s == own
+    assert Runtime(bus, helper, version_grace_s=7.0).version_grace_s == 7.0

@@ -1,10 +1,14 @@
 """The journal: recorded before it is used, replayed in order, reused by later rounds, one writer."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from mesh.agent.journal import Call, Fenced, InDoubt, Journal, JournalMismatch, Recorded
+from mesh.agent.journal import Journal
+from mesh.agent.record import Call, Recorded
+from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
+from mesh.agent.stored import WINDOW
 from mesh.testing.memory_steps import MemorySteps
 from protocol.events import Past
 
@@ -208,3 +212,178 @@ async def test_the_digest_tells_what_was_called_in_which_order() -> None:
     await other.step(call("a"), world.doing("a"))
     assert one.steps == 2
     assert one.digest != other.digest
+
+
+async def test_a_mismatch_in_the_arguments_alone_says_so() -> None:
+    store, world = MemorySteps(), World()
+    await journal(store).step(call("a", "d1"), world.doing("a"))
+    with pytest.raises(
+        JournalMismatch, match="step 0-0 was call a, the code now calls call a with other arguments"
+    ):
+        await journal(store, nonce="n2").step(call("a", "d2"), world.doing("a again"))
+
+
+# --- one writer, whatever runs at once ------------------------------------------------------------
+
+
+class Held:
+    """Something that a test lets go on when it likes."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> Any:
+        self.begun.set()
+        await self.may_end.wait()
+        return self.value
+
+
+async def test_an_effect_that_begins_while_a_later_round_thinks_is_not_done_twice() -> None:
+    store, world = MemorySteps(), World()
+    effect = call("pay", kind="effect")
+    earlier, later = journal(store), journal(store, round_=1, nonce="n2")
+    await earlier.step(call("a"), world.doing("a"))
+    thinking = Held("thought")
+    first = asyncio.create_task(later.step(call("think", kind="model"), thinking))
+    await thinking.begun.wait()
+    with pytest.raises(Fenced):  # its time ran out, and it does not know
+        await earlier.effect(effect, "k", world.doing("pay"), again=None)
+    thinking.may_end.set()
+    await first
+    await later.effect(effect, "k", world.doing("pay"), again=None)
+    assert world.done.count("pay") == 1
+
+
+async def test_a_step_that_is_overtaken_by_another_one_of_its_round_is_fenced_too() -> None:
+    store, world = MemorySteps(), World()
+    earlier, later = journal(store), journal(store, round_=1, nonce="n2")
+    reading = Held("read")
+    read = asyncio.create_task(earlier.step(call("slow"), reading))
+    await reading.begun.wait()
+    await earlier.step(call("a"), world.doing("a"))
+    assert await later.step(call("a"), world.doing("a again")) == "a"
+    reading.may_end.set()
+    with pytest.raises(Fenced):
+        await read
+    assert world.done == ["a"]
+
+
+class Overtaken(MemorySteps):
+    """Between a later round's reading and its fence, the earlier round writes one thing more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Any = None
+
+    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        if b'"fence"' in body and self.between is not None:
+            between, self.between = self.between, None
+            await between()
+        await super().put(request, turn, name, body)
+
+
+async def test_an_effect_that_slips_in_before_the_fence_is_known_behind_it() -> None:
+    store, world = Overtaken(), World()
+    effect = call("pay", kind="effect")
+    earlier, later = journal(store), journal(store, round_=1, nonce="n2")
+    await earlier.step(call("a"), world.doing("a"))
+    store.between = lambda: earlier.effect(effect, "k", world.doing("pay"), again=None)
+    assert await later.effect(effect, "k", world.doing("pay again"), again=None) == "pay"
+    assert world.done == ["a", "pay"]
+
+
+async def test_an_effect_beside_other_steps_is_fenced_by_the_places_that_they_left_free() -> None:
+    store, world = MemorySteps(), World()
+    effect = call("pay", kind="effect")
+    earlier = journal(store)
+    reading = Held()
+    read = asyncio.create_task(earlier.step(call("slow"), reading))
+    await reading.begun.wait()
+    await journal(store, round_=1, nonce="n2").step(call("x"), world.doing("x"))
+    with pytest.raises(Fenced):  # its own place is free, but not the one that the slow step is to have
+        await earlier.effect(effect, "k", world.doing("pay"), again=None)
+    reading.may_end.set()
+    with pytest.raises(Fenced):
+        await read
+    assert world.done == ["x"]
+
+
+async def test_more_steps_at_once_than_a_reader_looks_ahead_are_all_found_again() -> None:
+    store, world = MemorySteps(), World()
+    names = [f"s{n}" for n in range(3 * WINDOW)]
+
+    def slow(name: str) -> Any:
+        async def do() -> str:
+            for _ in range(len(names) - int(name[1:])):  # the last are the first to be done
+                await asyncio.sleep(0)
+            world.done.append(name)
+            return name
+
+        return do
+
+    first = journal(store)
+    await asyncio.gather(*(first.step(call(name), slow(name)) for name in names))
+    again = journal(store, nonce="n2")
+    assert await asyncio.gather(*(again.step(call(name), slow(name)) for name in names)) == names
+    assert len(world.done) == len(names)
+
+
+async def test_steps_that_break_in_a_row_end_the_round_before_a_reader_would_miss_the_rest() -> None:
+    store, world = MemorySteps(), World()
+
+    async def broken() -> None:
+        raise KeyError
+
+    own = journal(store)
+    for _ in range(WINDOW):
+        with pytest.raises(KeyError):
+            await own.step(call("a"), broken)
+    with pytest.raises(JournalFull):
+        await own.step(call("a"), world.doing("a"))
+
+
+# --- the end of a round ---------------------------------------------------------------------------
+
+
+async def test_a_round_waits_for_its_effects_before_it_is_over() -> None:
+    own, paying = journal(MemorySteps()), Held("paid")
+    left_running = asyncio.create_task(own.effect(call("pay", kind="effect"), "k", paying, again=None))
+    await paying.begun.wait()
+    end = asyncio.create_task(own.finish())
+    await asyncio.sleep(0)
+    assert not end.done()
+    paying.may_end.set()
+    await end
+    assert left_running.done()
+    assert own.steps == 1
+
+
+async def test_nothing_begins_after_the_move() -> None:
+    own, world = journal(MemorySteps()), World()
+    await own.finish()
+    with pytest.raises(RoundOver):
+        await own.effect(call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+    assert world.done == []
+
+
+async def test_code_that_no_longer_comes_to_its_effect_is_a_mismatch() -> None:
+    store, world = MemorySteps(), World()
+    first = journal(store)
+    await first.step(call("a"), world.doing("a"))
+    await first.effect(call("pay", kind="effect"), "k", world.doing("pay"), again=None)
+    second = journal(store, nonce="n2")
+    await second.step(call("a"), world.doing("a again"))
+    with pytest.raises(
+        JournalMismatch, match="step 0-1 was effect pay, the code now calls nothing more"
+    ) as caught:
+        await second.finish()
+    assert caught.value.permanent
+
+
+async def test_reading_that_is_left_out_is_no_mismatch() -> None:
+    store, world = MemorySteps(), World()
+    await journal(store).step(call("a"), world.doing("a"))
+    second = journal(store, nonce="n2")
+    await second.load()
+    await second.finish()

@@ -1,30 +1,15 @@
-"""The support fleet with a database of the test's own."""
+"""The reference fleets, with databases of the test's own."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from agents.support import billing, technical, triage
-from mesh.agent.definition import Agent
-from mesh.fleet import FleetFile, load_fleet
-
-SUPPORT = Path(triage.__file__).parent
+from tests.unit.agents.crews import CREWS
 
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a fresh database will be."""
-    file = tmp_path / "support.db"
-    monkeypatch.setenv("SUPPORT_DB", str(file))
-    return file
-
-
-@pytest.fixture(scope="session")
-def support() -> FleetFile:
-    return load_fleet(SUPPORT)
-
-
-@pytest.fixture(scope="session")
-def agents() -> Mapping[str, Agent]:
-    return {module.agent.name: module.agent for module in (triage, billing, technical)}
+    """The directory of fresh databases, one a fleet: `support.db`, `recruiting.db`."""
+    for crew in CREWS:
+        monkeypatch.setenv(f"{crew.name.upper()}_DB", str(tmp_path / f"{crew.name}.db"))
+    return tmp_path

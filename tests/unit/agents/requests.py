@@ -1,12 +1,12 @@
-"""The sample requests of the support fleet, read and checked."""
+"""The sample requests of a reference fleet, read and checked."""
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from protocol.handoff import Fact
 from protocol.refusals import Rule
-from tests.unit.agents.conftest import SUPPORT
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,10 +29,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: tuple[Fact, ...] = ()
 
 
-def samples() -> list[Sample]:
-    lines = (SUPPORT / "requests.jsonl").read_text(encoding="utf-8").splitlines()
-    return [msgspec.json.decode(line, type=Sample) for line in lines]
-
-
-def of_kind(*kinds: str) -> list[Any]:
-    return [sample for sample in samples() if sample.kind in kinds]
+def read(file: Path) -> tuple[Sample, ...]:
+    """Return the samples in a file, one a line."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return tuple(msgspec.json.decode(line, type=Sample) for line in lines)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from agents.support import database
-from agents.support.database import connected, once, transaction
+from agents import records as shared
+from agents.records import once, transaction
+from agents.support.database import connected
 from mesh.agent.failures import Retry
 
 pytestmark = pytest.mark.usefixtures("records")
@@ -79,17 +80,18 @@ def test_several_processes_at_once_find_it_filled_once() -> None:
 def test_a_process_that_dies_while_filling_it_leaves_nothing_behind(records: Path) -> None:
     dying = (
         "import os\n"
-        "from agents.support import database\n"
-        "real = database._statements\n"
+        "from agents import records\n"
+        "from agents.support.database import connected\n"
+        "real = records._statements\n"
         "def half(script):\n"
         "    for number, statement in enumerate(real(script)):\n"
         "        if number == 3: os._exit(9)\n"
         "        yield statement\n"
-        "database._statements = half\n"
-        "with database.connected(): pass\n"
+        "records._statements = half\n"
+        "with connected(): pass\n"
     )
     assert subprocess.run([sys.executable, "-c", dying], check=False).returncode == 9
-    assert records.exists()
+    assert (records / "support.db").exists()
     with connected() as db:
         assert db.execute("SELECT count(*) FROM customers").fetchone()[0] >= 20
 
@@ -123,7 +125,7 @@ def test_a_database_that_stays_locked_is_a_matter_for_another_try(
 ) -> None:
     with connected():
         pass
-    monkeypatch.setattr(database, "BUSY_S", 0.0)
+    monkeypatch.setattr(shared, "BUSY_S", 0.0)
     with connected() as holder, transaction(holder), pytest.raises(Retry), connected() as db, transaction(db):
         pass
 

@@ -5,10 +5,11 @@ lost, no time passes. The verdicts are the guard's own.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mesh.agent import ApprovalNeeded
 from mesh.agent.definition import Agent
 from mesh.agent.failures import failure_of
 from mesh.agent.turn import Turn
@@ -20,8 +21,11 @@ from protocol.events import AnyEvent
 from protocol.handoff import Fact
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, request_id
 from protocol.ledger import Ledger
-from protocol.messages import Hearing, MoveProposed, Submit, TurnFailed, id_of, submit_id
+from protocol.ledger import Turn as LedgerTurn
+from protocol.messages import Ask, Hearing, MoveProposed, Reply, Submit, TurnFailed, id_of, submit_id
 from protocol.world import Grounds, World
+from tests.unit.agents.crews import Crew
+from tests.unit.agents.requests import Sample
 
 START_US = 1_800_000_000_000_000
 MOST_ROUNDS = 40
@@ -42,11 +46,17 @@ class Walk:
     answer: str = ""
     broke: list[str] = field(default_factory=list)
     """Codes of what handlers raised."""
+    asked: list[Ask] = field(default_factory=list)
+    """Approvals that were asked for."""
 
     @property
     def status(self) -> str:
+        return "escalated" if self.waits_for_people else self.ledger.status
+
+    @property
+    def waits_for_people(self) -> bool:
         holder = self.ledger.holder
-        return "escalated" if holder is not None and holder.agent == HUMAN else self.ledger.status
+        return holder is not None and HUMAN in (holder.agent, holder.asked)
 
     def take(self, event: AnyEvent) -> None:
         self.ledger.apply(event, codec.encode(event))
@@ -60,9 +70,19 @@ class Walk:
 
 
 async def walk(
-    file: FleetFile, agents: Mapping[str, Agent], text: str, facts: tuple[Fact, ...] = (), client: str = "app"
+    crew: Crew,
+    text: str,
+    facts: tuple[Fact, ...] = (),
+    *,
+    client: str = "app",
+    replies: Iterable[Any] = (),
 ) -> Walk:
-    """Submit a request and follow it until it ends, or until people have it."""
+    """Submit a request and follow it until it ends, or until people have it.
+
+    Args:
+        replies: what people say to what they are asked, in order; after the last they say nothing.
+    """
+    file, said = crew.file, iter(replies)
     n = next(_numbers)
     going = Walk(request_id(client, START_US // 1000, n.to_bytes(10)))
     submit = Submit(text=text, facts=facts)
@@ -78,9 +98,15 @@ async def walk(
         holder = going.ledger.holder
         if holder is None or holder.agent == HUMAN:
             return going
+        if holder.state == "suspended":
+            value = next(said, None)
+            if value is None:
+                return going
+            _judge(going, file, _reply(going, holder, file, value))
+            continue
         turn = Turn(going.request, holder.work, file.fleet)
         going.turns.append(turn)
-        _judge(going, file, await _proposal(going, agents[holder.agent], turn))
+        _judge(going, file, await _proposal(going, crew.agents[holder.agent], turn))
     raise AssertionError(f"no end after {MOST_ROUNDS} rounds: {going.path}")
 
 
@@ -89,6 +115,9 @@ async def _proposal(going: Walk, agent: Agent, turn: Turn) -> Hearing:
     try:
         move = await agent(turn)
         proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=turn.report)
+    except ApprovalNeeded as needed:
+        going.asked.append(needed.ask)
+        proposal = MoveProposed(turn=turn.id, round=turn.round, move=needed.ask, report=turn.report)
     except Exception as error:
         going.broke.append(failure_of(error).code)
         proposal = TurnFailed(turn=turn.id, round=turn.round, error=failure_of(error), report=turn.report)
@@ -101,12 +130,42 @@ async def _proposal(going: Walk, agent: Agent, turn: Turn) -> Hearing:
     )
 
 
+def _reply(going: Walk, asking: LedgerTurn, file: FleetFile, value: Any) -> Hearing:
+    """Return what people say to a turn that waits for them."""
+    reply = Reply(id=f"reply-{asking.id}-{asking.round}", turn=asking.id, round=asking.round, value=value)
+    return Hearing(
+        request=going.request,
+        sender=AgentName(next(iter(file.operators))),
+        what=reply,
+        cause=Cause(reply.id),
+        role="operator",
+    )
+
+
+def disagreements(found: Walk, sample: Sample) -> list[str]:
+    """Return each thing that is not as a sample expects it."""
+    expect = sample.expect
+    pairs = {
+        "broke": (found.broke, []),
+        "status": (found.status, expect.status),
+        "path": (tuple(found.path), expect.path),
+        "refused": (found.refused, list(expect.refused)),
+    }
+    wrong = [
+        f"{name}: {was!r}, expected {should!r}" for name, (was, should) in pairs.items() if was != should
+    ]
+    lacking = [part for part in expect.answer_has if part not in found.answer]
+    return wrong + [f"answer: {found.answer!r}, expected {part!r} in it" for part in lacking]
+
+
 def _judge(going: Walk, file: FleetFile, hearing: Hearing) -> None:
     """Let the guard decide one message, and whatever follows from that."""
     while not going.ledger.knows(hearing.cause):
         going.take(decide(going.ledger, hearing, file.rules["default"], _world(going, file, hearing)))
     for _ in range(MOST_ROUNDS):
         waiting = going.ledger.holder
+        if waiting is not None and waiting.state == "suspended":
+            return  # its expiry would be the next thing due, and no time passes here
         late = START_US if waiting is None or waiting.due_at is None else waiting.due_at
         consequence = due(going.ledger, None, _world(going, file, None, now=max(late, _head(going))))
         if consequence is None or isinstance(consequence, Hearing):

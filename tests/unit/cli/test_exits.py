@@ -58,7 +58,15 @@ def test_a_bug_is_not_dressed_up() -> None:
 
 
 def test_every_code_that_has_a_status_exists() -> None:
-    modules = ("mesh.errors", "mesh.client", "mesh.cli.errors", "mesh.settings", "mesh.fleet")
+    modules = (
+        "mesh.errors",
+        "mesh.client",
+        "mesh.replies",
+        "mesh.cli.errors",
+        "mesh.settings",
+        "mesh.fleet",
+        "mesh.health",
+    )
     codes = {"agent.not_found"}
     for name in modules:
         for found in vars(importlib.import_module(name)).values():

@@ -25,7 +25,7 @@ def paths(group: Any = None, before: tuple[str, ...] = ()) -> list[tuple[str, ..
     return found
 
 
-@pytest.mark.parametrize("arguments", [[], ["request"], ["agent", "run"], ["demo"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [[], ["request"], ["agent", "run"], ["demo"], ["human", "watch"]], ids=" ".join)
 def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -61,7 +61,7 @@ def test_the_documented_exit_statuses_are_all_there_are(mesh: Mesh) -> None:
     assert EPILOG in said
 
 
-@pytest.mark.parametrize("noun", ["request", "human", "log", "dead", "agent", "guard", "schema"])
+@pytest.mark.parametrize("noun", ["request", "human", "doubt", "log", "dead", "agent", "guard", "schema"])
 def test_a_noun_alone_lists_its_verbs(mesh: Mesh, noun: str) -> None:
     assert "Commands:" in mesh(noun).output
 

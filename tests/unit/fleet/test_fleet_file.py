@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from mesh.fleet import FleetFileError, load_fleet, parse_fleet
+from protocol.breaker import BreakerRules
+from protocol.ids import AgentName
 
 GOOD = """
 name = "desk"
@@ -15,6 +17,8 @@ clearance = ["pii"]
 to = ["back"]
 [agents.back]
 intents = ["refund"]
+[agents.back.breaker]
+failures = 20
 [clients.app]
 nkey = "UABC"
 [operators.ops]
@@ -25,6 +29,10 @@ max_depth = 2
 turn_timeout_s = 5
 [log]
 max_age_days = 10
+[lease]
+agent_s = 30
+[breaker]
+open_s = 7
 """
 
 
@@ -35,6 +43,10 @@ def test_a_fleet_is_read() -> None:
     assert fleet.agents["front"].to == ("back",)
     assert fleet.agents["back"].to is None
     assert fleet.log_max_age_s == 864_000
+    assert (fleet.lease_s, fleet.heartbeat_s, fleet.pull_s) == (30, 10, 20)
+    assert (fleet.guard_lease_s, fleet.guard_pull_s) == (3, 2)
+    assert fleet.breaker_of(AgentName("front")) == BreakerRules(open_s=7)
+    assert fleet.breaker_of(AgentName("back")) == BreakerRules(open_s=7, failures=20)
     assert file.given_keys == {"app": "UABC"}
 
 
@@ -52,6 +64,10 @@ def test_there_is_always_a_default_policy() -> None:
         pytest.param(("max_depth = 2", "max_dept = 2"), "max_dept", id="unknown-policy-field"),
         pytest.param(("[human]", "[humans]"), "humans", id="unknown-section"),
         pytest.param(("max_age_days = 10", "max_age_days = 0"), "max_age_days", id="no-age"),
+        pytest.param(("open_s = 7", "open_s = 0"), "breaker.open_s", id="a-breaker-that-never-opens"),
+        pytest.param(("failures = 20", "failure = 20"), "agents.back.breaker.failure", id="unknown-number"),
+        pytest.param(("agent_s = 30", "agent_s = 0.5"), "lease.agent_s", id="a-lease-too-short"),
+        pytest.param(("agent_s = 30", "guard_s = 601"), "lease.guard_s", id="a-lease-too-long"),
         pytest.param(('name = "desk"', "name ="), "mesh.toml", id="no-toml"),
     ],
 )

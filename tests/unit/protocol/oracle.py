@@ -230,7 +230,14 @@ def _asks_for_too_much(account: Account, proposal: MoveProposed, move: Transfer)
 
 
 def _spent_after(account: Account, proposal: MoveProposed) -> Amounts:
-    return spent(replace(account, usage={**account.usage, account.turn: amounts(proposal.report)}))
+    return spent(_with_report(account, proposal.report))
+
+
+def _with_report(account: Account, report: Report) -> Account:
+    """A report sums up every round, so that no amount becomes less than it was."""
+    before, now = account.usage.get(account.turn, NOTHING), amounts(report)
+    most = {name: max(before[name], now[name]) for name in DIMENSIONS}
+    return replace(account, usage={**account.usage, account.turn: most})
 
 
 def _due(asked: Constraints, at: int) -> int | None:
@@ -472,7 +479,7 @@ def _reported(account: Account, event: ev.AnyEvent) -> Account:
     )
     if not by_holder:
         return account
-    return replace(account, usage={**account.usage, account.turn: amounts(event.report)})  # type: ignore[union-attr]
+    return _with_report(account, event.report)  # type: ignore[union-attr]
 
 
 def _charged(account: Account, event: ev.EscalationRaised) -> Account:

@@ -61,6 +61,14 @@ def test_plus_undoes_minus(one: Usage, other: Usage) -> None:
     assert budget.plus(budget.minus(one, other), other) == one
 
 
+@given(usages, usages)
+def test_the_larger_is_never_less_than_either(one: Usage, other: Usage) -> None:
+    most = budget.larger(one, other)
+    assert most == budget.larger(other, one)
+    for name in ("nano_dollars", "tokens", "model_calls"):
+        assert getattr(most, name) == max(getattr(one, name), getattr(other, name))
+
+
 def test_a_whole_grant_is_what_is_left_and_never_less_than_nothing() -> None:
     assert budget.whole(Budget(tokens=5, nano_dollars=-3)) == Usage(tokens=5)
     assert budget.whole(Budget(tokens=-5, nano_dollars=3)) == Usage(nano_dollars=3)

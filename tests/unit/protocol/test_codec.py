@@ -154,6 +154,8 @@ K = {"key": "k", "value": 1}
             {"text": "x", "constraints": {"budget": {"tokens": (1 << 62) + 1}}}, id="a-budget-too-large"
         ),
         pytest.param({"text": "x", "facts": [{"key": "k", "value": nested(65)}]}, id="nested-too-deeply"),
+        pytest.param({"text": "x", "rerun_of": "c1_01"}, id="a-rerun-of-no-request"),
+        pytest.param({"text": "x", "rerun_of": ""}, id="a-rerun-of-nothing"),
         pytest.param([], id="not-an-object"),
     ],
 )

@@ -334,6 +334,22 @@ def test_overspending_is_recorded_and_leaves_less_than_nothing() -> None:
     assert budget_of(court) == Budget(tokens=-30)
 
 
+def test_a_report_that_says_less_than_an_earlier_one_gives_nothing_back() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    court.fail(report=usage(tokens=60, model_calls=1))
+    court.wait(10)
+    assert court.holder.work.reported == usage(tokens=60, model_calls=1)
+    refusal = is_(court.move(transfer("nobody"), usage(tokens=0, model_calls=3)), MoveRefused)
+    assert court.ledger.spent == usage(tokens=60, model_calls=3).usage
+    assert refusal.work is not None
+    assert refusal.work.reported.usage == usage(tokens=60, model_calls=3).usage
+    event = is_(court.move(transfer("b"), usage(tokens=10)), HandoffAdmitted)
+    assert event.work.handoff.constraints.budget == Budget(tokens=40)
+    assert event.report == usage(tokens=10), "what was said stands in the log"
+    court.move(complete(), usage(tokens=5))
+    assert court.ledger.spent == usage(tokens=65, model_calls=3).usage
+
+
 def test_a_turn_that_overspends_its_grant_takes_it_from_those_beneath() -> None:
     court = opened(policy=Policy(budget=Budget(tokens=100)))
     court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=10))))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.due import asks_who_serves, due, next_due
+from protocol.due import asks_who_serves, due, next_due, too_large
 from protocol.events import (
     AnyEvent,
     EscalationRaised,
@@ -18,10 +18,10 @@ from protocol.events import (
     TurnResumed,
     TurnRetried,
 )
-from protocol.handoff import Constraints
+from protocol.handoff import Budget, Constraints
 from protocol.ids import AgentName, due_cause, event_id
 from protocol.ledger import Ledger
-from protocol.messages import Freeze, Reply, Resolve, Settle, Thaw
+from protocol.messages import Freeze, Hearing, Reply, Resolve, Settle, Thaw
 from protocol.policy import Policy
 from protocol.refusals import Rule
 from protocol.world import Grounds, World
@@ -232,6 +232,92 @@ def test_a_doubt_stops_the_clock_and_settling_it_starts_a_new_one() -> None:
     assert court.next_due == START + seconds(DAY)
     court.control(Settle, turn=court.turn, round=0, outcome="done")
     assert court.next_due == court.now + seconds(900)
+
+
+# --- budgets that are used up ---------------------------------------------------------------------
+
+
+FAILS = Policy(on_budget="fail", budget=Budget(tokens=10))
+
+
+def asks_for_more(court: Court) -> None:
+    for _ in range(3):
+        court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=99))))
+
+
+def test_a_budget_that_is_used_up_goes_to_a_person_or_ends_the_request_as_the_policy_says() -> None:
+    court = opened(policy=Policy())
+    court.fail("budget_exhausted", permanent=True)
+    assert is_(court.last, EscalationRaised).reason == "budget_exhausted"
+    court = opened(policy=FAILS)
+    court.fail("budget_exhausted", permanent=True)
+    failed = is_(court.last, RequestFailed)
+    assert (failed.code, failed.reason, failed.to) == (
+        "budget_exhausted",
+        "budget_exhausted: it broke",
+        "c1",
+    )
+    assert failed.sender is None
+
+
+def test_a_turn_that_the_budget_rule_leaves_without_a_round_is_taken_likewise() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=10)))
+    asks_for_more(court)
+    assert is_(court.last, EscalationRaised).reason == "refusals"
+    court = opened(policy=FAILS)
+    asks_for_more(court)
+    failed = is_(court.last, RequestFailed)
+    assert failed.code == "budget_exhausted"
+    assert failed.reason.startswith("budget: more is asked for than a has left")
+
+
+def test_other_failures_and_refusals_go_to_a_person_whatever_becomes_of_budgets() -> None:
+    court = opened(policy=FAILS)
+    court.fail(permanent=True)
+    is_(court.last, EscalationRaised)
+    court = opened(policy=FAILS)
+    court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=99))))
+    for _ in range(2):
+        court.move(transfer("nobody"))
+    is_(court.last, EscalationRaised)
+    court = opened(policy=FAILS)
+    court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=99))))
+    court.fail(permanent=True)
+    is_(court.last, EscalationRaised)
+
+
+def test_without_a_person_a_used_up_budget_ends_the_request_either_way() -> None:
+    for policy, code in ((Policy(), "no_human"), (FAILS, "budget_exhausted")):
+        court = opened(policy=policy, human=False)
+        court.fail("budget_exhausted", permanent=True)
+        assert is_(court.last, RequestFailed).code == code
+
+
+# --- more than the bus takes ----------------------------------------------------------------------
+
+
+def test_what_is_too_large_to_follow_ends_the_request() -> None:
+    court = opened()
+    court.fail()
+    court.now += seconds(10)
+    retried = due(court.ledger, None, court.world_for_due())
+    assert isinstance(retried, TurnRetried)
+    failed = is_(too_large(court.ledger, court.world_for_due(), retried), RequestFailed)
+    assert (failed.code, failed.turn, failed.round, failed.to) == ("event_too_large", court.turn, 0, "c1")
+    assert failed.reason == "the next event, turn.retried, is more than the bus takes"
+    court.append(failed)
+    assert court.next_due is None
+
+
+def test_a_deferred_proposal_that_is_too_large_to_decide_ends_the_request() -> None:
+    court = opened()
+    court.control(Freeze)
+    court.move(complete())
+    court.ledger.frozen_at = None  # as after a thaw that nobody followed up yet
+    waiting = due(court.ledger, None, court.world_for_due())
+    assert isinstance(waiting, Hearing)
+    failed = is_(too_large(court.ledger, court.world_for_due(), waiting), RequestFailed)
+    assert failed.reason == "the verdict on a deferred proposal is more than the bus takes"
 
 
 # --- freezing -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from protocol import rules
+from protocol.decide import decide
 from protocol.events import (
     AnyEvent,
     EscalationRaised,
@@ -17,7 +18,7 @@ from protocol.events import (
 )
 from protocol.fleet import AgentEntry
 from protocol.handoff import Artifact, Budget, Constraints
-from protocol.ids import AgentName
+from protocol.ids import AgentName, Cause
 from protocol.messages import (
     HANDOFF_MOVES,
     Ask,
@@ -25,7 +26,9 @@ from protocol.messages import (
     Escalate,
     Fail,
     HandBack,
+    Hearing,
     Move,
+    MoveProposed,
     Report,
     Resolve,
     Transfer,
@@ -35,6 +38,7 @@ from protocol.policy import Policy
 from protocol.refusals import Refusal, Rule
 from protocol.world import Grounds
 from tests.unit.protocol.worlds import (
+    REQUEST,
     START,
     Court,
     agent,
@@ -249,6 +253,41 @@ def test_an_open_breaker_refuses_a_transfer_and_a_hand_back() -> None:
     court.move(transfer("c"))
     court.breakers["a"] = "open"
     assert refused(court.move(hand_back())).rule == Rule.AGENT_AVAILABLE
+
+
+def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
+    court = opened()
+    court.move(transfer("b"))
+    turn = court.holder
+    hearing = Hearing(
+        REQUEST,
+        turn.agent,
+        MoveProposed(turn=turn.id, round=0, move=transfer("c")),
+        Cause("x"),
+    )
+    world = court.world_for(hearing)
+    grounds = msgspec.structs.replace(
+        world.grounds,
+        breaker="open",
+        breaker_since=START,
+        breaker_until=START + seconds(30),
+        peers=("a", "d", "e"),
+    )
+    world = msgspec.structs.replace(world, grounds=grounds)
+    refusal = refused(decide(court.ledger, hearing, court.policy, world))
+    assert refusal.detail == (
+        "c has failed too often of late; its breaker is open since 2023-11-14T22:13:20Z"
+    )
+    assert refusal.numbers == {"target": "c", "since": START, "until": START + seconds(30)}
+    assert refusal.hint == (
+        "another agent (d, e), or escalate; c is tried again from 2023-11-14T22:13:50Z on"
+    ), "a is on the path, where nobody may transfer to it"
+    for since in (-(10**18), 10**30):  # an entry that was written by hand
+        odd = msgspec.structs.replace(grounds, breaker_since=since, breaker_until=since)
+        said = refused(
+            decide(court.ledger, hearing, court.policy, msgspec.structs.replace(world, grounds=odd))
+        )
+        assert f"{since} µs" in said.detail
 
 
 @pytest.mark.parametrize("state", ["closed", "half_open"])

@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
+from mesh.replay.rejudge import rejudge
 from protocol.chain import GENESIS
-from protocol.events import AnyEvent, RequestOpened, RequestRefused
+from protocol.events import AnyEvent, RequestOpened, RequestRefused, type_of
 from protocol.fleet import AgentEntry
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.ids import AgentName, event_id
+from protocol.ids import AgentName, event_id, request_id
 from protocol.messages import Submit, submit_id
 from protocol.policy import Policy, policy_hash
 from protocol.refusals import Refusal, Rule
+from protocol.timeline import timeline
 from protocol.world import Breaker, Grounds
 from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
 
@@ -195,3 +197,26 @@ def test_what_was_asked_for_is_recorded_without_the_keys_that_must_be_carried() 
     limits = Constraints(max_resolution_time_s=60, must_carry=("text",))
     event = is_(Court().submit(constraints=limits), RequestOpened)
     assert event.asked == Constraints(max_resolution_time_s=60)
+
+
+def test_a_rerun_names_the_request_that_it_does_again() -> None:
+    old = request_id("c1", 1, b"0123456789")
+    court = Court()
+    event = is_(court.submit(rerun_of=old), RequestOpened)
+    assert event.rerun_of == old
+    assert timeline(court.events).rerun_of == old
+    assert rejudge(court.bodies).same
+    assert is_(Court().submit(), RequestOpened).rerun_of is None
+
+
+def test_the_link_is_there_where_facts_are_withheld_first_and_where_nothing_was_opened() -> None:
+    old = request_id("c1", 1, b"0123456789")
+    withheld = Court()
+    withheld.submit(facts=(fact("card", 1, "pci"),), rerun_of=old)
+    assert [type_of(event) for event in withheld.events] == ["facts.withheld", "request.opened"]
+    assert timeline(withheld.events).rerun_of == old
+    assert rejudge(withheld.bodies).same
+    refused = Court(breakers={"a": "open"})
+    refused.submit(rerun_of=old)
+    assert timeline(refused.events).rerun_of == old
+    assert rejudge(refused.bodies).same

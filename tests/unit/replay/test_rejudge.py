@@ -230,3 +230,28 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
     file.write_bytes(b'{"request":"r","n":0}\nrubbish\n')
     with pytest.raises(Malformed, match="line 2"):
         load(file)
+
+
+# --- what is not all there --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [[0], [0, 1], [2]], ids=["the-first", "the-beginning", "one-between"])
+@pytest.mark.parametrize("policy", [None, Policy(max_depth=1)], ids=["recorded", "other-policy"])
+def test_a_log_with_events_missing_is_said_to_be_one(missing: list[int], policy: Policy | None) -> None:
+    bodies = withheld_and_back().bodies
+    left = [body for n, body in enumerate(bodies) if n not in missing]
+    found = rejudge(left, policy)
+    assert not found.same
+    assert found.events == missing[0]
+    gap = next(n for n in range(len(bodies)) if n >= missing[0] and n not in missing)
+    assert found.unreadable == f"event {missing[0]} is missing; the next one there is {gap}"
+
+
+def test_events_that_follow_from_nothing_are_said_to() -> None:
+    """Somebody numbered them anew, so that nothing seems to be missing."""
+    left = []
+    for n, body in enumerate(withheld_and_back().bodies[1:]):
+        left.append(msgspec.json.encode({**msgspec.json.decode(body), "n": n}))
+    found = rejudge(left)
+    assert not found.same
+    assert "does not follow from those before it" in found.unreadable

@@ -1,0 +1,186 @@
+"""Recovery: how long until the work of a process that was killed goes on in another.
+
+An agent is killed in the middle of a turn, after a step that its journal has; the time ends when the other
+instance has proposed and the guard has decided. A guard is killed idle, and with messages in hand that
+nobody else can take before its lease ends; the time ends with the last partition's first decision. Leases
+are the default ones. Killed is as by `kill -9`: the server sees the connection go, and holds the lease.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from bench.crew import Crew, Member, obey, say
+from bench.figures import Figure, Target, spread
+from bench.load import ANSWER, TEXT
+from bench.place import CLIENT, FLEET, Place, place
+from mesh.agent.definition import Agent
+from mesh.agent.runtime import Runtime
+from mesh.agent.tools import Tool, tool
+from mesh.agent.turn import Turn
+from mesh.bus.connection import Bus, connect
+from mesh.bus.keys import read_key, seed_file
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.bus.streams import queue_consumer
+from mesh.bus.wire import Incoming
+from mesh.client import Client
+from mesh.guard.service import Guard
+from mesh.logs import configure_logging
+from mesh.setup import apply
+from protocol.ids import RequestId
+from protocol.messages import Move
+from protocol.subjects import PARTITIONS, parse_evt, partition
+
+AGENT_S, GUARD_S = Target("at most", 10.0), Target("at most", 5.0)
+AGENT = "a"
+HOLDS, FINISHES = "holds", "finishes"
+_PATIENCE_S = 60.0
+_LOOK_S = 0.01
+
+
+async def recovery(directory: Path, *, rounds: int) -> list[Figure]:
+    """Measure all of it, so many times."""
+    async with (
+        place(directory, sync_always=True) as at,
+        await at.connect_as(ADMIN) as admin,
+        Crew(directory) as crew,
+        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
+    ):
+        await apply(admin, FLEET)
+        turns = [await _agent_killed(at, crew, client, number) for number in range(rounds)]
+        idle = [await _guard_killed(at, crew, admin, client, number, False) for number in range(rounds)]
+        holding = [await _guard_killed(at, crew, admin, client, number, True) for number in range(rounds)]
+    return [
+        Figure("agent killed in a turn: until it is decided elsewhere", "s", spread(turns), target=AGENT_S),
+        Figure("idle guard killed: until all its partitions decide", "s", spread(idle), target=GUARD_S),
+        Figure("guard killed with work in hand: until it is decided", "s", spread(holding), target=GUARD_S),
+    ]
+
+
+async def _agent_killed(at: Place, crew: Crew, client: Client, number: int) -> float:
+    """Return the seconds from an agent's end to the end of the request that it worked on."""
+    guard = await _start(at, crew, GUARD, f"guard-{number}")
+    holder = await _start(at, crew, HOLDS, f"holder-{number}")
+    request = await client.submit(TEXT, to=AGENT)
+    while await holder.line() != request:
+        pass
+    other = await _start(at, crew, FINISHES, f"finisher-{number}")
+    killed = _kill(holder)
+    outcome = await client.wait(request, timeout_s=_PATIENCE_S)
+    took = time.perf_counter() - killed
+    if outcome.answer != ANSWER:
+        raise RuntimeError(f"{request} {outcome.status}: {outcome.reason}")
+    await asyncio.gather(guard.end(), other.end(), holder.end())
+    return took
+
+
+async def _guard_killed(
+    at: Place, crew: Crew, admin: Bus, client: Client, number: int, holding: bool
+) -> float:
+    """Return the seconds from a guard's end to the last first decision of a partition."""
+    kind = "holding" if holding else "idle"
+    doomed = await _start(at, crew, GUARD, f"doomed-{kind}-{number}")
+    requests = [_of_partition(client, each) for each in range(PARTITIONS)]
+    async with _opened(admin) as opened:
+        if holding:
+            os.kill(doomed.pid, signal.SIGSTOP)  # what it asked for is delivered to it, and stays with it
+            for request in requests:
+                await client.submit(TEXT, to=AGENT, request=request)
+            while await _in_hand(admin) < PARTITIONS:  # noqa: ASYNC110 - it lies with the server
+                await asyncio.sleep(_LOOK_S)
+            killed = _kill(doomed)  # as its leases begin; the other one starts while they last
+        other = await _start(at, crew, GUARD, f"other-{kind}-{number}")
+        if not holding:
+            killed = _kill(doomed)
+            for request in requests:
+                await client.submit(TEXT, to=AGENT, request=request)
+        async with asyncio.timeout(_PATIENCE_S):
+            while not opened.keys() >= set(requests):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(_LOOK_S)
+    await asyncio.gather(doomed.end(), other.end())
+    return max(opened[request] for request in requests) - killed
+
+
+def _of_partition(client: Client, wanted: int) -> RequestId:
+    while True:
+        request = client.new_id()
+        if partition(request) == wanted:
+            return request
+
+
+async def _start(at: Place, crew: Crew, role: str, name: str) -> Member:
+    return await crew.start(name, "bench.recovery", role, at.url, str(at.keys), name)
+
+
+def _kill(member: Member) -> float:
+    os.kill(member.pid, signal.SIGKILL)
+    return time.perf_counter()
+
+
+@contextlib.asynccontextmanager
+async def _opened(admin: Bus) -> AsyncIterator[dict[str, float]]:
+    """Collect when each request's first event was seen."""
+    seen: dict[str, float] = {}
+
+    def look(message: Incoming) -> None:
+        seen.setdefault(parse_evt(message.subject).request, time.perf_counter())
+
+    heard = await admin.subscribe("mesh.evt.*.*", look)
+    try:
+        yield seen
+    finally:
+        await heard.close()
+
+
+async def _in_hand(admin: Bus) -> int:
+    infos = [await admin.api(f"CONSUMER.INFO.PROP.{queue_consumer(each)}") for each in range(PARTITIONS)]
+    return sum(int(info["num_ack_pending"]) for info in infos)
+
+
+# --- the members ----------------------------------------------------------------------------------
+
+
+@tool
+async def look_up() -> str:
+    """A step that the journal has when the process dies."""
+    return "found"
+
+
+def _agent(role: str) -> Agent:
+    async def work(turn: Turn) -> Move:
+        await turn.call(look_up)
+        if role == HOLDS:
+            say(turn.request)
+            await asyncio.Event().wait()
+        return turn.complete(ANSWER)
+
+    made: Tool = look_up
+    return Agent(name=AGENT, handler=work, tools=(made,))
+
+
+async def _member(role: str, url: str, keys: Path, name: str) -> None:
+    who = GUARD if role == GUARD else AGENT
+    async with await connect(url, name=who, seed=read_key(seed_file(keys, who)).seed) as bus:
+        service: Guard | Runtime = Guard(bus, identity=name) if role == GUARD else Runtime(bus, _agent(role))
+        running = asyncio.create_task(service.run())
+        while not service.ready and not running.done():  # noqa: ASYNC110 - it sets no event
+            await asyncio.sleep(_LOOK_S)
+        await bus.settle()
+        talk = asyncio.create_task(obey())
+        done, _ = await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
+        await service.drain(1.0)
+        for task in (running, talk):
+            task.cancel()
+        await asyncio.gather(running, talk, return_exceptions=True)
+        for task in done:
+            task.result()
+
+
+if __name__ == "__main__":
+    configure_logging("json", "info")
+    asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))

@@ -1,0 +1,65 @@
+"""What can be the matter with the bus, as a connection meets it: the kinds, and whom a subject concerns."""
+
+from mesh.errors import NoResponders, OutcomeUnknown, StreamFull, TimedOut
+from mesh.trouble import Kind, Troubles
+
+DISCONNECTED = Kind(
+    "bus_disconnected", "bus_reconnected", "no connection to the bus", settle_s=1.0, lasts=True
+)
+FULL = Kind("stream_full", "stream_has_room", "{} is full")
+ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
+SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)
+"""It settles later than a request times out: a disk that is stuck lets some through, too."""
+PULL_REFUSED = Kind("pull_refused", "pull_accepted", "the bus does not take pulls ({})")
+PULL_SILENT = Kind("pull_silent", "pull_heard", "nothing is heard of pulls", settle_s=10.0)
+
+_STREAMS = {
+    "prop": "PROP",
+    "ctl": "CTL",
+    "evt": "LOG",
+    "step": "STEPS",
+    "timer": "TIMER",
+    "conf": "CONF",
+    "card": "CARDS",
+    "dead": "DEAD",
+}
+
+
+def stream_of(subject: str) -> str:
+    """Return the stream that a message on `subject` is stored in or read from; empty for anything else."""
+    match subject.split("."):
+        case ["mesh", kind, _, *_] if kind in _STREAMS:
+            return _STREAMS[kind]
+        case ["$JS", "API", "DIRECT", "GET", stream, *_] | ["$JS", "API", "STREAM", "MSG", "GET", stream]:
+            return stream
+        case ["mesh", "api", "STREAM", "MSG", "GET", stream]:
+            return stream
+    return ""
+
+
+def met(troubles: Troubles, subject: str, error: OutcomeUnknown | StreamFull) -> None:
+    """Note that a call on `subject` came to nothing."""
+    stream = stream_of(subject)
+    if not stream:
+        return  # a question to somebody else, who need not be there
+    if isinstance(error, StreamFull):
+        troubles.hit(FULL, stream, held=subject)
+    elif isinstance(error, NoResponders):
+        troubles.hit(ABSENT, stream, held=subject)
+    elif isinstance(error, TimedOut):
+        troubles.hit(SILENT, held=subject, stream=stream)
+    else:
+        troubles.hold(DISCONNECTED, held=subject)
+
+
+def answered(troubles: Troubles, subject: str) -> None:
+    """Note that a call on `subject` was answered."""
+    stream = stream_of(subject)
+    if stream:
+        troubles.well(SILENT)
+        troubles.well(ABSENT, stream)
+
+
+def stored(troubles: Troubles, subject: str) -> None:
+    """Note that a message on `subject` was stored."""
+    troubles.well(FULL, stream_of(subject))

@@ -1,0 +1,65 @@
+"""Effects as the journals have them: what a request did to the world, and what it may have done.
+
+A journal is its agent's own record; what cannot be read in it is left out.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from mesh.agent.record import DONE, Record
+from mesh.bus.connection import Bus
+from mesh.cli.reading import every
+
+_RECORDS = msgspec.json.Decoder(Record)
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """One effect, known by its key in whatever round it was tried."""
+
+    agent: str
+    turn: str
+    step: str
+    """Where its intent stands in the turn's journal."""
+    action: str
+    key: str
+    at: int
+    """Of the intent, UTC µs."""
+    state: Literal["done", "not_proven"]
+    """`not_proven`: there is an intent and no result. It may have happened."""
+    result: Any = None
+    """Of one that is done: what the tool returned, or its refusal."""
+
+
+async def effects_of(bus: Bus, request: str) -> list[Effect]:
+    """Return the effects in the journals of a request, in the order in which they were begun."""
+    found: dict[tuple[str, str, str], Effect] = {}
+    async for kept in every(bus, "STEPS", f"mesh.step.*.{request}.*.*"):
+        _, _, agent, _, turn, name = kept.subject.split(".")
+        try:
+            record = _RECORDS.decode(kept.data)
+        except msgspec.MsgspecError:
+            continue  # the end of a turn, the count of its attempts, or nothing of ours
+        if record.kind not in ("intent", "effect"):
+            continue
+        step = name.removesuffix(DONE)
+        effect = (agent, turn, record.key or step)
+        before = found.get(effect)
+        if before is None:
+            before = Effect(
+                agent=agent,
+                turn=turn,
+                step=step,
+                action=record.name,
+                key=record.key,
+                at=record.at,
+                state="not_proven",
+            )
+        found[effect] = before
+        if record.kind == "effect":
+            refused: Mapping[str, str] | None = (
+                None if record.error is None else {"refused": record.error.code}
+            )
+            found[effect] = msgspec.structs.replace(before, state="done", result=refused or record.value)
+    return list(found.values())

@@ -1,0 +1,49 @@
+"""`mesh freeze` and `mesh thaw`: stop admitting moves in every request, and go on."""
+
+from typing import Annotated
+
+import typer
+
+from mesh.cli.options import By, Where, on_the_bus, person
+from mesh.cli.output import remark, say
+
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the record.")]
+
+
+@on_the_bus
+async def freeze(where: Where, reason: Reason = "", by: By = "") -> None:
+    """Freeze the whole mesh: guards decide nothing more until the thaw.
+
+    What runs finishes, and what it asks for waits in its queue, as do new requests and timers. Control
+    messages (cancel, resolve, reply …) are obeyed meanwhile.
+    """
+    import secrets
+
+    from mesh.cli.freezing import bring_about, mesh_freeze
+    from protocol.messages import Freeze
+
+    async with await where.connect("operator") as bus:
+        stands = await mesh_freeze(bus)
+        if stands.frozen:
+            remark(f"mesh: nothing to do: it is frozen already, {stands.in_words}")
+            return
+        order = Freeze(id=secrets.token_hex(8), by=person(by), reason=reason)
+        stands = await bring_about(bus, order)
+    say(f"the mesh is frozen {stands.in_words}")
+
+
+@on_the_bus
+async def thaw(where: Where, reason: Reason = "", by: By = "") -> None:
+    """Let the whole mesh go on: what waited is decided, in the order in which it came."""
+    import secrets
+
+    from mesh.cli.freezing import bring_about, mesh_freeze
+    from protocol.messages import Thaw
+
+    async with await where.connect("operator") as bus:
+        before = await mesh_freeze(bus)
+        if not before.frozen:
+            remark("mesh: nothing to do: it is not frozen")
+            return
+        await bring_about(bus, Thaw(id=secrets.token_hex(8), by=person(by), reason=reason))
+    say(f"the mesh goes on; it was frozen {before.in_words}")

@@ -1,0 +1,85 @@
+"""The whole mesh, frozen and thawed: an entry of CONF that guards write, and that everybody may read."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.cli.controlling import Ears
+from mesh.cli.output import when
+from mesh.cli.reading import Kept, get
+from mesh.client import Client
+from protocol.messages import Freeze, Thaw
+from protocol.subjects import FREEZE, MESH_WIDE
+
+_LOOK_S = 0.05
+
+
+class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
+    """What CONF says about it."""
+
+    frozen: bool
+    by: str
+    """The person."""
+    sender: str
+    """The operator whose credentials they had."""
+    since: int
+    """UTC µs."""
+    reason: str
+
+    @property
+    def in_words(self) -> str:
+        """Who did it, since when, and why."""
+        who = self.by or self.sender or "somebody"
+        return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
+
+
+THAWED = MeshFreeze(frozen=False, by="", sender="", since=0, reason="")
+"""What holds where nobody ever froze anything."""
+
+
+async def mesh_freeze(bus: Bus) -> MeshFreeze:
+    """Return whether the mesh is frozen, and who says so. Raises BusError."""
+    kept = await get(bus, "CONF", FREEZE)
+    return THAWED if kept is None else _read(kept)
+
+
+def _read(kept: Kept) -> MeshFreeze:
+    """Return an entry, whatever is in it: guards of other versions may write more."""
+    try:
+        said = msgspec.json.decode(kept.data)
+    except msgspec.MsgspecError:
+        said = {}
+    entry: dict[str, Any] = said if isinstance(said, dict) else {}
+    since = entry.get("since")
+    return MeshFreeze(
+        frozen=bool(entry.get("frozen")),
+        by=str(entry.get("by") or ""),
+        sender=str(entry.get("sender") or ""),
+        since=since if isinstance(since, int) else kept.at,
+        reason=str(entry.get("reason") or ""),
+    )
+
+
+async def bring_about(bus: Bus, order: Freeze | Thaw, *, within_s: float = 30.0) -> MeshFreeze:
+    """Freeze or thaw the mesh, and return what CONF says once it is in force.
+
+    Raises ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`: then
+    the order is stored all the same, and the first guard that runs obeys it.
+    """
+    wanted = isinstance(order, Freeze)
+    async with await Ears.open(bus, bus.name, MESH_WIDE) as ears:
+        await Client(bus, bus.name).control(MESH_WIDE, order)
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    stands = await mesh_freeze(bus)
+                    if stands.frozen is wanted:
+                        return stands
+                    ears.raise_what_was_said()
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
+            ) from None

@@ -1,0 +1,82 @@
+"""`mesh request rerun`: a new request from the handoff at which an old one failed."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.options import RequestArgument, Where, on_the_bus
+from mesh.cli.output import remark, say, when
+
+if TYPE_CHECKING:
+    from mesh.cli.effects import Effect
+
+
+@on_the_bus
+async def rerun(
+    where: Where,
+    request: RequestArgument,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Another agent than the one it failed at.", show_default=False)
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", help="What is wanted, instead of the old text.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Do a request again, from the handoff at which it failed; prints the new request's id.
+
+    The new request is yours, and linked to the old one. It begins at the agent whose turn was the last,
+    with all that had been handed to it. Its effects get new keys: what the old request did to the world is
+    done again, so that is listed first.
+    """
+    from mesh.cli.effects import effects_of
+    from mesh.cli.reading import decoded, request_bodies
+    from mesh.cli.rerunning import rerun_of
+    from mesh.client import Client
+
+    async with await where.connect("operator") as bus:
+        again = rerun_of(decoded(await request_bodies(bus, request)), to=to, text=text)
+        for line in again.remarks:
+            remark(f"mesh: {line}")
+        _warn(request, await effects_of(bus, request))
+        remark(
+            f"mesh: the new request begins at {again.agent or 'the entry agent'}, under policy "
+            f"{again.submit.policy}; its answer goes to {bus.name}"
+        )
+        if yes or await _agreed():
+            say(await Client(bus, bus.name).submit_whole(again.submit))
+        else:
+            remark("mesh: nothing was submitted")
+            raise typer.Exit(1)
+
+
+def _warn(request: str, effects: "Sequence[Effect]") -> None:
+    """Say what a rerun does to the world a second time."""
+    remark("mesh: effects get new keys: no tool can tell that they belong to the same work")
+    if not effects:
+        remark(f"mesh: the journals of {request} have no effect")
+        return
+    count = "1 effect" if len(effects) == 1 else f"{len(effects)} effects"
+    remark(f"mesh: {count} of {request} can happen again:")
+    for effect in effects:
+        state = "done" if effect.state == "done" else "begun, and nobody knows whether it was done"
+        remark(
+            f"  {when(effect.at)}  {effect.agent}  {effect.action}  step {effect.step}  {state}  {effect.key}"
+        )
+
+
+async def _agreed() -> bool:
+    """Ask whoever sits at the terminal. Raises UsageWrong where nobody does."""
+    import asyncio
+    import sys
+
+    from mesh.cli.errors import UsageWrong
+
+    if not sys.stdin.isatty():
+        raise UsageWrong("nobody can be asked here: say --yes to submit it all the same")
+    sys.stderr.write("submit it? [y/N] ")
+    sys.stderr.flush()
+    said = await asyncio.to_thread(sys.stdin.readline)
+    return said.strip().lower() in ("y", "yes")

@@ -1,0 +1,183 @@
+"""A request done again, from the handoff at which it failed: what the new submit says, taken from the log."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from mesh.cli.errors import Impossible, UsageWrong
+from mesh.cli.waiting import waiting_in
+from protocol import budget, events
+from protocol.codec import TEXT_FACT
+from protocol.events import AnyEvent, Work
+from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.ids import HUMAN, AgentName, RequestId
+from protocol.ledger import Ledger, fold
+from protocol.messages import Submit
+
+SUMMARY_FACT = "rerun_summary"
+"""Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""
+
+
+class Given(NamedTuple):
+    """What an agent's turn was given, with what was carried past it."""
+
+    handoff: Handoff
+    facts: dict[str, Fact]
+    artifacts: dict[str, Artifact]
+    must_carry: tuple[str, ...]
+
+
+class Rerun(NamedTuple):
+    """The new request, and what is to be known before it is submitted."""
+
+    submit: Submit
+    agent: str
+    """To whom it goes; empty for the entry agent of the fleet."""
+    remarks: tuple[str, ...]
+
+
+def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str | None = None) -> Rerun:
+    """Return a request's rerun: from its last agent turn, as that turn was given the work.
+
+    Facts (those withheld from that agent too, with their labels), artifacts, intent, allowed actions, keys
+    that must be carried, policy and conversation stay; the deadline begins anew, and so does the budget.
+
+    Args:
+        happened: all events of the old request.
+        to: another agent than the one whose turn it was; then the intent is left out.
+        text: what is wanted, instead of the old text.
+
+    Raises Impossible while it goes on without a person having been asked, UsageWrong where `text` is needed.
+    """
+    ledger = fold(happened)
+    remarks = _standing(ledger, happened)
+    if isinstance(ledger.ended, events.RequestRefused):
+        return _of_refused(ledger.ended, to, text, remarks)
+    given = _last_given(happened)
+    facts = dict(given.facts)
+    old_text = facts.pop(TEXT_FACT, None)
+    wanted = text or _as_text(old_text)
+    handoff = given.handoff
+    agent = to or handoff.to_agent
+    if handoff.move != "submit":
+        facts[SUMMARY_FACT] = Fact(key=SUMMARY_FACT, value=handoff.summary)
+    carried = {TEXT_FACT, *facts}
+    submit = Submit(
+        text=wanted,
+        to=AgentName(agent),
+        intent=handoff.intent if agent == handoff.to_agent else None,
+        facts=tuple(facts.values()),
+        artifacts=tuple(given.artifacts.values()),
+        constraints=Constraints(
+            allowed_actions=handoff.constraints.allowed_actions,
+            budget=_grant(happened, handoff.to_agent),
+            must_carry=tuple(key for key in given.must_carry if key in carried),
+        ),
+        policy=ledger.policy.name,
+        conversation=ledger.conversation,
+        rerun_of=RequestId(str(ledger.request)),
+    )
+    return Rerun(submit, agent, remarks)
+
+
+def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
+    """Return what is to be said about the old request's state. Raises Impossible."""
+    request = ledger.request
+    if not ledger.is_open:
+        if ledger.status == "completed":
+            return (f"{request} was completed; its answer stands",)
+        return ()
+    waits = {each.what for each in waiting_in(happened)}
+    if "doubt" in waits:
+        raise Impossible(
+            f"{request} waits for an effect in doubt: settle that (mesh doubt settle {request} …), and the "
+            "same turn goes on"
+        )
+    if waits:
+        return (
+            f"{request} is open: it waits for a person. `mesh human resolve {request} --again` goes on in "
+            "the same turn, under the same effect keys, and is mostly the better way. A rerun leaves it "
+            f"open: cancel it afterwards (mesh request cancel {request})",
+        )
+    raise Impossible(
+        f"{request} goes on, and two of it would do the same work: wait, or end it first "
+        f"(mesh request cancel {request})"
+    )
+
+
+def _of_refused(
+    ended: events.RequestRefused, to: str | None, text: str | None, remarks: tuple[str, ...]
+) -> Rerun:
+    """Return the rerun of a request that was never opened: the same submit again."""
+    old = ended.submit
+    agent = to or old.to
+    again = replace(
+        old,
+        text=text or old.text,
+        to=None if agent is None else AgentName(agent),
+        intent=old.intent if to in (None, old.to) else None,
+        constraints=replace(old.constraints, deadline=None),
+        rerun_of=ended.request,
+    )
+    return Rerun(again, agent or "", remarks)
+
+
+def _last_given(happened: Sequence[AnyEvent]) -> Given:
+    """Return what the last turn of an agent was given."""
+    ledger = Ledger()
+    given: Given | None = None
+    for event in happened:
+        ledger.apply(event)
+        work = _opening(event)
+        if work is not None and work.handoff.to_agent != HUMAN:
+            frame = ledger.frames[work.turn]
+            given = Given(
+                work.handoff, ledger.carried(), ledger.carried_artifacts(), frame.constraints.must_carry
+            )
+    assert given is not None  # whatever is opened begins with an agent's turn
+    return given
+
+
+def _opening(event: AnyEvent) -> Work | None:
+    """Return the work of an event that opens a turn."""
+    work = getattr(event, "work", None)
+    return work if isinstance(work, Work) and str(work.turn) == event.id else None
+
+
+def _as_text(fact: Fact | None) -> str:
+    """Return a text fact as a submit can have it. Raises UsageWrong."""
+    if fact is None:
+        raise UsageWrong("the old text was dropped on the way: say what is wanted with --text")
+    if fact.labels:
+        raise UsageWrong(
+            f"the old text is labelled {', '.join(fact.labels)}, which a request's text cannot be: "
+            "say what is wanted with --text"
+        )
+    if not isinstance(fact.value, str) or not fact.value.strip():
+        raise UsageWrong("the old fact `text` is no text any more: say what is wanted with --text")
+    return fact.value
+
+
+def _grant(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
+    """Return the budget that this agent was last granted; else the request's own.
+
+    What is handed back or given on by a person is a rest of one, and a rest of nothing is of no use.
+    """
+    grants = [
+        work.handoff.constraints.budget
+        for event in happened
+        if (work := _opening(event)) is not None
+        and (
+            work.handoff.move == "submit"
+            or (work.handoff.move == "transfer" and work.handoff.to_agent == agent)
+        )
+    ]
+    usable = [grant for grant in grants if grant is None or all(_some(grant))]
+    newest = usable[-1] if usable else None
+    return None if newest is None else budget.public(newest)
+
+
+def _some(grant: Budget) -> list[bool]:
+    amounts = (grant.nano_dollars, grant.tokens, grant.model_calls)
+    return [amount is None or amount > 0 for amount in amounts]

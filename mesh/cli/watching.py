@@ -1,0 +1,209 @@
+"""Watching for what people have to do something about: it is found in the log as it grows, and in DEAD.
+
+Everything is told at least once for each watch, in the order of the log; a broker that restarts costs
+time and nothing else. What is told is read from the request as it was when the event was written.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.roles import GET
+from mesh.bus.streams import audit_consumer
+from mesh.cli import letters
+from mesh.cli.reading import Glance, bounds, decoded, glance
+from mesh.cli.waiting import Waiting, queue, waiting_in
+from mesh.errors import BusError, MeshError
+from mesh.notices import DeadLetter
+from protocol import events
+from protocol.ids import HUMAN
+
+_DEAD_LOOK_S = 1.0
+_AGAIN_S = 0.5
+
+_ESCALATED = events.type_of(events.EscalationRaised)
+_SUSPENDED = events.type_of(events.TurnSuspended)
+_DOUBTED = events.type_of(events.EffectDoubted)
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody should know of."""
+
+    what: Literal["escalation", "ask", "doubt", "dead_letter"]
+    at: int
+    """UTC µs."""
+    request: str
+    """Empty for a dead letter about none."""
+    agent: str
+    """Whose turn it was or is; of a dead letter, who sent the message."""
+    summary: str
+    reason: str
+    url: str
+    """The bus."""
+    waiting: Waiting | None = None
+    seq: int | None = None
+    """Of a dead letter: its number in `mesh dead ls`."""
+
+
+class Watch:
+    """One look-out on a bus, as an operator or a viewer.
+
+    Args:
+        url: where the bus is, for whoever is told.
+    """
+
+    def __init__(self, bus: Bus, url: str) -> None:
+        self._bus = bus
+        self._url = url
+        self._log = JetStreamLog(bus, leader=False)
+        self._told: set[tuple[str, int]] = set()
+        """(request, event) of what was waiting when the watch began."""
+
+    async def alarms(
+        self, *, since: str | None = None, waiting: bool = True, goes_on: bool = True
+    ) -> AsyncIterator[Alarm]:
+        """Yield alarms as they come.
+
+        Args:
+            since: begin with what was raised from this time on (RFC 3339), settled since or not.
+            waiting: without `since`: begin with what waits for people now.
+            goes_on: whether to wait for more; if not, it ends with the log as it is.
+
+        Raises BusError when the bus cannot be reached at the beginning.
+        """
+        log_from = (await bounds(self._bus, "LOG"))[1] + 1
+        dead_from = (await bounds(self._bus, letters.STREAM))[1] + 1
+        if since is not None:
+            log_from = await self._first_since("LOG", "mesh.evt.>", since, log_from)
+            dead_from = await self._first_since(letters.STREAM, letters.SUBJECTS, since, dead_from)
+        elif waiting:
+            for each in await queue(self._bus):
+                self._told.add((each.request, each.n))
+                yield self._of(each)
+        if goes_on:
+            async for alarm in self._coming(log_from, dead_from):
+                yield alarm
+        elif since is not None:
+            async for alarm in self._raised(log_from, tail=False):
+                yield alarm
+            async for seq, letter in letters.letters(self._bus, dead_from):
+                yield self._dead(seq, letter)
+
+    async def _first_since(self, stream: str, subject: str, since: str, otherwise: int) -> int:
+        """Return the sequence number of the first message stored at `since` or later."""
+        body = {"batch": 1, "start_time": since, "next_by_subj": subject}
+        found = await self._bus.collect(f"{GET}{stream}", msgspec.json.encode(body))
+        return int(found[0].headers["Nats-Sequence"]) if found else otherwise
+
+    async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
+        """Yield what both sources bring, as it comes."""
+        found: asyncio.Queue[Alarm] = asyncio.Queue()
+
+        async def put(source: AsyncIterator[Alarm]) -> None:
+            async for alarm in source:
+                found.put_nowait(alarm)
+
+        sources = [
+            asyncio.ensure_future(put(source))
+            for source in (self._raised(log_from, tail=True), self._buried(dead_from))
+        ]
+        try:
+            while True:
+                arrival = asyncio.ensure_future(found.get())
+                done, _ = await asyncio.wait({arrival, *sources}, return_when=asyncio.FIRST_COMPLETED)
+                if arrival not in done:
+                    arrival.cancel()
+                    for source in done:
+                        source.result()  # neither ends by itself
+                    return
+                yield arrival.result()
+        finally:
+            for source in sources:
+                source.cancel()
+            await asyncio.gather(*sources, return_exceptions=True)
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    async def _raised(self, from_seq: int, *, tail: bool) -> AsyncIterator[Alarm]:
+        following = self._log.follow(audit_consumer(self._bus.name), from_seq, tail=tail)
+        async with contextlib.aclosing(following) as stored_events:  # type: ignore[type-var]
+            async for stored in stored_events:
+                event = _of_interest(stored)
+                if event is not None and (event.request, event.n) not in self._told:
+                    yield await self._looked_into(event)
+
+    async def _looked_into(self, event: Glance) -> Alarm:
+        """Return the alarm that an event raises, with what its request was like then."""
+        while True:
+            try:
+                bodies = [stored.body for stored in await self._log.read(event.request)]
+                happened = decoded(bodies[: event.n + 1])
+                found = [each for each in waiting_in(happened) if each.n == event.n]
+            except BusError:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            except MeshError:
+                found = []
+            return self._of(found[0]) if found else self._unread(event)
+
+    def _of(self, waiting: Waiting) -> Alarm:
+        return Alarm(
+            what=waiting.what,
+            at=waiting.since,
+            request=waiting.request,
+            agent=waiting.from_agent,
+            summary=waiting.summary,
+            reason=waiting.reason,
+            url=self._url,
+            waiting=waiting,
+        )
+
+    def _unread(self, event: Glance) -> Alarm:
+        """Return what can be said of a request whose events this version cannot read."""
+        what: Any = {_ESCALATED: "escalation", _SUSPENDED: "ask"}.get(event.type, "doubt")
+        summary = "this version cannot read the request"
+        return Alarm(
+            what=what,
+            at=event.at,
+            request=event.request,
+            agent="",
+            summary=summary,
+            reason=event.type,
+            url=self._url,
+        )
+
+    # --- dead letters -----------------------------------------------------------------------------
+
+    async def _buried(self, from_seq: int) -> AsyncIterator[Alarm]:
+        while True:
+            with contextlib.suppress(BusError):
+                async for seq, letter in letters.letters(self._bus, from_seq):
+                    from_seq = seq + 1
+                    yield self._dead(seq, letter)
+            await asyncio.sleep(_DEAD_LOOK_S)
+
+    def _dead(self, seq: int, letter: DeadLetter) -> Alarm:
+        return Alarm(
+            what="dead_letter",
+            at=letter.at,
+            request=letter.request,
+            agent=letter.sender,
+            summary=letter.detail,
+            reason=letter.code,
+            url=self._url,
+            seq=seq,
+        )
+
+
+def _of_interest(stored: Stored) -> Glance | None:
+    try:
+        event = glance(stored.body)
+    except msgspec.MsgspecError:
+        return None
+    for_people = event.type == _SUSPENDED and stored.to == HUMAN
+    return event if for_people or event.type in (_ESCALATED, _DOUBTED) else None

@@ -1,0 +1,111 @@
+"""What a drill gathers, and all that its checks may look at: what was sent, what the log says, what was done.
+
+Nothing in here is believed because a service of the fleet said so in passing: submits are what the drill
+itself sent, events and steps are read from the streams at the end, deeds are written by the tools into a
+file outside of the mesh, and faults are what the drill did.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Kind = Literal["read", "model", "idempotent", "reconcilable", "once"]
+"""What a tool did: read, asked a model (which costs), or changed the world in one of three ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that the drill sent."""
+
+    request: str
+    at: int
+    """UTC µs."""
+    acknowledged: bool
+    """Whether JetStream said that it is stored: from then on it may not be lost."""
+    story: str = ""
+    """What kind of request it is; empty where nobody knows."""
+    expected: tuple[str, ...] = ()
+    """Statuses in which it may rightly end (`completed`, `failed`, `expired` …); empty: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A control message that the drill's people sent."""
+
+    request: str
+    id: str
+    at: int
+    """UTC µs; when JetStream had stored it."""
+    seq: int
+    """Where, in CTL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One thing that a tool did to the world outside, written down by the tool in the middle of doing it."""
+
+    at: int
+    """UTC µs."""
+    kind: Kind
+    tool: str
+    key: str = ""
+    """The idempotency key that it was given; empty for a tool without one."""
+    request: str = ""
+    call: str = ""
+    """What tells this call from every other one of the request, by the request's own script. A model call's
+    prompt is this, or `{"request": …, "call": …}`, so that the journal's digest of it can be told."""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that the drill did to a process."""
+
+    kind: str
+    """`kill`, `pause`, `restart`, or the name of the window in which the process was killed."""
+    identity: str
+    """Which process: `guard-1`, `worker-2`, `nats-server`."""
+    name: str
+    """Whose credentials it has: `guard`, an agent's name, or `nats-server`."""
+    at: int
+    """UTC µs."""
+    until: int
+    """UTC µs; when it ran again."""
+    pid: int = 0
+    """Of the process that it was done to; 0 where that is not known."""
+
+
+class StepName(NamedTuple):
+    """Where a step lies."""
+
+    agent: str
+    request: str
+    turn: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything that the checks look at."""
+
+    submitted: Sequence[Submitted]
+    bodies: Mapping[str, Sequence[bytes]]
+    """Stored events by request, in their order."""
+    steps: Mapping[StepName, bytes]
+    """Every stored step."""
+    deeds: Sequence[Deed]
+    faults: Sequence[Fault]
+    dead: Sequence[bytes] = ()
+    """Stored dead letters."""
+    lease_s: float = 6.0
+    guard_lease_s: float = 3.0
+    ended_at: int = 0
+    """UTC µs; when the drill stopped to wait and everything was ended."""
+    with_ledger: bool = True
+    """Whether the tools write down what they do; without, nothing is known of the world outside."""
+    orders: Sequence[Ordered] = ()
+    """Control messages that were acknowledged."""
+    unasked: Sequence[str] = ()
+    """Services that ended though nobody had ended them, in a line each."""
+    silent: frozenset[str] = field(default_factory=frozenset)
+    """Requests on which the drill itself gave up waiting."""

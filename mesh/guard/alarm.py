@@ -1,0 +1,39 @@
+"""The one timer of a request: it stands no later than the next time at which something falls due."""
+
+import msgspec
+
+from mesh.bus import timer
+from mesh.bus.connection import Bus
+from mesh.errors import SequenceConflict
+from mesh.guard.cache import Docket, Timer
+from protocol.due import next_due
+
+
+async def see_to(bus: Bus, docket: Docket, request: str, now: int) -> None:
+    """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
+
+    Raises BusError.
+    """
+    at = docket.quiet_until()
+    if at is not None and at <= now:  # it was looked at in vain: look again later
+        at = next_due(docket.ledger, None, now)
+    if at is None:
+        return
+    stands = docket.timer
+    if stands is None or (stands.at is not None and stands.at <= now):
+        stands = await _standing(bus, request)
+    while stands.at is None or stands.at > at:
+        try:
+            seq = await timer.arm(bus, request, at, after=stands.seq)
+            stands = Timer(seq, at)
+        except SequenceConflict:
+            stands = await _standing(bus, request)
+    docket.timer = stands
+
+
+async def _standing(bus: Bus, request: str) -> Timer:
+    try:
+        found = await timer.standing(bus, request)
+    except (msgspec.MsgspecError, ValueError):
+        return Timer(None, None)  # it says no time: whatever it is, it is replaced
+    return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -1,0 +1,193 @@
+"""The agents' circuit breakers as a guard knows and changes them.
+
+A guard judges by its own copies, which the wake-ups of CONF keep current, and changes an entry by
+compare-and-set. It does so as well as it can and never longer than a few attempts: what cannot be
+written is lost, and no decision waits for it or fails because of it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import structlog
+
+from mesh.bus.connection import Bus
+from mesh.errors import BusError, OutcomeUnknown
+from mesh.guard import conf
+from mesh.guard.conf import ConfChanged
+from mesh.trouble import Kind
+from protocol import breaker, events, subjects
+from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
+from protocol.events import AnyEvent
+from protocol.ids import HUMAN, AgentName, proposal_id
+from protocol.ledger import Ledger, Turn
+
+_log = structlog.get_logger(__name__)
+
+NOT_WRITTEN = Kind("breaker_not_written", "breaker_written", "failures of {} cannot be counted", blocks=False)
+ATTEMPTS = 4
+"""How often a lost race over an entry is met by reading it again."""
+WAIT_S = 1.0
+"""How long CONF may take to answer: a request that fails is in hand meanwhile."""
+
+
+class _Copy(NamedTuple):
+    entry: BreakerEntry
+    seq: int
+    """What a compare-and-set has to name."""
+
+
+_NONE = _Copy(CLOSED, 0)
+_MOVES = (
+    events.HandoffAdmitted,
+    events.MoveRefused,
+    events.TurnSuspended,
+    events.EscalationRaised,
+    events.RequestCompleted,
+    events.RequestFailed,
+)
+"""What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
+
+
+class Breakers:
+    """One entry for each agent.
+
+    Args:
+        rules: what the fleet says of an agent.
+        now: UTC µs.
+    """
+
+    def __init__(self, bus: Bus, rules: Callable[[AgentName], BreakerRules], now: Callable[[], int]) -> None:
+        self._bus = bus
+        self._rules = rules
+        self._now = now
+        self._copies: dict[str, _Copy] = {}
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, agent: str) -> None:
+        """Read an agent's entry again. One that cannot be read leaves the last good one. Raises BusError."""
+        subject = subjects.breaker(agent)
+        found = await conf.read(self._bus, subject, timeout_s=WAIT_S)
+        entry = CLOSED if found is None else conf.decoded(subject, found, BreakerEntry)
+        kept = self._copies.get(agent, _NONE).entry
+        self._copies[agent] = _Copy(kept if entry is None else entry, conf.sequence(found))
+
+    def is_known(self, agent: str, seq: int) -> bool:
+        """Say whether the entry of this sequence was read or written already."""
+        return self._copies.get(agent, _NONE).seq == seq
+
+    def state(self, agent: str) -> State:
+        """Return the state as it is known, for what takes no trial."""
+        return self._copies.get(agent, _NONE).entry.state
+
+    def not_open(self, agents: Iterable[AgentName]) -> tuple[AgentName, ...]:
+        """Return those that may be given work."""
+        return tuple(name for name in agents if self.state(name) == "closed")
+
+    # --- judging ----------------------------------------------------------------------------------
+
+    async def ask(self, agent: AgentName, cause: str) -> Use:
+        """Return by which state the message `cause` is judged; one message at a time gets the trial."""
+        use = Use("closed")
+
+        def change(entry: BreakerEntry) -> BreakerEntry | None:
+            nonlocal use
+            use = breaker.asked(entry, self._rules(agent), self._now(), cause)
+            return use.write
+
+        if not await self._change(agent, change) and use.write is not None:
+            return Use("open", use.since, use.until)
+        return use
+
+    # --- counting ---------------------------------------------------------------------------------
+
+    async def note(self, ledger: Ledger, event: AnyEvent, ended: Iterable[Turn]) -> None:
+        """Take in what an event says of the agents that it is about.
+
+        Args:
+            ledger: with the event in it.
+            ended: the turns that it ended.
+        """
+        if isinstance(event, events.TurnFailed):
+            turn = ledger.turns[event.turn]
+            if breaker.speaks_of_the_agent(event.error):
+                await self._count(turn, lambda entry: self._failed(entry, turn))
+            else:
+                await self._count(turn, lambda entry: breaker.given_back(entry, turn.id))
+            return
+        if isinstance(event, events.MoveRefused | events.RequestRefused):
+            grounds = event.grounds
+            if grounds.breaker == "half_open" and grounds.target is not None:
+                await self._change(grounds.target.name, lambda entry: breaker.given_back(entry, event.cause))
+        if isinstance(event, _MOVES) and str(event.cause) == proposal_id(
+            event.request, event.turn, event.round
+        ):
+            turn = ledger.turns[event.turn]
+            await self._count(turn, lambda entry: breaker.worked(entry, turn.id))
+            return
+        for turn in ended:
+            await self._count(turn, lambda entry, turn=turn: breaker.given_back(entry, turn.id))  # type: ignore[misc]
+
+    def _failed(self, entry: BreakerEntry, turn: Turn) -> BreakerEntry | None:
+        return breaker.failed(entry, self._rules(turn.agent), turn.id, self._now())
+
+    async def _count(self, turn: Turn, change: Callable[[BreakerEntry], BreakerEntry | None]) -> None:
+        """Change the entry of a turn's agent; a copy that is not closed is looked at twice."""
+        agent = turn.agent
+        if agent == HUMAN or await self._change(agent, change) or self.state(agent) == "closed":
+            return
+        try:
+            await self.read(agent)
+        except BusError:
+            return
+        await self._change(agent, change)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def _change(self, agent: str, change: Callable[[BreakerEntry], BreakerEntry | None]) -> bool:
+        """Write what `change` makes of the entry; False if that is nothing, or could not be written."""
+        for _ in range(ATTEMPTS):
+            was = self._copies.get(agent, _NONE)
+            wanted = change(was.entry)
+            if wanted is None:
+                return False
+            try:
+                subject = subjects.breaker(agent)
+                seq = await conf.write(self._bus, subject, wanted, after=was.seq, timeout_s=WAIT_S)
+            except (ConfChanged, OutcomeUnknown):
+                if not await self._look(agent):
+                    return False
+                if self._copies[agent].entry != wanted:
+                    continue  # somebody else's; one that is ours after all is as good as acknowledged
+            except BusError as error:
+                self._could_not(agent, error)
+                return False
+            else:
+                self._copies[agent] = _Copy(wanted, seq)
+            self._bus.troubles.well(NOT_WRITTEN, agent)
+            _say(agent, was.entry.state, wanted)
+            return True
+        return False
+
+    async def _look(self, agent: str) -> bool:
+        try:
+            await self.read(agent)
+        except BusError as error:
+            self._could_not(agent, error)
+            return False
+        return True
+
+    def _could_not(self, agent: str, error: BusError) -> None:
+        self._bus.troubles.hit(NOT_WRITTEN, agent, code=error.code)
+
+
+def _say(agent: str, was: State, entry: BreakerEntry) -> None:
+    """Log a breaker's change of state; whoever wrote it says so, so that it is said once."""
+    if entry.state == was:
+        return
+    if entry.state == "open":
+        _log.warning("breaker_opened", agent=agent, trial=was == "half_open")
+    elif entry.state == "closed":
+        _log.info("breaker_closed", agent=agent)
+    else:
+        _log.info("breaker_tried", agent=agent)

@@ -1,0 +1,88 @@
+"""What a queued message says, and what is objected to before any log is read."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from mesh.bus.pull import Message
+from protocol import codec, subjects
+from protocol.ids import (
+    MAX_ID_CHARS,
+    AgentName,
+    Cause,
+    control_cause,
+    is_request_id,
+    submitted_ms,
+    submitter_of,
+)
+from protocol.messages import Control, Hearing, Submit, id_of, submit_id
+from protocol.standing import Objection
+
+AHEAD_MS = 5 * 60_000
+"""How far in the future a submitter's clock may be."""
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""W3C `traceparent`; whatever else a sender calls so does not go on into the log."""
+
+
+def proposal_of(message: Message, role_of: Callable[[str], Any]) -> Hearing:
+    """Return what a message in PROP says: a submit if it has no `kind`. Raises Malformed."""
+    sender, request = subjects.parse_queued(message.subject)
+    role = role_of(sender)
+    if is_submit(message.data):
+        submit = codec.parse_submit(message.data)
+        digest = codec.body_digest(message.data)
+        return Hearing(request, AgentName(sender), submit, Cause(submit_id(request)), role, digest)
+    proposal = codec.parse_proposal(message.data)
+    return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), role)
+
+
+def control_of(request: str, sender: str, control: Control, role: Any) -> Hearing:
+    return Hearing(request, AgentName(sender), control, control_cause(request, sender, control.id), role)
+
+
+def unusable(request: str) -> Objection | None:
+    """Refuse what no request can be called."""
+    if len(request) > MAX_ID_CHARS or not is_request_id(request):
+        return Objection("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
+    return None
+
+
+def stale(hearing: Hearing, now: int, log_max_age_s: float) -> Objection | None:
+    """Refuse a submit whose id is not the sender's, too old to be sure about, or from the future.
+
+    Args:
+        now: UTC µs.
+        log_max_age_s: how long the log keeps events.
+    """
+    if not isinstance(hearing.what, Submit):
+        return None
+    if submitter_of(hearing.request) != hearing.sender:
+        return Objection("unusable_id", f"a request of {hearing.sender} has an id that begins with it")
+    now_ms = now // 1000
+    oldest_ms = now_ms - int(log_max_age_s * 1000 / 4)
+    if not oldest_ms <= submitted_ms(hearing.request) <= now_ms + AHEAD_MS:
+        return Objection("stale_id", "the ULID's time is too old or too far ahead; make a new id")
+    return None
+
+
+def trace_of(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """Return what goes on into the log of a message's headers."""
+    trace = headers.get("traceparent", "")
+    return {"traceparent": trace} if _TRACE.fullmatch(trace) else None
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: Any = None
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+def is_submit(body: bytes) -> bool:
+    """Say whether a message in PROP is a submit: it has no `kind`. What cannot be read is one too."""
+    try:
+        return _KIND.decode(body).kind is None
+    except (msgspec.DecodeError, RecursionError, UnicodeError, ValueError):
+        return True

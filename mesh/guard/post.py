@@ -1,0 +1,74 @@
+"""What a guard tells of messages that came to nothing: dead letters, and notices to their senders."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from mesh import notices
+from mesh.bus.connection import Bus
+from mesh.bus.pull import Message
+from mesh.bus.roles import GUARD
+from mesh.errors import PASSING, MeshError
+from protocol import codec, subjects
+from protocol.messages import Hearing
+from protocol.standing import Late, Objection
+
+_log = structlog.get_logger(__name__)
+
+
+class Post:
+    """Writes them. `now` is UTC µs."""
+
+    def __init__(self, bus: Bus, now: Callable[[], int]) -> None:
+        self._bus = bus
+        self._now = now
+        self.dead = 0
+        """How many dead letters it stored."""
+
+    async def bury(self, message: Message, objection: Objection) -> bool:
+        """Keep a message that came to nothing and tell its sender; False if it could not be kept."""
+        sender, request = _address(message.subject)
+        letter = notices.dead_letter(
+            at=self._now(),
+            by=GUARD,
+            code=objection.code,
+            detail=objection.detail,
+            subject=message.subject,
+            data=message.data,
+            headers=message.headers,
+            sender=sender,
+            request=request,
+            delivered=message.delivered,
+        )
+        try:
+            await self._bus.publish_durable(notices.dead_subject(GUARD), msgspec.json.encode(letter))
+        except PASSING:
+            return False  # the bus has said it
+        except MeshError as error:
+            _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
+            return False
+        self.dead += 1
+        _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
+        reason = notices.NoticeError(code=objection.code, detail=letter.detail)
+        if sender:
+            await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
+        return True
+
+    async def tell_late(self, hearing: Hearing, late: Late) -> None:
+        """Tell a sender that what it speaks for is over or decided."""
+        ended = notices.Ended(why=late.ended, turn=late.turn, round=late.round)
+        await self._notify(hearing.sender, hearing.request, ended=ended)
+
+    async def _notify(self, to: str, request: str, **said: Any) -> None:
+        notice = notices.Notice(request=request, **said)
+        await self._bus.publish(notices.note_subject(to, request), msgspec.json.encode(notice))
+
+
+def _address(subject: str) -> subjects.Addressed:
+    """Return sender and request as far as a subject names them; a timer has no sender."""
+    try:
+        return subjects.parse_queued(subject)
+    except ValueError:
+        return subjects.Addressed("", subject.rpartition(".")[2])

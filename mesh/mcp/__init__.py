@@ -1,0 +1,28 @@
+"""MCP servers as tools: `from mesh.mcp import McpServer`, and put one among an agent's tools.
+
+Needs the extra `handoff-mesh[mcp]`. The SDK is imported when a connection is first opened, not before.
+"""
+
+from mesh.mcp.failures import (
+    McpDown,
+    McpNotInstalled,
+    McpRefused,
+    McpTimedOut,
+    McpTooLarge,
+    McpUnreached,
+    McpUnreadable,
+    McpUnusable,
+)
+from mesh.mcp.server import McpServer
+
+__all__ = [
+    "McpDown",
+    "McpNotInstalled",
+    "McpRefused",
+    "McpServer",
+    "McpTimedOut",
+    "McpTooLarge",
+    "McpUnreached",
+    "McpUnreadable",
+    "McpUnusable",
+]

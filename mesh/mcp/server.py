@@ -1,0 +1,201 @@
+"""An MCP server whose tools an agent has.
+
+files = McpServer("files", command=["mcp-files", "/srv/papers"], prefix="files_", only=["read", "write"])
+
+clerk = ClaudeAgent("clerk", instructions=…, tools=[files, look_up])
+
+The server is started, or connected to, when it is first needed in a process; again after it ended; and
+closed with the agent. What a tool does to the world is the admin's word (`effects`). Without one, a tool of
+which the server says that it only reads does that, and any other is an effect that nobody can ask about
+later: `once`.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, get_args
+
+from mesh.agent.tools import Approver, Effect, Tool
+from mesh.mcp.calls import Called, call
+from mesh.mcp.failures import McpUnusable, short
+from mesh.mcp.link import Link
+from mesh.mcp.results import MAX_BYTES
+from mesh.mcp.tool import McpTool
+from mesh.mcp.wires import Ended, by_http, by_process
+
+if TYPE_CHECKING:
+    import mcp_types
+    from mcp.client import Client
+
+TIMEOUT_S = 60.0
+START_S = 30.0
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class McpServer:
+    """An MCP server, mounted. Tools are named here as the server names them, without the prefix.
+
+    Args:
+        name: for people: logs and errors.
+        command: the program and its arguments, for a server that speaks over its standard streams.
+        url: of a server that speaks streamable HTTP; one of the two.
+        env: what the process finds in its environment, besides HOME, LOGNAME, PATH, SHELL, TERM and USER.
+            Nothing else of this process's is passed on: no credentials of the bus, no key of a model.
+        cwd: the process's working directory.
+        headers: sent with every HTTP request.
+        prefix: put before each tool's name.
+        only: the tools to mount; None for all.
+        effects: what a tool does to the world: None (only reads), `idempotent` or `once`.
+        approve: who has to say yes to a tool's effect: `human` or `client`.
+        timeout_s: how long a call may take; `timeouts` for single tools.
+        start_s: how long the server may take until it has listed its tools.
+        max_bytes: of a result, as JSON.
+
+    Raises ValueError for arguments that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        command: Sequence[str | PathLike[str]] | None = None,
+        url: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | PathLike[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        prefix: str = "",
+        only: Iterable[str] | None = None,
+        effects: Mapping[str, Effect | None] | None = None,
+        approve: Mapping[str, Approver] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        timeouts: Mapping[str, float] | None = None,
+        start_s: float = START_S,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        if (command is None) == (url is None) or isinstance(command, str) or command == []:
+            raise ValueError(f"{name}: say either a command, as a list, or a url")
+        if isinstance(only, str):
+            raise ValueError(f"{name}: `only` is a list of tools")
+        self.name = name
+        self._command = None if command is None else tuple(fspath(each) for each in command)
+        self._url = url
+        self._env, self._headers = dict(env or {}), dict(headers or {})
+        self._cwd = None if cwd is None else fspath(cwd)
+        self._prefix = prefix
+        self._only = None if only is None else frozenset(only)
+        self._effects, self._approve = dict(effects or {}), dict(approve or {})
+        self._timeout_s, self._timeouts = timeout_s, dict(timeouts or {})
+        self._start_s, self._max_bytes = start_s, max_bytes
+        self._link: Link | None = None
+        self._tools: tuple[Tool, ...] | None = None
+        self._require_sense()
+
+    def __repr__(self) -> str:
+        return f"McpServer({self.name!r})"  # neither its environment nor its headers
+
+    def _require_sense(self) -> None:
+        for tool, effect in self._effects.items():
+            if effect not in (None, "idempotent", "once"):
+                raise ValueError(f"{self.name}: the effect of {tool} is None, 'idempotent' or 'once'")
+        for tool, approver in self._approve.items():
+            if approver not in get_args(Approver):
+                raise ValueError(f"{self.name}: nobody is called {approver!r}, who is to approve {tool}")
+        for limit_s in (self._timeout_s, self._start_s, *self._timeouts.values()):
+            if not limit_s > 0:
+                raise ValueError(f"{self.name}: a time-out is more than 0 seconds")
+
+    # --- its tools --------------------------------------------------------------------------------
+
+    async def tools(self) -> tuple[Tool, ...]:
+        """Return its tools, in order of their names: as the server listed them first in this process.
+
+        Raises McpNotInstalled, McpUnusable, McpDown.
+        """
+        if self._tools is None:
+            self._tools = self._mounted(await self._linked().ready())
+        return self._tools
+
+    async def tool(self, name: str) -> Tool:
+        """Return one tool by its whole name. Raises McpUnusable if it is not mounted, and as `tools` does."""
+        tools = await self.tools()
+        found = next((tool for tool in tools if tool.name == name), None)
+        if found is None:
+            there = ", ".join(tool.name for tool in tools) or "none"
+            raise McpUnusable(f"{self.name} has no tool {name!r} mounted; there are: {short(there)}")
+        return found
+
+    def _mounted(self, listed: "tuple[mcp_types.Tool, ...]") -> tuple[Tool, ...]:
+        there = {tool.name for tool in listed}
+        meant = (self._only or frozenset()).union(self._effects, self._approve, self._timeouts)
+        if missing := sorted(meant - there):
+            raise McpUnusable(
+                f"{self.name} has no tools {', '.join(missing)}; it has {short(', '.join(sorted(there)))}"
+            )
+        mounted: dict[str, Tool] = {}
+        for tool in listed:
+            if self._only is None or tool.name in self._only:
+                made = self._made(tool)
+                if made.name in mounted:
+                    raise McpUnusable(f"{self.name} has two tools that would be called {made.name}")
+                mounted[made.name] = made
+        return tuple(mounted[name] for name in sorted(mounted))
+
+    def _made(self, tool: "mcp_types.Tool") -> Tool:
+        name = _NOT_IN_A_NAME.sub("_", f"{self._prefix}{tool.name}")
+        if not _NAME.fullmatch(name):
+            raise McpUnusable(f"{self.name}: {short(name)} is longer than a tool's name may be (64)")
+        effect, approve = self._effect_of(tool), self._approve.get(tool.name)
+        if approve is not None and effect is None:
+            raise McpUnusable(f"{self.name}: {tool.name} only reads, and nobody approves that")
+        timeout_s = self._timeouts.get(tool.name, self._timeout_s)
+        called = Called(name, tool.name, effect, timeout_s, self._max_bytes)
+
+        async def run(**arguments: Any) -> Any:
+            return await call(self._linked, called, arguments)
+
+        made = McpTool(
+            name=name,
+            description=tool.description or tool.title or "",
+            effect=effect,
+            fn=run,
+            approve=approve,
+            input_schema=tool.input_schema,
+            remote=tool.name,
+        )
+        made.require_sense()
+        return made
+
+    def _effect_of(self, tool: "mcp_types.Tool") -> Effect | None:
+        """Return what a tool does to the world. A server's hint makes it no more than `once`, or reading."""
+        if tool.name in self._effects:
+            return self._effects[tool.name]
+        hints = tool.annotations
+        return None if hints is not None and hints.read_only_hint is True else "once"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no connection: not yet, or not any more. The next call opens one."""
+        return self._link is None or self._link.over
+
+    # --- its connection ---------------------------------------------------------------------------
+
+    def _linked(self) -> Link:
+        """Return the connection, a fresh one where there is none that lives on this event loop."""
+        link = self._link
+        if link is None or link.over or link.loop is not asyncio.get_running_loop():
+            link = self._link = Link(self.name, self._connect, self._start_s)
+        return link
+
+    def _connect(self, ended: Ended) -> "Client":
+        if self._command is not None:
+            return by_process(self._command, self._env, self._cwd, ended)
+        assert self._url is not None
+        return by_http(self._url, self._headers, ended)
+
+    async def close(self) -> None:
+        """Close the connection, and wait until a process of ours has ended. The next call opens it anew."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()

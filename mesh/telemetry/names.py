@@ -1,0 +1,71 @@
+"""Every name of a span, an attribute and a metric, in one place.
+
+GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development: those of a transfer
+are as proposed in its pull request 447 (read in September 2026) and may move. Messaging names follow the
+semantic conventions 1.44. What begins with `mesh.` is ours and will not move.
+"""
+
+from typing import Final
+
+SCOPE: Final = "handoff-mesh"
+
+# --- spans ----------------------------------------------------------------------------------------
+
+SUBMIT: Final = "send mesh.prop"
+VERDICT: Final = "process mesh.prop"
+CONSEQUENCE: Final = "process mesh.timer"
+CONTROL: Final = "process mesh.ctl"
+INVOKE_AGENT: Final = "invoke_agent"
+"""Followed by the agent's name."""
+EXECUTE_TOOL: Final = "execute_tool"
+"""Followed by the tool's; for a move, `transfer_to_<agent> <agent>`."""
+
+# --- attributes: GenAI ----------------------------------------------------------------------------
+
+OPERATION: Final = "gen_ai.operation.name"
+AGENT: Final = "gen_ai.agent.name"
+AGENT_VERSION: Final = "gen_ai.agent.version"
+CONVERSATION: Final = "gen_ai.conversation.id"
+TOOL: Final = "gen_ai.tool.name"
+TRANSFER_MODE: Final = "gen_ai.transfer.mode"
+TRANSFER_TARGET: Final = "gen_ai.transfer.target.name"
+PASS_CONTROL: Final = "pass_control"
+ERROR: Final = "error.type"
+
+# --- attributes: messaging ------------------------------------------------------------------------
+
+SYSTEM: Final = "messaging.system"
+NATS: Final = "nats"
+MESSAGING_OPERATION: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.template"
+
+# --- attributes: ours -----------------------------------------------------------------------------
+
+REQUEST: Final = "mesh.request"
+TURN: Final = "mesh.turn"
+ROUND: Final = "mesh.round"
+EVENT: Final = "mesh.event"
+EVENT_TYPE: Final = "mesh.event.type"
+MOVE: Final = "mesh.move"
+VERDICT_IS: Final = "mesh.verdict"
+"""`admitted`, `refused`, `deferred`, `late` or `objected`."""
+RULE: Final = "mesh.rule"
+DEPTH: Final = "mesh.depth"
+FROM: Final = "mesh.from"
+TO: Final = "mesh.to"
+REDELIVERED: Final = "mesh.delivery"
+REPLAYED: Final = "mesh.step.replayed"
+MODEL: Final = "mesh.model"
+KIND: Final = "mesh.kind"
+
+# --- metrics --------------------------------------------------------------------------------------
+
+HANDOFFS: Final = "mesh.handoffs"
+TURN_DURATION: Final = "mesh.turn.duration"
+QUEUE_TIME: Final = "mesh.queue.time"
+TOKENS: Final = "mesh.tokens"
+COST: Final = "mesh.cost"
+OPEN_REQUESTS: Final = "mesh.requests.open"
+ENDED_REQUESTS: Final = "mesh.requests.ended"
+DEAD_LETTERS: Final = "mesh.dead_letters"
+GUARD_LAG: Final = "mesh.guard.lag"

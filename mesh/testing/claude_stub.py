@@ -1,0 +1,335 @@
+"""A stand-in for the Claude Messages API on loopback: the vendor's own SDK is driven without a key.
+
+    async with StubClaude([says("Hello"), fails(529)]) as claude:
+        client = AsyncAnthropic(base_url=claude.url, api_key="stub")
+
+It speaks HTTP: JSON replies and server-sent events, tool calls, thinking, errors with their headers, slow
+answers, and streams that break off. What it replies is a script, used up one reply a request, or a function
+of the request. A request beyond the script's end is answered with status 500 and kept in `unexpected`.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import inspect
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+Block = Mapping[str, Any]
+"""A content block as the API has it: `text`, `tool_use`, `thinking`."""
+
+_PIECE = 12
+"""Characters of text or JSON in one event of a stream."""
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the stub answers to one request."""
+
+    content: tuple[Block, ...] = ()
+    stop_reason: str = "end_turn"
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """Over the default counts."""
+    model: str | None = None
+    """Whom the reply claims to be from; by default, whom the request asked."""
+    status: int = 200
+    error_code: str | None = None
+    """Of an error: `error.details.error_code`, as in `enforced_spend_limit_reached`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
+    """Before anything is answered."""
+    pause_s: float = 0.0
+    """Between two events of a stream."""
+    cut_after: int | None = None
+    """How many events of a stream are sent before the connection breaks; 0 breaks it without an answer."""
+    broken_by: int | None = None
+    """With `cut_after`: the stream does not break, it ends with the error of this status."""
+    stop_details: Mapping[str, Any] | None = None
+
+
+def says(text: str, **more: Any) -> Answer:
+    """Return a reply that is text."""
+    return Answer(content=({"type": "text", "text": text},), **more)
+
+
+_ids = itertools.count(1)
+
+
+def calls(*wanted: tuple[str, Mapping[str, Any]], text: str = "", **more: Any) -> Answer:
+    """Return a reply that calls tools: pairs of a name and arguments."""
+    spoken: tuple[Block, ...] = ({"type": "text", "text": text},) if text else ()
+    asked = tuple(
+        {"type": "tool_use", "id": f"toolu_{next(_ids)}", "name": name, "input": dict(arguments)}
+        for name, arguments in wanted
+    )
+    return Answer(content=(*spoken, *asked), stop_reason="tool_use", **more)
+
+
+def thinks(thought: str, then: Answer) -> Answer:
+    """Return `then` with a signed thinking block before it."""
+    signature = hashlib.sha256(thought.encode()).hexdigest()
+    block = {"type": "thinking", "thinking": thought, "signature": signature}
+    return replace(then, content=(block, *then.content))
+
+
+def fails(status: int, *, retry_after_s: float | None = None, error_code: str | None = None) -> Answer:
+    """Return an error; 429, 529 and the 5xx are those that another attempt may cure."""
+    headers = {} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
+    return Answer(status=status, headers=headers, error_code=error_code)
+
+
+Script = Iterable[Answer] | Callable[[Mapping[str, Any]], "Answer | Awaitable[Answer]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it came in."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+class StubClaude:
+    """A server on 127.0.0.1, on a port that the system chooses.
+
+    Args:
+        script: answers in order, or a function from the request's body to the answer.
+    """
+
+    def __init__(self, script: Script = (), *, port: int = 0) -> None:
+        self._script: Iterator[Answer] | None = None if callable(script) else iter(script)
+        self._answer = script if callable(script) else None
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[Any]] = set()
+        self.asked: list[Asked] = []
+        """Every request to the Messages API, in order."""
+        self.unexpected = 0
+        """Requests after the script had ended."""
+
+    @property
+    def url(self) -> str:
+        """What `ANTHROPIC_BASE_URL` would be. Raises RuntimeError before the server is started."""
+        if self._server is None:
+            raise RuntimeError("the stub is not started")
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            server.close()
+            serving = tuple(self._serving)
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- HTTP, as much of it as a client's library speaks -----------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            while await self._exchange(reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            pass  # the client went away, or is none
+        except asyncio.CancelledError:
+            if self._server is not None:
+                raise  # it was not `stop` that ended this
+        finally:
+            self._serving.discard(task)
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; say whether the connection goes on."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = head[0].split(" ", 2)
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:])
+        }
+        body = await reader.readexactly(int(headers.get("content-length") or 0))
+        if method != "POST" or not path.partition("?")[0].endswith("/v1/messages"):
+            await _send(writer, 404, {}, _error_body(404, None))
+            return True
+        try:
+            wanted = json.loads(body)
+        except ValueError:
+            await _send(writer, 400, {}, _error_body(400, None))
+            return True
+        self.asked.append(Asked(path, headers, wanted))
+        return await self._reply(writer, wanted, f"req_stub_{len(self.asked)}")
+
+    async def _reply(self, writer: asyncio.StreamWriter, wanted: Mapping[str, Any], request_id: str) -> bool:
+        answer = await self._next(wanted)
+        if answer.delay_s:
+            await asyncio.sleep(answer.delay_s)
+        headers = {"request-id": request_id, **answer.headers}
+        if answer.status != 200:
+            await _send(
+                writer, answer.status, headers, _error_body(answer.status, answer.error_code, request_id)
+            )
+            return True
+        if answer.cut_after == 0:
+            return False
+        message = _message(answer, str(wanted.get("model", "")), len(self.asked))
+        if not wanted.get("stream"):
+            await _send(writer, 200, headers, json.dumps(message).encode())
+            return True
+        events = list(_events(message))
+        await _begin_stream(writer, headers)
+        for event in events[: answer.cut_after]:
+            await _chunk(writer, event)
+            if answer.pause_s:
+                await asyncio.sleep(answer.pause_s)
+        if answer.broken_by is not None:
+            await _chunk(writer, b"event: error\ndata: " + _error_body(answer.broken_by, None) + b"\n\n")
+        elif answer.cut_after is not None and answer.cut_after < len(events):
+            return False
+        await _chunk(writer, b"")
+        return True
+
+    async def _next(self, wanted: Mapping[str, Any]) -> Answer:
+        if self._answer is not None:
+            found = self._answer(wanted)
+            return await found if inspect.isawaitable(found) else found
+        assert self._script is not None
+        for answer in self._script:
+            return answer
+        self.unexpected += 1
+        return Answer(status=500, headers={"x-should-retry": "false"})
+
+
+async def _send(writer: asyncio.StreamWriter, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    own = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    writer.write(_head(status, own) + body)
+    await writer.drain()
+
+
+async def _begin_stream(writer: asyncio.StreamWriter, headers: Mapping[str, str]) -> None:
+    own = {"content-type": "text/event-stream", "transfer-encoding": "chunked", **headers}
+    writer.write(_head(200, own))
+    await writer.drain()
+
+
+async def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send one chunk; an empty one ends the body."""
+    writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+    with contextlib.suppress(ConnectionError):
+        await writer.drain()
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} Stub", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+# --- what the API says ----------------------------------------------------------------------------
+
+
+def _error_body(status: int, code: str | None, request_id: str = "req_stub") -> bytes:
+    kind = _ERRORS.get(status, "api_error")
+    error: dict[str, Any] = {"type": kind, "message": f"the stub was told to answer {status}"}
+    if code is not None:
+        error["details"] = {"error_code": code}
+    return json.dumps({"type": "error", "error": error, "request_id": request_id}).encode()
+
+
+def _message(answer: Answer, asked: str, number: int) -> dict[str, Any]:
+    usage = {
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+        "service_tier": "standard",
+        **answer.usage,
+    }
+    return {
+        "id": f"msg_stub_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model or asked,
+        "content": [dict(block) for block in answer.content],
+        "stop_reason": answer.stop_reason,
+        "stop_sequence": None,
+        "stop_details": answer.stop_details,
+        "usage": usage,
+    }
+
+
+def _events(message: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield a reply as the events of a stream."""
+
+    def event(kind: str, **data: Any) -> bytes:
+        return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
+
+    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
+    yield event("message_start", message=begun)
+    yield event("ping")
+    for index, block in enumerate(message["content"]):
+        empty, deltas = _pieces(block)
+        yield event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
+    ended = {
+        "stop_reason": message["stop_reason"],
+        "stop_sequence": None,
+        "stop_details": message["stop_details"],
+    }
+    yield event("message_delta", delta=ended, usage={"output_tokens": message["usage"]["output_tokens"]})
+    yield event("message_stop")
+
+
+def _pieces(block: Block) -> tuple[Block, list[Block]]:
+    """Return a block as a stream begins it, and what then fills it."""
+
+    def cut(text: str) -> list[str]:
+        return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+
+    match block["type"]:
+        case "text":
+            return {**block, "text": ""}, [
+                {"type": "text_delta", "text": part} for part in cut(block["text"])
+            ]
+        case "tool_use":
+            written = json.dumps(block["input"])
+            parts: list[Block] = [{"type": "input_json_delta", "partial_json": part} for part in cut(written)]
+            return {**block, "input": {}}, parts
+        case "thinking":
+            thought: list[Block] = [
+                {"type": "thinking_delta", "thinking": part} for part in cut(block["thinking"])
+            ]
+            thought.append({"type": "signature_delta", "signature": block["signature"]})
+            return {**block, "thinking": "", "signature": ""}, thought
+    return block, []

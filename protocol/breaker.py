@@ -1,0 +1,158 @@
+"""The circuit breaker of an agent: who failed too often of late is given no work for a while.
+
+*Closed*: work is admitted, and failed turns are counted. `failures` different turns that failed within
+`window_s` open it. *Open*: nothing is admitted for `open_s`. Then one handoff is let through on trial
+(*half open*) while all others are refused as before. If the trial's turn fails the breaker opens anew; if
+it comes to a move the breaker closes; if nothing is heard of it for `trial_s`, another may try.
+
+It counts turns, not rounds: a request that no agent could bear fails again and again, and is one turn
+all the same. It counts what speaks of the *agent* and not of the request, as breakers elsewhere leave
+out what is the caller's own fault (Nygard, "Release It!"; resilience4j's ignored exceptions): see
+`speaks_of_the_agent`. What is neither a success nor such a failure changes nothing. A turn that was
+under way when its agent's breaker opened goes on, with its retries; it is not counted either way.
+
+The state of each agent is one entry of CONF that guards change by compare-and-set, as well as they
+can: a lost count harms nothing.
+"""
+
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+from protocol.ids import Cause, TurnId, event_id
+from protocol.messages import Failure
+
+State = Literal["closed", "open", "half_open"]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
+
+AGENTS_OWN = ("crash_loop", "journal_mismatch", "unattended")
+"""Permanent failures that no other request would have fared better with."""
+_OPENERS = ("request.opened", "handoff.admitted")
+
+
+class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """When a breaker opens and closes. All times in seconds."""
+
+    failures: int = 5
+    """Different turns that have to fail within `window_s`; 0 switches the breaker off."""
+    window_s: float = 60.0
+    open_s: float = 30.0
+    """How long nothing is admitted before one handoff is tried."""
+    trial_s: float = 60.0
+    """How long the others wait for what a trial comes to."""
+
+
+class FailedTurn(msgspec.Struct, frozen=True, gc=False):
+    """A turn that failed, and when it last did (UTC µs)."""
+
+    turn: TurnId
+    at: Moment
+
+
+class Trial(msgspec.Struct, frozen=True, gc=False):
+    """The message whose handoff is let through, and since when (UTC µs)."""
+
+    cause: Cause
+    since: Moment
+
+
+class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What `mesh.conf.breaker.<agent>` holds; no entry is a closed breaker without failures."""
+
+    state: State = "closed"
+    failures: tuple[FailedTurn, ...] = ()
+    """While closed: those of the window, at most as many as open it."""
+    opened_at: Moment | None = None
+    """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
+    trial: Trial | None = None
+
+
+class Use(NamedTuple):
+    """What a verdict rests on."""
+
+    state: State
+    since: int | None = None
+    """UTC µs since when it is open."""
+    until: int | None = None
+    """UTC µs from which on a handoff may be tried."""
+    write: BreakerEntry | None = None
+    """What has to be written first, by compare-and-set: whoever succeeds has the trial."""
+
+
+CLOSED = BreakerEntry()
+
+
+def speaks_of_the_agent(error: Failure) -> bool:
+    """Say whether a failure counts.
+
+    What may pass (`permanent` is false) does: a bug, a tool or model that does not answer, a round that
+    took too long. Of what is permanent only `AGENTS_OWN` does. The rest is about this one request: the
+    handoff's own deadline, its budget, an action that it does not allow, whatever an agent calls hopeless.
+    """
+    return not error.permanent or error.code in AGENTS_OWN
+
+
+def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Use:
+    """Return the state by which the message `cause` is judged at `now`.
+
+    The same message asked again, after a crash say, has the trial that it had.
+    """
+    if entry.state == "closed":
+        return Use("closed")
+    if entry.opened_at is None and entry.state == "open":
+        return Use("open")
+    if not rules.failures:
+        return Use("closed")
+    since, trial = entry.opened_at or 0, entry.trial
+    if entry.state == "open":
+        until = since + _us(rules.open_s)
+    elif trial is not None:
+        if trial.cause == cause:
+            return Use("half_open", since)
+        until = trial.since + _us(rules.trial_s)
+    else:
+        until = now
+    if now < until:
+        return Use("open", since, until)
+    tried = msgspec.structs.replace(entry, state="half_open", trial=Trial(Cause(cause), now))
+    return Use("half_open", since, None, tried)
+
+
+def failed(entry: BreakerEntry, rules: BreakerRules, turn: TurnId, now: int) -> BreakerEntry | None:
+    """Return the entry after a turn failed; None if that changes nothing."""
+    if not rules.failures or entry.state == "open":
+        return None
+    opened = BreakerEntry(state="open", opened_at=now)
+    if entry.state == "half_open":
+        return opened if _tries(entry, turn) else None
+    earliest = now - _us(rules.window_s)
+    others = [one for one in entry.failures if one.at > earliest and one.turn != turn]
+    counted = (*others, FailedTurn(turn, now))
+    return opened if len(counted) >= rules.failures else BreakerEntry(failures=counted)
+
+
+def worked(entry: BreakerEntry, turn: TurnId) -> BreakerEntry | None:
+    """Return the entry after a turn came to a move; None if that changes nothing."""
+    return CLOSED if _tries(entry, turn) else None
+
+
+def given_back(entry: BreakerEntry, whose: str) -> BreakerEntry | None:
+    """Return the entry after a trial came to nothing; None if it is another's.
+
+    Args:
+        whose: the cause that had the trial, or the turn that it opened.
+    """
+    if entry.trial is None or (entry.trial.cause != whose and not _tries(entry, TurnId(whose))):
+        return None
+    return msgspec.structs.replace(entry, trial=None)
+
+
+def _tries(entry: BreakerEntry, turn: TurnId) -> bool:
+    """Say whether `turn` was opened by what has the trial: a turn's id is derived from its cause."""
+    trial = entry.trial
+    return trial is not None and any(event_id(trial.cause, opener, 0) == str(turn) for opener in _OPENERS)
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * 1e6)

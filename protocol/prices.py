@@ -1,0 +1,87 @@
+"""What tokens cost: integer nano-dollars, from a price list that a request carries from its beginning.
+
+Prices are nano-dollars for a *million* tokens, so that every price on a vendor's list is an integer, and a
+sum is rounded once, at its end. Some models cost more for every token of a prompt that is long: `long`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+MTOK = 1_000_000
+
+
+class Tokens(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Tokens of a model's replies by what they are charged as. None is in two counts, but for `thinking`."""
+
+    input: int = 0
+    """Read anew."""
+    cache_read: int = 0
+    cache_write: int = 0
+    """Written to the vendor's cache for the shorter time, five minutes."""
+    cache_write_1h: int = 0
+    output: int = 0
+    """Thinking included."""
+    thinking: int = 0
+    """How many of `output` were thought, not said."""
+
+    @property
+    def prompt(self) -> int:
+        """All that went in."""
+        return self.input + self.cache_read + self.cache_write + self.cache_write_1h
+
+    @property
+    def total(self) -> int:
+        """All of them, as a budget counts."""
+        return self.prompt + self.output
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        pairs = ((name, getattr(self, name) + getattr(other, name)) for name in self.__struct_fields__)
+        return Tokens(**dict(pairs))
+
+
+class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A model's prices, each in nano-dollars for a million tokens."""
+
+    input: int
+    output: int
+    cache_read: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
+    long_from: int | None = None
+    """From how many tokens of a prompt on all of its tokens cost what `long` says; exclusive."""
+    long: "Price | None" = None
+
+
+def cost(tokens: Tokens, price: Price) -> int:
+    """Return what one reply cost: nano-dollars, rounded half up. `tokens` are those of one reply."""
+    if price.long is not None and price.long_from is not None and tokens.prompt > price.long_from:
+        price = price.long
+    exact = (
+        tokens.input * price.input
+        + tokens.cache_read * price.cache_read
+        + tokens.cache_write * price.cache_write
+        + tokens.cache_write_1h * price.cache_write_1h
+        + tokens.output * price.output
+    )
+    return (exact + MTOK // 2) // MTOK
+
+
+def price_list(document: Mapping[str, Any] | None) -> dict[str, Price]:
+    """Return prices by model from what a request or the fleet says; an entry that is none is left out."""
+    found = {}
+    for model, entry in (document or {}).items():
+        try:
+            found[model] = msgspec.convert(entry, Price)
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
+    """Return a model's price: its own, or that of the model whose dated snapshot its id names."""
+    if model in prices:
+        return prices[model]
+    base, _, date = model.rpartition("-")
+    return prices.get(base) if len(date) == 8 and date.isdigit() else None

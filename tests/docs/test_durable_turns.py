@@ -1,0 +1,45 @@
+"""docs/durable-turns.md: its examples run, and its numbers and names are the code's."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mesh.agent import approvals, attempts, definition, journal, stored
+from protocol.fleet import LEASE_S
+from tests.docs.pages import DOCS, Block, blocks
+
+PAGE = (DOCS / "durable-turns.md").read_text()
+EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: f"line-{block.line}")
+def test_an_example_runs(block: Block, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(block.text)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False, cwd=DOCS.parent
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_there_are_examples_and_each_checks_something() -> None:
+    assert len(EXAMPLES) >= 5
+    assert all("assert " in block.text for block in EXAMPLES)
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    assert f"{stored.MAX_STEPS:,} steps at most" in PAGE
+    assert f"{journal.MAX_STEP_BYTES // 1024} KiB" in PAGE
+    assert f"more than {stored.WINDOW} steps at once" in PAGE
+    assert f"first {approvals.SHOWN_CHARS:,} characters" in PAGE
+    assert f"`version_grace_s` ({definition.VERSION_GRACE_S:g} s)" in PAGE
+    assert f"whole lease ({LEASE_S:g} s;" in PAGE
+    assert attempts.CRASHES == 5
+    assert "Five more attempts" in PAGE
+
+
+@pytest.mark.parametrize("reason", [approvals.NOT_APPROVED, approvals.EXPIRED])
+def test_the_reasons_are_those_of_the_code(reason: str) -> None:
+    assert f"`{reason}`" in PAGE

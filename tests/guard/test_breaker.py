@@ -1,0 +1,365 @@
+"""The circuit breaker on a real bus: who counts, who is refused, who gets the trial, what is recorded."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from mesh.guard.breakers import Breakers
+from mesh.guard.service import Guard
+from mesh.guard.surroundings import wall_clock_us
+from mesh.testing import LocalMesh
+from protocol import events, subjects
+from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, Use
+from protocol.fleet import Fleet
+from protocol.handoff import Constraints
+from protocol.ids import AgentName, Cause, RequestId
+from protocol.messages import Complete, Failure, Resolve, Transfer, TurnFailed
+from protocol.refusals import Rule
+from tests.guard.stage import FLEET, Stage, furnish, human_turn
+from tests.servers import eventually, until
+
+OPEN_S, TRIAL_S = 300.0, 900.0
+GUARDED: Fleet = msgspec.structs.replace(
+    FLEET, breaker=BreakerRules(failures=3, window_s=600.0, open_s=OPEN_S, trial_s=TRIAL_S)
+)
+B = AgentName("b")
+DONE = Complete(answer="done")
+
+
+class Clock:
+    """The time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> int:
+        return wall_clock_us() + round(self.ahead_s * 1e6)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+    async with LocalMesh(GUARDED, tmp_path_factory.mktemp("mesh")) as mesh:
+        await furnish(mesh)
+        yield mesh
+        await mesh.server.kill()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest_asyncio.fixture
+async def guard(stage: Stage, clock: Clock) -> AsyncIterator[Guard]:
+    admin = await stage.bus("admin")
+    yield await stage.guard("one", clock=clock)
+    for name in FLEET.agents:
+        await admin.api("STREAM.PURGE.CONF", {"filter": subjects.breaker(name)})
+
+
+async def fail(stage: Stage, code: str = "boom", *, permanent: bool = False, policy: str = "strict") -> str:
+    """Let a turn of `b` fail; return the request."""
+    client, b = await stage.client(), await stage.actor("b")
+    request = await client.submit("hello", to="b", policy=policy)
+    work = await b.work(request)
+    error = Failure(code=code, permanent=permanent)
+    await b.say(request, TurnFailed(turn=work.turn, round=0, error=error))
+    await stage.reaches(request, "turn.failed")
+    return request
+
+
+async def entry(stage: Stage) -> BreakerEntry:
+    found = await (await stage.bus("admin")).request(f"$JS.API.DIRECT.GET.CONF.{subjects.breaker('b')}")
+    return CLOSED if found.status else msgspec.json.decode(found.data, type=BreakerEntry)
+
+
+async def becomes(stage: Stage, state: str) -> BreakerEntry:
+    async def there() -> bool:
+        return (await entry(stage)).state == state
+
+    await eventually(there)
+    return await entry(stage)
+
+
+async def open_it(stage: Stage) -> BreakerEntry:
+    for _ in range(3):
+        await fail(stage)
+    return await becomes(stage, "open")
+
+
+async def first(stage: Stage, request: str) -> events.AnyEvent:
+    """Return how a submit was decided."""
+
+    async def there() -> bool:
+        return bool(await stage.types(request))
+
+    await eventually(there)
+    return (await stage.log(request))[0]
+
+
+async def submitted(stage: Stage) -> events.RequestOpened | events.RequestRefused:
+    event = await first(stage, await (await stage.client()).submit("hello", to="b"))
+    assert isinstance(event, events.RequestOpened | events.RequestRefused)
+    return event
+
+
+# --- open -----------------------------------------------------------------------------------------
+
+
+async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
+    stage: Stage, guard: Guard
+) -> None:
+    client, a, c = await stage.client(), await stage.actor("a"), await stage.actor("c")
+    with capture_logs() as lines:
+        opened = await open_it(stage)
+        await until(lambda: guard._around.breakers.state("b") == "open")
+    assert [line["agent"] for line in lines if line["event"] == "breaker_opened"] == ["b"]
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await a.propose(request, work, Transfer(to_agent=B, summary="please"))
+    refused = (await stage.reaches(request, "move.refused"))[-1]
+    assert isinstance(refused, events.MoveRefused)
+    assert opened.opened_at is not None
+    until_us = opened.opened_at + round(OPEN_S * 1e6)
+    assert refused.refusal.rule == Rule.AGENT_AVAILABLE
+    assert refused.refusal.numbers == {"target": "b", "since": opened.opened_at, "until": until_us}
+    assert "another agent (c, d, e), or escalate; b is tried again from " in refused.refusal.hint
+    grounds = refused.grounds
+    assert (grounds.breaker, grounds.breaker_since, grounds.breaker_until) == (
+        "open",
+        opened.opened_at,
+        until_us,
+    )
+    again = await a.work(request, round_=1)
+    await a.propose(request, again, Transfer(to_agent=AgentName("c"), summary="please"))
+    await c.propose(request, await c.work(request), DONE)
+    assert (await client.wait(request, timeout_s=20)).status == "completed"
+
+
+async def test_a_submit_to_an_agent_that_fails_is_refused(stage: Stage, guard: Guard) -> None:
+    await open_it(stage)
+    event = await submitted(stage)
+    assert isinstance(event, events.RequestRefused)
+    assert event.refusal.rule == Rule.AGENT_AVAILABLE
+    assert event.refusal.hint.startswith("submit again later; b is tried again from ")
+
+
+async def test_failures_that_are_about_the_request_do_not_count(stage: Stage, guard: Guard) -> None:
+    for _ in range(4):
+        await fail(stage, permanent=True)
+    assert isinstance(await submitted(stage), events.RequestOpened)
+    assert await entry(stage) == CLOSED
+
+
+async def test_rounds_of_one_turn_count_once(stage: Stage, guard: Guard) -> None:
+    request, b = await fail(stage, policy="eager"), await stage.actor("b")
+    for round_ in (1, 2):
+        work = await b.work(request, round_=round_)
+        await b.say(request, TurnFailed(turn=work.turn, round=round_, error=Failure(code="boom")))
+    await stage.reaches(request, "escalation.raised")
+    assert len((await entry(stage)).failures) == 1
+    assert (await entry(stage)).state == "closed"
+
+
+async def test_retries_go_on_and_people_are_not_refused_while_it_is_open(stage: Stage, guard: Guard) -> None:
+    client, b = await stage.client(), await stage.actor("b")
+    waiting = await client.submit("hello", to="b", policy="eager")
+    work = await b.work(waiting)
+    failed = await fail(stage)
+    await fail(stage)
+    await b.say(waiting, TurnFailed(turn=work.turn, round=0, error=Failure(code="boom")))
+    await becomes(stage, "open")
+    await b.propose(waiting, await b.work(waiting, round_=1), DONE)
+    assert (await client.wait(waiting, timeout_s=20)).status == "completed"
+    human = human_turn(await stage.reaches(failed, "escalation.raised"))
+    await stage.control(failed, Resolve(id="r1", by="kim", turn=human.work.turn))
+    await stage.reaches(failed, "escalation.resolved")
+    await b.propose(failed, await b.work(failed, nth=1), DONE)
+    assert (await client.wait(RequestId(failed), timeout_s=20)).status == "completed"
+    assert (await entry(stage)).state == "open"
+
+
+async def test_a_breaker_that_is_off_never_opens(stage: Stage, guard: Guard) -> None:
+    admin, seen = await stage.bus("admin"), guard._around.fleet.revision
+    off = msgspec.structs.replace(GUARDED, breakers={B: BreakerRules(failures=0)})
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(off))
+    await until(lambda: guard._around.fleet.revision > seen)
+    for _ in range(4):
+        await fail(stage)
+    assert await entry(stage) == CLOSED
+    seen = guard._around.fleet.revision
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(GUARDED))
+    await until(lambda: guard._around.fleet.revision > seen)
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+
+async def test_one_is_let_through_on_trial_and_its_success_closes(
+    stage: Stage, guard: Guard, clock: Clock
+) -> None:
+    client, b = await stage.client(), await stage.actor("b")
+    await open_it(stage)
+    clock.ahead_s = OPEN_S + 1
+    tried = await submitted(stage)
+    assert isinstance(tried, events.RequestOpened)
+    assert tried.grounds.breaker == "half_open"
+    other = await submitted(stage)
+    assert isinstance(other, events.RequestRefused)
+    assert other.grounds.breaker_until is not None
+    with capture_logs() as lines:
+        await b.propose(tried.request, await b.work(tried.request), DONE)
+        assert (await client.wait(tried.request, timeout_s=20)).status == "completed"
+        assert await becomes(stage, "closed") == CLOSED
+        await until(lambda: any(line["event"] == "breaker_closed" for line in lines))
+    third = await submitted(stage)
+    assert isinstance(third, events.RequestOpened)
+    assert third.grounds.breaker == "closed"
+
+
+async def test_a_trial_that_fails_opens_it_anew(stage: Stage, guard: Guard, clock: Clock) -> None:
+    before = await open_it(stage)
+    clock.ahead_s = OPEN_S + 1
+    await fail(stage)
+    after = await becomes(stage, "open")
+    assert before.opened_at is not None
+    assert after.opened_at is not None
+    assert after.opened_at >= before.opened_at + OPEN_S * 1e6
+    assert isinstance(await submitted(stage), events.RequestRefused)
+
+
+async def test_a_trial_that_another_rule_refuses_is_given_back(
+    stage: Stage, guard: Guard, clock: Clock
+) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    await open_it(stage)
+    request = await client.submit("hello")
+    work = await a.work(request)
+    clock.ahead_s = OPEN_S + 1
+    late = Constraints(deadline=2 * clock())
+    await a.propose(request, work, Transfer(to_agent=B, summary="please", constraints=late))
+    refused = (await stage.reaches(request, "move.refused"))[-1]
+    assert isinstance(refused, events.MoveRefused)
+    assert (refused.refusal.rule, refused.grounds.breaker) == (Rule.CONSTRAINTS, "half_open")
+    await stage.drained()
+    assert (await entry(stage)).trial is None
+    assert isinstance(await submitted(stage), events.RequestOpened)
+
+
+async def test_a_trial_whose_request_is_called_off_is_given_back(
+    stage: Stage, guard: Guard, clock: Clock
+) -> None:
+    await open_it(stage)
+    clock.ahead_s = OPEN_S + 1
+    tried = await submitted(stage)
+    await (await stage.client()).cancel(tried.request)
+    await stage.reaches(tried.request, "request.cancelled")
+    await stage.drained()
+    assert (await entry(stage)).trial is None
+
+
+async def test_a_trial_that_is_never_heard_of_lapses(stage: Stage, guard: Guard, clock: Clock) -> None:
+    await open_it(stage)
+    clock.ahead_s = OPEN_S + 1
+    assert isinstance(await submitted(stage), events.RequestOpened)
+    assert isinstance(await submitted(stage), events.RequestRefused)
+    clock.ahead_s += TRIAL_S
+    assert isinstance(await submitted(stage), events.RequestOpened)
+
+
+async def test_of_many_guards_and_messages_one_gets_the_trial(
+    stage: Stage, guard: Guard, clock: Clock
+) -> None:
+    client = await stage.client()
+    other = await stage.guard("two", clock=clock)
+    await stage.ready(other)
+    await open_it(stage)
+    clock.ahead_s = OPEN_S + 1
+    requests = await asyncio.gather(*(client.submit("hello", to="b") for _ in range(40)))
+    decided = [await first(stage, request) for request in requests]
+    assert sorted(type(event).__name__ for event in decided) == ["RequestOpened"] + 39 * ["RequestRefused"]
+
+
+async def test_guards_that_race_for_it_agree_on_one(stage: Stage, guard: Guard, clock: Clock) -> None:
+    """Each with a copy that was right before the others wrote."""
+    await open_it(stage)
+    clock.ahead_s = OPEN_S + 1
+    racing = []
+    for number in range(8):
+        bus = await stage.bus("guard", f"racer{number}")
+        racing.append(Breakers(bus, lambda _: GUARDED.breaker, clock))
+        await racing[-1].read("b")
+    uses = await asyncio.gather(
+        *(each.ask(B, Cause(f"cause-{number}")) for number, each in enumerate(racing))
+    )
+    assert sorted(use.state for use in uses) == ["half_open"] + 7 * ["open"]
+    (winner,) = [number for number, use in enumerate(uses) if use.state == "half_open"]
+    for each in racing:  # the same message heard again, by whomever, has the trial that it had
+        await each.read("b")
+        assert (await each.ask(B, Cause(f"cause-{winner}"))).state == "half_open"
+
+
+async def test_failures_counted_at_the_same_time_are_all_counted(stage: Stage, guard: Guard) -> None:
+    await stage.client(), await stage.actor("b")
+    await asyncio.gather(*(fail(stage) for _ in range(3)))
+    await becomes(stage, "open")
+
+
+# --- trouble --------------------------------------------------------------------------------------
+
+
+async def test_an_entry_that_cannot_be_written_stops_no_decision(tmp_path: Path, clock: Clock) -> None:
+    async with LocalMesh(GUARDED, tmp_path) as mesh:
+        await furnish(mesh)
+        own = Stage(mesh)
+        await own.open()
+        admin = await own.bus("admin")
+        await own.ready(await own.guard("one", clock=clock))
+        config = (await admin.api("STREAM.INFO.CONF"))["config"]
+        state = (await admin.api("STREAM.INFO.CONF"))["state"]
+        full = {**config, "max_bytes": state["bytes"], "discard": "new"}
+        await admin.api("STREAM.UPDATE.CONF", full)
+        with capture_logs() as lines:
+            for _ in range(4):
+                await fail(own)
+        assert [line["event"] for line in lines].count("breaker_not_written") == 1
+        assert isinstance(await submitted(own), events.RequestOpened)
+        await admin.api("STREAM.UPDATE.CONF", config)
+        for _ in range(3):
+            await fail(own)
+        await becomes(own, "open")
+        await own.close()
+        await mesh.server.kill()
+
+
+async def test_one_that_was_opened_by_hand_stays_open_until_it_is_closed_by_hand(
+    stage: Stage, guard: Guard, clock: Clock
+) -> None:
+    admin = await stage.bus("admin")
+    await admin.publish_durable(subjects.breaker("b"), b'{"state":"open"}')
+    await until(lambda: guard._around.breakers.state("b") == "open")
+    clock.ahead_s = 3000
+    assert isinstance(await submitted(stage), events.RequestRefused)
+    await admin.publish_durable(subjects.breaker("b"), b"{}")
+    await until(lambda: guard._around.breakers.state("b") == "closed")
+    assert isinstance(await submitted(stage), events.RequestOpened)
+
+
+async def test_an_entry_that_says_no_possible_time_changes_nothing(stage: Stage, guard: Guard) -> None:
+    admin, before = await stage.bus("admin"), await entry(stage)
+    for body in (b'{"state":"open","opened_at":-1}', b'{"state":"open","opened_at":9000000000000000000}'):
+        with capture_logs() as lines:
+            await admin.publish_durable(subjects.breaker("b"), body)
+            await until(lambda: any(line["event"] == "conf_unreadable" for line in lines))
+        assert isinstance(await submitted(stage), events.RequestOpened)
+    assert before == CLOSED
+    await open_it(stage)
+
+
+async def test_an_unknown_agent_has_no_breaker(stage: Stage, guard: Guard) -> None:
+    assert await guard._around.breakers.ask(AgentName("nobody"), "c") == Use("closed")

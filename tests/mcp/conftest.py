@@ -1,0 +1,97 @@
+"""Fixtures: the folder in which `tests.mcp_server` leaves its traces, and that server, mounted."""
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mesh.mcp import McpServer
+from tests.servers import ROOT
+
+Mount = Callable[..., McpServer]
+
+
+class World:
+    """What the server did to the world, and the gate that it waits at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def done(self) -> list[str]:
+        file = self.folder / "done"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    @property
+    def command(self) -> list[str | Path]:
+        return [sys.executable, "-m", "tests.mcp_server", self.folder]
+
+
+class HttpServer:
+    """The server as a process of its own, by HTTP."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._port = world.folder / "port"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start it on a free port, and return its URL."""
+        self._port.unlink(missing_ok=True)
+        self._process = subprocess.Popen([*self._world.command, "--http"], cwd=ROOT)
+        for _ in range(6000):
+            if self._port.exists():
+                break
+            assert self._process.poll() is None
+            time.sleep(0.01)
+        return f"http://127.0.0.1:{self._port.read_text()}/mcp"
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def by_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that the tests of a module share."""
+    server = HttpServer(World(tmp_path_factory.mktemp("world")))
+    yield server.start()
+    server.kill()
+
+
+@pytest.fixture
+def own_http(world: World) -> Iterator[HttpServer]:
+    """A server for one test alone, which it starts and kills as it likes."""
+    server = HttpServer(world)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest_asyncio.fixture
+async def mount(world: World) -> AsyncIterator[Mount]:
+    """Mount a server, over its standard streams unless told otherwise; it is closed after the test."""
+    mounted: list[McpServer] = []
+
+    def make(**how: Any) -> McpServer:
+        if "url" not in how:
+            how = {"command": world.command, "cwd": ROOT} | how
+        mounted.append(McpServer("things", **how))
+        return mounted[-1]
+
+    yield make
+    for server in mounted:
+        await server.close()

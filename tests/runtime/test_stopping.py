@@ -1,0 +1,164 @@
+"""A turn that is to stop does so before its next effect or model call, whoever told it or failed to."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from mesh.agent import Budget, Constraints, Turn, tool
+from mesh.agent.definition import Agent
+from mesh.agent.record import Record
+from mesh.agent.running import RunningRounds
+from protocol import events
+from protocol.messages import Move, Usage
+from tests.guard.stage import Stage
+from tests.servers import eventually, until
+
+
+class Costly:
+    """A model call and an effect, and how often they happened."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.paid = 0
+
+        @tool(effect="idempotent")
+        async def pay(idempotency_key: str) -> None:
+            """Pay."""
+            self.paid += 1
+
+        self.pay = pay
+
+    async def ask(self, turn: Turn, prompt: str = "what now?") -> str:
+        async def reply() -> str:
+            self.asked += 1
+            return "this"
+
+        said, _ = await turn.model("m", prompt, reply, str, cost=lambda _: Usage(tokens=10, model_calls=1))
+        return said
+
+
+async def _empty(stage: Stage) -> bool:
+    return await stage.inbox_left("a") == 0
+
+
+async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(stage: Stage) -> None:
+    costly, asleep = Costly(), asyncio.Event()
+    ended: list[str] = []
+
+    async def sleepy(turn: Turn) -> Move:
+        await costly.ask(turn)
+        asleep.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ended.append("woken")
+            raise
+        return turn.complete(await costly.ask(turn, "and now?"))
+
+    await stage.runtime(Agent("a", sleepy))
+    client = await stage.client()
+    request = await client.submit("hello")
+    await asleep.wait()
+    await client.cancel(request)
+    await until(lambda: ended == ["woken"])
+    await eventually(lambda: _empty(stage))
+    assert costly.asked == 1
+    assert await stage.types(request) == ["request.opened", "request.cancelled"]
+
+
+@pytest.mark.parametrize("next_", ["model", "effect"])
+@pytest.mark.parametrize("brazen", [False, True], ids=["as-it-comes", "swallowed"])
+async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_what_costs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, next_: str, brazen: bool
+) -> None:
+    monkeypatch.setattr(RunningRounds, "on_note", lambda rounds, message: None)
+    costly, waits, go = Costly(), asyncio.Event(), asyncio.Event()
+
+    async def deaf(turn: Turn) -> Move:
+        await turn.remark("before")
+        waits.set()
+        await go.wait()
+        for _ in range(2 if brazen else 1):
+            try:
+                await (costly.ask(turn) if next_ == "model" else turn.call(costly.pay))
+            except Exception:
+                if not brazen:
+                    raise
+        return turn.complete("as if nothing had happened")
+
+    await stage.runtime(Agent("a", deaf))
+    client = await stage.client()
+    request = await client.submit("hello")
+    await waits.wait()
+    await client.cancel(request)
+    await stage.reaches(request, "request.cancelled")
+    await stage.drained("CTL")
+    proposed = await stage.last_seq("PROP")
+    go.set()
+    await eventually(lambda: _empty(stage))
+    assert (costly.asked, costly.paid) == (0, 0)
+    assert await stage.types(request) == ["request.opened", "request.cancelled"]
+    assert await stage.last_seq("PROP") == proposed
+
+
+async def test_a_turn_without_budget_is_stopped_before_its_next_model_call(stage: Stage) -> None:
+    costly = Costly()
+
+    async def spends(turn: Turn) -> Move:
+        for number in range(10):
+            await costly.ask(turn, f"prompt {number}")
+        return turn.complete("done")
+
+    await stage.runtime(Agent("a", spends))
+    constraints = Constraints(budget=Budget(tokens=30))
+    request = await (await stage.client()).submit("hello", constraints=constraints)
+    failed = (await stage.reaches(request, "turn.failed"))[1]
+    assert isinstance(failed, events.TurnFailed)
+    assert (failed.error.code, failed.error.permanent) == ("budget_exhausted", True)
+    assert failed.error.message == "spent 30 of 30 tokens"
+    assert failed.report.usage == Usage(tokens=30, model_calls=3)
+    assert costly.asked == 3
+
+
+async def test_what_a_round_cost_that_ran_out_of_time_is_reported_by_the_next(stage: Stage) -> None:
+    costly = Costly()
+
+    async def slow(turn: Turn) -> Move:
+        if turn.round == 0:
+            await costly.ask(turn)
+            await asyncio.sleep(3600)
+        return turn.complete(turn.report.usage.tokens)
+
+    await stage.runtime(Agent("a", slow))
+    client = await stage.client()
+    event: Any = (await client.wait(await client.submit("hello", policy="brisk"), timeout_s=20)).event
+    assert isinstance(event, events.RequestCompleted)
+    assert event.report.usage == Usage(tokens=10, model_calls=1)
+    assert (event.answer, costly.asked) == (10, 1)
+
+
+async def test_code_that_wraps_what_stops_it_proposes_nothing(stage: Stage) -> None:
+    """An instance that lost its turn must not end it, whatever its code makes of the news."""
+    began: list[int] = []
+
+    async def wraps(turn: Turn) -> Move:
+        began.append(turn.round)
+        if len(began) == 1:
+            assert turn._journal is not None
+            store = turn._journal._steps._store
+            other = Record(kind="remark", version="0", nonce="other", at=0)
+            await store.put(turn.request, turn.id, "0-0", msgspec.json.encode(other))
+            try:
+                await turn.remark("one")
+            except Exception as error:
+                raise ValueError("something else") from error
+        return turn.complete("by the other one")
+
+    await stage.runtime(Agent("a", wraps))
+    client = await stage.client()
+    request = await client.submit("hello")
+    outcome = await client.wait(request, timeout_s=20)  # it comes again when its lease has ended
+    assert outcome.answer == "by the other one"
+    assert await stage.types(request) == ["request.opened", "request.completed"]

@@ -1,0 +1,91 @@
+"""What stands still is found: agents that nobody serves and what waits for them, open breakers."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from mesh.cli.exits import Exit
+from protocol import subjects
+from protocol.messages import Complete
+from protocol.timeline import Timeline
+from tests.guard.stage import Stage
+from tests.servers import eventually
+from tests.system.office import Office
+
+
+async def findings(office: Office, check: str, who: str = "op") -> list[tuple[str, str]]:
+    done = await office.mesh("doctor", "--json", who=who)
+    return [(each["state"], each["text"]) for each in done.json if each["check"] == check]
+
+
+async def test_an_agent_that_nobody_serves_is_named_with_what_waits_since_when(
+    office: Office, stage: Stage
+) -> None:
+    client = await stage.client()
+    one, other = await client.submit("hello", to="e"), await client.submit("hello", to="e")
+    await stage.reaches(one, "request.opened")
+    await stage.reaches(other, "request.opened")
+    await stage.drained()
+    [text] = [text for _, text in await findings(office, "agents") if " e;" in text]
+    assert text.startswith("nobody serves e; 2 handoffs wait for it, the oldest since 2")
+    assert text.index(one) < text.index(other)
+
+    assert (await office.mesh("request", "cancel", one)).status == Exit.DONE
+    [text] = [text for _, text in await findings(office, "agents") if " e;" in text]
+    assert "1 handoff waits" in text
+    assert one not in text
+    assert (await office.mesh("request", "cancel", other)).status == Exit.DONE
+    given_to_people = await client.submit("hello", to="e", policy="alone")
+    await stage.reaches(given_to_people, "escalation.raised")
+    assert ("found", "nobody serves e; nothing that is still open waits for it") in await findings(
+        office, "agents"
+    )
+
+
+async def test_a_story_says_that_nobody_serves_whom_it_waits_for(office: Office, stage: Stage) -> None:
+    request = await (await stage.client()).submit("hello", to="c")
+    await stage.reaches(request, "request.opened")
+    told = (await office.mesh("request", "show", request)).out
+    assert "waits for c since 2" in told
+    assert "; nobody serves c" in told
+    [waiting] = (await office.mesh("request", "show", request, "--json")).json["waiting"]
+    assert (waiting["for"], waiting["served"]) == ("c", False)
+    viewers = (await office.mesh("request", "show", request, "--json", who="audit")).json
+    assert viewers["waiting"][0]["served"] is None  # a viewer may not ask
+    assert msgspec.convert(viewers | {"events": None}, Timeline).waiting[0].served is None
+
+    c = await stage.actor("c", served=True)
+
+    async def is_served() -> bool:
+        told = (await office.mesh("request", "show", request, "--json")).json
+        return bool(told["waiting"][0]["served"])
+
+    await eventually(is_served)
+    assert "nobody serves" not in (await office.mesh("request", "show", request)).out
+    await c.propose(request, await c.work(request), Complete(answer="done"))
+    await stage.reaches(request, "request.completed")
+    assert (await office.mesh("request", "show", request, "--json")).json["waiting"] == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        pytest.param(
+            {"state": "open", "opened_at": 1_700_000_000_000_000}, "is open since 2023-11-14", id="open"
+        ),
+        pytest.param({"state": "half_open", "more": [1]}, "is half_open since 2", id="half-open"),
+        pytest.param({"state": "open", "opened_at": "?"}, "is open since 2", id="a-strange-time"),
+        pytest.param([1], "the entry of d cannot be read", id="unreadable"),
+    ],
+)
+async def test_a_breaker_that_is_not_closed_is_named(
+    office: Office, stage: Stage, entry: Any, said: str
+) -> None:
+    admin = await stage.bus("admin")
+    await admin.publish_durable(subjects.breaker("d"), msgspec.json.encode(entry))
+    [(state, text)] = await findings(office, "breakers")
+    assert state == "found"
+    assert said in text
+    await admin.publish_durable(subjects.breaker("d"), b'{"state": "closed"}')
+    assert await findings(office, "breakers", who="audit") == [("ok", "none is open")]

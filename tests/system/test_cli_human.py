@@ -1,0 +1,221 @@
+"""What waits for people, from the command line: replies, assignments, effects in doubt."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from mesh.cli.exits import Exit
+from mesh.client import Question
+from mesh.replies import ReplyInvalid
+from protocol import events
+from protocol.ids import AgentName, RequestId
+from protocol.messages import Ask, Complete
+from tests.guard.stage import Stage
+from tests.servers import eventually
+from tests.system.office import Office
+
+COLOUR = {"type": "string", "enum": ["red", "blue"]}
+
+
+async def waiting(office: Office, request: str) -> dict[str, Any]:
+    """Return what `mesh human ls` says of a request."""
+    listed = (await office.mesh("human", "ls", "--json")).json
+    [found] = [each for each in listed if each["request"] == request]
+    return dict(found)
+
+
+async def test_everything_that_waits_for_people_is_in_one_list(office: Office) -> None:
+    escalated, asked, doubted = await office.escalated(), await office.asked(), await office.doubted()
+    for_the_client = await office.asked("c1")
+    listed = {each["request"]: each for each in (await office.mesh("human", "ls", "--json")).json}
+    assert {request: listed[request]["what"] for request in (escalated, asked, doubted)} == {
+        escalated: "escalation",
+        asked: "ask",
+        doubted: "doubt",
+    }
+    assert for_the_client not in listed
+    assert listed[asked]["summary"] == "which one?"
+    assert (listed[doubted]["action"], listed[doubted]["key"]) == ("pay", "k7")
+    assert all(each["from_agent"] == "a" for each in listed.values())
+    shown = (await office.mesh("human", "ls")).out
+    for request in (escalated, asked, doubted):
+        assert request in shown
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+async def test_a_person_replies_and_the_turn_goes_on_with_it(office: Office, stage: Stage) -> None:
+    request = await office.asked(schema=COLOUR)
+    shown = (await office.mesh("human", "show", request)).out
+    assert "which one?" in shown
+    assert f"mesh human reply {request}" in shown
+    assert '"enum":["red","blue"]' in shown
+    done = await office.mesh("human", "reply", request, "red", "--by", "kim")
+    assert (done.status, done.out) == (Exit.DONE, f"{request}: a goes on with the reply (event 2)\n"), done
+    work = await (await stage.actor("a")).work(request, round_=1)
+    assert (work.past[0].reply, work.past[0].by) == ("red", "kim")
+    again = await office.mesh("human", "reply", request, "blue")
+    assert again.status == Exit.FAILED, again
+    assert "nothing in it waits for a person's reply" in again.err
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        pytest.param(COLOUR, ["green"], "'green' is not one of ['red', 'blue']", id="not-in-the-schema"),
+        pytest.param({"type": "boolean"}, ["true"], "add --json-value", id="text-for-a-truth"),
+        pytest.param({"type": "boolean"}, ["yes", "--json-value"], "not JSON: 'yes'", id="no-json"),
+    ],
+)
+async def test_a_reply_that_was_not_asked_for_is_not_sent(
+    office: Office, stage: Stage, schema: dict[str, Any], value: list[str], said: str
+) -> None:
+    request = await office.asked(schema=schema)
+    done = await office.mesh("human", "reply", request, *value)
+    assert done.status == Exit.USAGE, done
+    assert said in done.err
+    assert await stage.types(request) == ["request.opened", "turn.suspended"]
+
+
+async def test_a_reply_may_be_any_json(office: Office, stage: Stage) -> None:
+    request = await office.asked(schema={"type": "object", "required": ["ok"]})
+    assert (await office.mesh("human", "reply", request, '{"ok": true}', "--json-value")).status == Exit.DONE
+    work = await (await stage.actor("a")).work(request, round_=1)
+    assert work.past[0].reply == {"ok": True}
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "colour"}, {"$ref": "http://127.0.0.1:1/nowhere"}], ids=["no-schema", "elsewhere"]
+)
+async def test_a_schema_that_cannot_be_used_keeps_nobody_from_replying(
+    office: Office, stage: Stage, schema: dict[str, Any]
+) -> None:
+    request = await office.asked(schema=schema)
+    done = await office.mesh("human", "reply", request, "red")
+    assert done.status == Exit.DONE, done
+    assert "sent unchecked" in done.err
+    await stage.reaches(request, "turn.resumed")
+
+
+async def test_nobody_replies_for_a_client(office: Office) -> None:
+    request = await office.asked("c1")
+    done = await office.mesh("human", "reply", request, "red")
+    assert done.status == Exit.FAILED, done
+    assert "nothing in it waits for a person's reply" in done.err
+
+
+async def test_a_client_at_its_terminal_is_asked_until_the_reply_is_what_was_asked_for(
+    office: Office, stage: Stage
+) -> None:
+    a = await stage.actor("a")
+    typing = asyncio.create_task(office.typed("maybe\ntrue\n", "send", "hello", who="c1"))
+
+    async def submitted() -> bool:
+        return bool(a.got)
+
+    await eventually(submitted)
+    request = RequestId(next(iter(a.got)))
+    ask = Ask(to_agent=AgentName("c1"), question="may I?", schema={"type": "boolean"})
+    await a.propose(request, await a.work(request), ask)
+    work = await a.work(request, round_=1)
+    assert work.past[0].reply is True
+    await a.propose(request, work, Complete(answer="thanks"))
+    done = await typing
+    assert (done.status, done.out) == (Exit.DONE, "thanks\n"), done
+    assert "not what was asked for: at $: 'maybe' is not of type 'boolean'" in done.err
+
+
+async def test_a_clients_own_code_cannot_send_a_reply_that_was_not_asked_for(
+    office: Office, stage: Stage
+) -> None:
+    request = RequestId(await office.asked("c1", schema=COLOUR))
+
+    async def wrong(question: Question) -> str:
+        return "green"
+
+    with pytest.raises(ReplyInvalid, match="green"):
+        await (await stage.client()).wait(request, timeout_s=20, on_question=wrong)
+    assert await stage.types(request) == ["request.opened", "turn.suspended"]
+
+
+# --- assigning ------------------------------------------------------------------------------------
+
+
+async def test_an_escalation_is_assigned_to_a_person(office: Office) -> None:
+    request = await office.escalated()
+    assert (await waiting(office, request))["person"] == ""
+    done = await office.mesh("human", "assign", request, "rosa", "--by", "kim")
+    assert (done.status, done.out) == (Exit.DONE, f"{request} is rosa's to look at (event 2)\n"), done
+    assert (await waiting(office, request))["person"] == "rosa"
+    event = await office.last(request)
+    assert isinstance(event, events.EscalationAssigned)
+    assert (event.person, event.by, event.sender) == ("rosa", "kim", "op")
+    assert (await office.mesh("human", "assign", request, " ")).status == Exit.USAGE
+
+
+async def test_only_an_escalation_is_assigned(office: Office) -> None:
+    done = await office.mesh("human", "assign", await office.asked(), "rosa")
+    assert done.status == Exit.FAILED, done
+    assert "nothing in it waits for people" in done.err
+
+
+# --- effects in doubt -----------------------------------------------------------------------------
+
+
+async def test_effects_in_doubt_are_listed_with_what_to_look_for(office: Office) -> None:
+    request = await office.doubted()
+    listed = {each["request"]: each for each in (await office.mesh("doubt", "ls", "--json")).json}
+    found = listed[request]
+    assert [found[name] for name in ("from_agent", "action", "step", "key")] == ["a", "pay", "0-3", "k7"]
+    shown = (await office.mesh("doubt", "ls")).out
+    assert f"mesh doubt settle {request} --done|--not-done" in shown
+    assert "mesh doubt settle" in (await office.mesh("human", "show", request)).out
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "result"),
+    [
+        pytest.param(["--done"], "done", None, id="done"),
+        pytest.param(["--done", "--result", '{"ref": 7}'], "done", {"ref": 7}, id="done-with-json"),
+        pytest.param(["--done", "--result", "paid it"], "done", "paid it", id="done-with-text"),
+        pytest.param(["--not-done"], "not_done", None, id="not-done"),
+    ],
+)
+async def test_a_doubt_is_settled_and_the_turn_goes_on(
+    office: Office, stage: Stage, options: list[str], outcome: str, result: object
+) -> None:
+    request = await office.doubted()
+    done = await office.mesh("doubt", "settle", request, *options, "--by", "kim")
+    assert done.status == Exit.DONE, done
+    assert "a goes on (event 2)" in done.out
+    work = await (await stage.actor("a")).work(request, round_=1)
+    past = work.past[0]
+    assert (past.settled, past.reply, past.by) == (outcome, result, "kim")
+    assert request not in (await office.mesh("doubt", "ls")).out
+    again = await office.mesh("doubt", "settle", request, "--done")
+    assert again.status == Exit.FAILED
+    assert "no effect in it is in doubt" in again.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--done", "--not-done"], ["--not-done", "--result", "7"]],
+    ids=["neither", "both", "a-result-of-nothing"],
+)
+async def test_a_settlement_that_makes_no_sense_is_a_matter_of_usage(
+    office: Office, stage: Stage, options: list[str]
+) -> None:
+    request = await office.doubted()
+    assert (await office.mesh("doubt", "settle", request, *options)).status == Exit.USAGE
+    assert await stage.types(request) == ["request.opened", "effect.doubted"]
+
+
+async def test_a_viewer_sees_what_waits_and_settles_nothing(office: Office, stage: Stage) -> None:
+    request = await office.doubted()
+    assert request in (await office.mesh("doubt", "ls", who="audit")).out
+    assert (await office.mesh("doubt", "settle", request, "--done", who="audit")).status == Exit.FAILED
+    assert json.loads((await office.mesh("human", "show", request, "--json", who="audit")).out)["waiting"]
+    assert await stage.types(request) == ["request.opened", "effect.doubted"]

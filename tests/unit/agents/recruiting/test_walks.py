@@ -1,0 +1,167 @@
+"""The recruiting fleet at work: what each agent may know, and what only people may do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.agent.turn import Turn
+from mesh.model.brief import render
+from tests.unit.agents.crews import RECRUITING
+from tests.unit.agents.walk import walk
+
+OFFER = "The interview went very well: please send an offer to k-1014 for v-101."
+REFUSED = "app, an operator"
+
+
+async def turns_of(*names: str) -> list[tuple[str, Turn]]:
+    """Return every round that these agents ran on the ruled samples, each with what was written."""
+    return [
+        (sample.text, turn)
+        for sample in RECRUITING.of_kind("ruled")
+        for turn in (await walk(RECRUITING, sample.text)).turns
+        if turn.agent in names
+    ]
+
+
+def mailed(kind: str) -> list[tuple[Any, ...]]:
+    with RECRUITING.connected() as db:
+        rows = db.execute("SELECT candidate_id, text FROM mails WHERE kind = ? ORDER BY rowid", (kind,))
+        return [tuple(row) for row in rows]
+
+
+# --- who learns what --------------------------------------------------------------------------------
+
+
+async def test_whoever_judges_never_learns_who_applies(records: Path) -> None:
+    ran = await turns_of("screening", "compliance")
+    with RECRUITING.connected() as db:  # afterwards: it holds those who were new, too
+        query = "SELECT name, email, phone, birth_date FROM candidates"
+        people = [word for row in db.execute(query) for word in row if word]
+    assert "Lea Sommer" in people
+    assert len(ran) > 20
+    for text, turn in ran:
+        brief = render(turn)
+        assert text not in brief
+        assert [each for each in people if each.lower() in brief.lower()] == []
+        assert {"text", "candidate_name", "email", "phone", "birth_date"}.isdisjoint(turn.facts)
+
+
+async def test_what_somebody_asks_for_is_known_to_offer_and_compliance_alone(records: Path) -> None:
+    for _, turn in await turns_of("screening", "scheduling"):
+        assert {"text", "salary_expectation", "offer_amount", "at_least"}.isdisjoint(turn.facts)
+        assert " EUR" not in render(turn)
+    reviews = [turn for _, turn in await turns_of("compliance") if turn.handoff.intent == "review_offer"]
+    assert [turn.facts["offer_amount"] for turn in reviews]
+
+
+async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_again(records: Path) -> None:
+    going = await walk(RECRUITING, "I am applying for v-102. tariq.aziz@example.com")
+    withheld = {turn.agent: turn.withheld for turn in going.turns}
+    assert withheld == {
+        "intake": (),
+        "screening": ("pii", "salary"),
+        "scheduling": ("pii", "salary"),  # the text is both
+        "offer": (),
+        "compliance": ("pii", "salary"),
+    }
+    names = {turn.agent: turn.facts.get("candidate_name") for turn in going.turns}
+    assert (names["scheduling"], names["offer"]) == ("Tariq Aziz", "Tariq Aziz")
+
+
+async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(records: Path) -> None:
+    text = next(each.text for each in RECRUITING.samples if each.id_hint == "somebody-new")
+    going = await walk(RECRUITING, text)
+    labels = {key: fact.labels for key, fact in _facts_of(going).items()}
+    assert labels == {
+        "text": ("pii", "salary"),
+        "candidate_name": ("pii",),
+        "email": ("pii",),
+        "phone": ("pii",),
+        "birth_date": ("pii",),
+        "salary_expectation": ("salary",),
+        "candidate_id": (),
+        "vacancy_id": (),
+    }
+
+
+def _facts_of(going: Any) -> dict[str, Any]:
+    return {fact.key: fact for facts in going.ledger.handoffs[1:2] for fact in facts} | {
+        fact.key: fact for fact in going.ledger.handoffs[0]
+    }
+
+
+# --- what people decide -----------------------------------------------------------------------------
+
+
+async def test_an_offer_is_sent_once_a_person_approves_of_this_very_sum(records: Path) -> None:
+    going = await walk(RECRUITING, OFFER)
+    (asked,) = going.asked
+    assert (going.status, asked.to_agent, asked.action) == ("escalated", "human", "send_offer")
+    assert '"euros":64000' in asked.question
+    assert mailed("offer") == []
+
+
+@pytest.mark.parametrize("said", [False, "yes", None])
+async def test_anything_but_a_yes_sends_nothing(said: Any, records: Path) -> None:
+    going = await walk(RECRUITING, OFFER, replies=[said])
+    if said is not None:
+        assert (going.status, going.path[-1]) == ("completed", "offer")
+        assert "is not sent: ops did not approve send_offer" in going.answer
+    assert mailed("offer") == []
+
+
+async def test_a_yes_sends_it_once(records: Path) -> None:
+    going = await walk(RECRUITING, OFFER, replies=[True])
+    assert (going.status, going.path) == ("completed", ["intake", "offer", "compliance", "offer"])
+    assert "Amira Sayed is approved and sent: 64,000 EUR" in going.answer
+    assert len(mailed("offer")) == 1
+    again = await walk(RECRUITING, OFFER, replies=[True])
+    assert again.asked == []
+    assert again.status == "escalated"
+    assert len(mailed("offer")) == 1
+
+
+async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
+    going = await walk(RECRUITING, "Please make an offer to k-1015 for v-107.", replies=[True])
+    assert (going.status, going.asked) == ("escalated", [])
+    assert mailed("offer") == []
+
+
+# --- what compliance finds --------------------------------------------------------------------------
+
+
+async def test_too_small_an_offer_is_raised_and_only_then_sealed(records: Path) -> None:
+    going = await walk(RECRUITING, "I apply for v-103. ulla.berg@example.org")
+    assert going.ledger.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
+    with RECRUITING.connected() as db:
+        (row,) = db.execute("SELECT euros, status FROM offers").fetchall()
+    assert tuple(row) == (40_000, "reviewed")
+
+
+async def test_a_rejection_is_sent_only_with_reasons_that_hold(records: Path) -> None:
+    sound = "My application for v-104. rafael.costa@example.org"
+    unsound = "I apply for v-106! sofia.marin@example.net"
+    assert (await walk(RECRUITING, sound)).status == "completed"
+    going = await walk(RECRUITING, unsound)
+    assert (going.status, going.refused) == ("escalated", ["no_return"])
+    assert mailed("rejection") == [("k-1005", "4 years of experience, of at least 5.")]
+
+
+async def test_a_refused_errand_is_handed_back_in_the_next_round(records: Path) -> None:
+    going = await walk(RECRUITING, "I want to apply for v-101. xenia.popova@example.org")
+    first, second = (turn for turn in going.turns if turn.agent == "screening")
+    assert (first.round, second.round, first.id) == (0, 1, second.id)
+    assert "rule cycle refused transfer to intake" in render(second)
+    assert "hand_back goes to intake" in render(second)
+
+
+def test_the_walks_that_the_fleet_is_there_to_show_are_all_among_the_samples() -> None:
+    ruled = RECRUITING.of_kind("ruled")
+    offered = ("intake", "screening", "scheduling", "offer", "compliance", "offer")
+    rejected = ("intake", "screening", "compliance")
+    assert {("completed", offered), ("completed", rejected), ("escalated", ("intake", "offer"))} <= {
+        (sample.expect.status, sample.expect.path) for sample in ruled
+    }
+    refused = {str(rule) for sample in ruled for rule in sample.expect.refused}
+    assert refused == {"cycle", "depth", "no_return"}

@@ -1,0 +1,34 @@
+"""What we work out from a vendor's list is what the list's own library works out."""
+
+import pytest
+from genai_prices import Usage, calc_price
+
+from mesh.model.price_list import PricesMissing, listed
+from protocol.prices import Tokens, cost
+
+MODELS = ("claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        Tokens(input=120, cache_read=1_000, cache_write=200, output=30),
+        Tokens(input=99_000, cache_read=1_000, output=30),
+        Tokens(input=99_000, cache_read=1_001, output=33),
+    ],
+)
+def test_cost_is_what_the_list_says(model: str, tokens: Tokens) -> None:
+    usage = Usage(
+        input_tokens=tokens.prompt,
+        cache_read_tokens=tokens.cache_read,
+        cache_write_tokens=tokens.cache_write,
+        output_tokens=tokens.output,
+    )
+    said = calc_price(usage, model_ref=model, provider_id="anthropic").total_price
+    assert cost(tokens, listed([model])[model]) == round(said * 1_000_000_000)
+
+
+def test_a_model_without_a_listed_price_says_what_to_do() -> None:
+    with pytest.raises(PricesMissing, match=r"\[prices\] in the fleet file"):
+        listed(["claude-of-tomorrow"])

@@ -1,0 +1,95 @@
+"""What later rounds are told of earlier ones: always enough, never much."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol.events import Past, TurnRetried
+from protocol.handoff import Constraints
+from protocol.ids import AgentName
+from protocol.messages import Complete, Fail, Failure, Transfer
+from protocol.past import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
+from protocol.policy import Policy
+from protocol.refusals import Refusal, Rule
+from tests.unit.protocol.worlds import ask, escalate, fact, hand_back, is_, opened, transfer
+
+LONG = "x" * 300_000
+REFUSED = Refusal(rule=Rule.KNOWN_AGENT, detail="no", numbers={"target": "b"}, hint="another")
+
+
+def refused(move: Any, refusal: Refusal = REFUSED) -> Past:
+    return Past(round=0, how="refused", move=move, refusal=refusal)
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        Past(round=0, how="failed", failure=Failure(code="boom", message="no answer", permanent=True)),
+        refused(transfer("b", fact("k", "x" * 1000), no_return=True)),
+        refused(escalate(fact())),
+        Past(round=1, how="replied", reply=LONG, by="kim", asked="d"),
+        Past(round=2, how="settled", settled="done", step="0-3", by="kim"),
+        Past(round=3, how="expired"),
+    ],
+    ids=["failed", "transfer", "escalate", "replied", "settled", "expired"],
+)
+def test_what_is_short_or_a_reply_is_told_whole(past: Past) -> None:
+    assert remembered(past) == past
+
+
+MOVES = {
+    "summary": transfer("b", summary=LONG),
+    "target": transfer(LONG),
+    "facts": transfer("b", fact("k", LONG), no_return=True),
+    "constraints": transfer("b", constraints=Constraints(allowed_actions=(LONG,))),
+    "keys": transfer("b", drop=(LONG,)),
+    "back": hand_back(fact("k", LONG), to=LONG),
+    "escalate": escalate(fact("k", LONG)),
+    "question": msgspec.structs.replace(ask(), question=LONG),
+    "schema": ask(schema={"type": LONG}),
+    "answer": Complete(answer=LONG),
+    "reason": Fail(reason=LONG),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_a_large_move_keeps_what_it_was_and_loses_its_load(move: Any) -> None:
+    told = remembered(refused(move))
+    assert type(told.move) is type(move)
+    assert len(msgspec.json.encode(told.move)) <= MAX_MOVE_BYTES
+    assert told.refusal == REFUSED
+    assert remembered(told) == told
+
+
+def test_the_rest_of_a_move_that_only_lost_its_load_stays() -> None:
+    told = remembered(refused(MOVES["facts"]))
+    assert told.move == Transfer(to_agent=AgentName("b"), summary="please", no_return=True)
+
+
+def test_long_texts_are_cut_where_they_are_told_again() -> None:
+    told = remembered(
+        Past(
+            round=0,
+            how="failed",
+            failure=Failure(code=LONG, message=LONG, permanent=True, retry_after_s=3.0),
+            refusal=Refusal(rule=Rule.CYCLE, detail=LONG, hint=LONG, numbers={"path": [LONG]}),
+        )
+    )
+    assert told.failure is not None
+    assert told.refusal is not None
+    texts = (told.failure.code, told.failure.message, told.refusal.detail, told.refusal.hint)
+    assert [len(text) for text in texts] == 4 * [MAX_TEXT_CHARS]
+    assert (told.failure.permanent, told.failure.retry_after_s) == (True, 3.0)
+    assert told.refusal.numbers == {}
+    assert remembered(told) == told
+
+
+def test_rounds_that_say_much_do_not_pile_up() -> None:
+    court = opened(policy=Policy(max_retries=50, max_refusals=50))
+    for _ in range(20):
+        court.move(transfer("nobody", summary=LONG))
+        court.fail(LONG)
+        is_(court.wait(120)[-1], TurnRetried)
+    assert len(court.bodies[-1]) < 20 * 12_000
+    assert [past.how for past in court.holder.past] == 20 * ["refused", "failed"]
