@@ -5,10 +5,12 @@ left is always ceiling minus spent, whoever spent it: a hand-back finds its own 
 spent since without any book-keeping, and a narrower grant can never be more than the one it is from.
 """
 
+import operator
 from collections.abc import Callable
 
 from protocol.handoff import Budget
 from protocol.messages import Usage
+from protocol.prices import each_model
 
 NOTHING = Usage()
 UNLIMITED = Budget()
@@ -64,6 +66,7 @@ def plus(one: Usage, other: Usage) -> Usage:
         nano_dollars=one.nano_dollars + other.nano_dollars,
         tokens=one.tokens + other.tokens,
         model_calls=one.model_calls + other.model_calls,
+        models=each_model(one.models, other.models, operator.add),
     )
 
 
@@ -72,6 +75,7 @@ def minus(one: Usage, other: Usage) -> Usage:
         nano_dollars=one.nano_dollars - other.nano_dollars,
         tokens=one.tokens - other.tokens,
         model_calls=one.model_calls - other.model_calls,
+        models=each_model(one.models, other.models, operator.sub),
     )
 
 
@@ -81,6 +85,7 @@ def larger(one: Usage, other: Usage) -> Usage:
         nano_dollars=max(one.nano_dollars, other.nano_dollars),
         tokens=max(one.tokens, other.tokens),
         model_calls=max(one.model_calls, other.model_calls),
+        models=each_model(one.models, other.models, max),
     )
 
 

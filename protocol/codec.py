@@ -42,6 +42,9 @@ TEXT_FACT = "text"
 DEEPEST = 64
 """Lists and objects within each other that a value may have: what is read can be written and read again."""
 
+MAX_MODELS = 32
+MAX_MODEL_CHARS = 128
+"""What a report says about models is carried with every event that follows it."""
 LONGEST_S = 10 * 366 * 86_400.0
 """No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
 
@@ -133,11 +136,7 @@ def parse_proposal(body: bytes) -> Proposal:
         raise Malformed(f"proposal: version {proposal.v} is not known; 1 is")
     if not is_token(proposal.turn) or not 0 <= proposal.round < 1 << 31:
         raise Malformed("proposal: `turn` or `round` cannot be one")
-    usage = proposal.report.usage
-    if min(usage.nano_dollars, usage.tokens, usage.model_calls, proposal.report.steps) < 0:
-        raise Malformed("proposal: a report cannot be negative")
-    if max(usage.nano_dollars, usage.tokens, usage.model_calls) > 1 << 62:
-        raise Malformed("proposal: a report is beyond 2^62")
+    _check_report(proposal.report)
     match proposal:
         case MoveProposed(move=UnknownMove(name=name)) if name in HANDOFF_MOVES or not 0 < len(name) <= 64:
             raise Malformed("proposal: a move cannot be named so")
@@ -148,6 +147,21 @@ def parse_proposal(body: bytes) -> Proposal:
         case _:
             pass
     return proposal
+
+
+def _check_report(report: Report) -> None:
+    usage = report.usage
+    counts = [usage.nano_dollars, usage.tokens, usage.model_calls, report.steps]
+    for tokens in usage.models.values():
+        counts += [getattr(tokens, kind) for kind in tokens.__struct_fields__]
+    if min(counts) < 0:
+        raise Malformed("proposal: a report cannot be negative")
+    if max(counts) > 1 << 62:
+        raise Malformed("proposal: a report is beyond 2^62")
+    if len(usage.models) > MAX_MODELS or any(len(model) > MAX_MODEL_CHARS for model in usage.models):
+        raise Malformed(
+            f"proposal: a report names {MAX_MODELS} models at most, each in {MAX_MODEL_CHARS} characters"
+        )
 
 
 def _with_unknown_move(body: bytes, error: Exception) -> MoveProposed:

@@ -4,7 +4,8 @@ Prices are nano-dollars for a *million* tokens, so that every price on a vendor'
 sum is rounded once, at its end. Some models cost more for every token of a prompt that is long: `long`.
 """
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -36,9 +37,13 @@ class Tokens(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
         """All of them, as a budget counts."""
         return self.prompt + self.output
 
+    def each(self, other: "Tokens", combine: Callable[[int, int], int]) -> "Tokens":
+        """Return the two combined, kind by kind."""
+        names = self.__struct_fields__
+        return Tokens(**{name: combine(getattr(self, name), getattr(other, name)) for name in names})
+
     def __add__(self, other: "Tokens") -> "Tokens":
-        pairs = ((name, getattr(self, name) + getattr(other, name)) for name in self.__struct_fields__)
-        return Tokens(**dict(pairs))
+        return self.each(other, operator.add)
 
 
 class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -85,3 +90,17 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
         return prices[model]
     base, _, date = model.rpartition("-")
     return prices.get(base) if len(date) == 8 and date.isdigit() else None
+
+
+def each_model(
+    one: Mapping[str, Tokens], other: Mapping[str, Tokens], combine: Callable[[int, int], int]
+) -> Mapping[str, Tokens]:
+    """Return two accounts combined, model by model; a model that nothing was spent on is left out."""
+    if not one and not other:
+        return one
+    nothing = Tokens()
+    found = {
+        model: one.get(model, nothing).each(other.get(model, nothing), combine)
+        for model in sorted({*one, *other})
+    }
+    return {model: tokens for model, tokens in found.items() if tokens != nothing}

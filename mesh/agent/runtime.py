@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import secrets
 import time
+from collections.abc import Mapping
 
 import msgspec
 import structlog
@@ -33,8 +34,8 @@ from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
 from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
+from mesh.bus.troubles import NO_FLEET
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
-from mesh.trouble import Kind
 from mesh.windows import reached
 from protocol import codec, subjects
 from protocol.events import Work, type_of
@@ -50,6 +51,7 @@ from protocol.messages import (
     Report,
     TurnFailed,
 )
+from protocol.prices import Price, price_list
 
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +60,6 @@ VERSION_AGAIN_S = 1.0
 AGAIN_S = 1.0
 LEAVE_S = 2.0
 """How long a server that does not answer may keep an agent from leaving."""
-NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
 REFRESH_S = 30.0
 UNKNOWN_S = 3600.0
 """How long an event of a newer version waits for a newer instance; a roll-out takes less."""
@@ -81,6 +82,7 @@ class Runtime:
         self.instance = secrets.token_hex(8)
         self._presence = Presence(bus, agent, self.instance)
         self._fleet = Fleet(name="", entry=agent.name)  # type: ignore[arg-type]
+        self._prices: Mapping[str, Price] = {}
         self._running = RunningRounds(self._was_ended)
         self._steps = JetStreamSteps(bus, agent.name)
         self._foreign: dict[tuple[str, int], float] = {}
@@ -140,7 +142,16 @@ class Runtime:
         except _UNREADABLE:
             _log.error("conf_unreadable", entry=subjects.FLEET)
             return False
+        await self._read_prices()
         return True
+
+    async def _read_prices(self) -> None:
+        """Take over what models cost now; a list that cannot be read leaves the last one."""
+        found = await self._bus.request(f"{GET}CONF.{subjects.PRICES}")
+        try:
+            self._prices = {} if found.status else price_list(msgspec.json.decode(found.data, type=dict))
+        except _UNREADABLE:
+            _log.error("conf_unreadable", entry=subjects.PRICES)
 
     async def drain(self, grace_s: float) -> None:
         """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
@@ -285,6 +296,7 @@ class Runtime:
             self._fleet,
             journal=journal,
             is_over=lambda: self._was_ended(request, work.turn),
+            prices=self._prices,
         )
 
     async def _propose(self, request: str, work: Work, journal: Journal) -> Proposal | None:

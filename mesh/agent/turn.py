@@ -26,6 +26,7 @@ from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Budget, Handoff
 from protocol.ids import AgentName, derive, submitter_of
 from protocol.messages import Failure, Move, Report, Usage
+from protocol.prices import Price
 from protocol.refusals import Refusal as RefusalOf
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Turn(Moves):
         *,
         journal: "Journal | None" = None,
         is_over: Callable[[], Awaitable[bool]] | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self._work = work
         self._journal = journal
@@ -64,6 +66,8 @@ class Turn(Moves):
         self._actions = set(work.reported.actions)
         self._calls: dict[tuple[str, str], int] = {}
         self._usage: Usage = work.reported.usage
+        self.prices: Mapping[str, Price] = prices or {}
+        """What models' tokens cost, by model."""
         self.request = request
         """The request's id."""
         self.id = work.turn
@@ -306,6 +310,14 @@ class Turn(Moves):
         call = ("model", name, _digest(prompt))
         value = await self._journal.step(call, ask, cost=priced, on_reuse=reused)
         return msgspec.convert(value, kind), paid
+
+    async def keep(self, name: str, value: Any) -> Any:
+        """Return `value` as it was when this turn first came here: the same in every round and delivery."""
+
+        async def produce() -> Any:
+            return plain(value)
+
+        return value if self._journal is None else await self._journal.step(("kept", name, ""), produce)
 
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for whoever reads it later."""

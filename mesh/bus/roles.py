@@ -85,6 +85,7 @@ _AGENT = (
     Service(GET + "STEPS.mesh.step.{me}.*.*.*", GET + "STEPS.mesh.step.*.*.*.*"),
     Service(GET + "CARDS.mesh.card.*", GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet", GET + "CONF.mesh.conf.fleet"),
+    Service(GET + "CONF.mesh.conf.prices", GET + "CONF.mesh.conf.prices"),
 )
 
 

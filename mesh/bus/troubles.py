@@ -10,6 +10,7 @@ FULL = Kind("stream_full", "stream_has_room", "{} is full")
 ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
 SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)
 """It settles later than a request times out: a disk that is stuck lets some through, too."""
+NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
 PULL_REFUSED = Kind("pull_refused", "pull_accepted", "the bus does not take pulls ({})")
 PULL_SILENT = Kind("pull_silent", "pull_heard", "nothing is heard of pulls", settle_s=10.0)
 

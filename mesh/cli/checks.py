@@ -177,8 +177,9 @@ async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Findin
 
 
 async def _guards(bus: Bus) -> AsyncIterator[Finding]:
+    # Control messages are taken while the mesh is frozen, too; proposals then are not.
     waiting = [
-        int((await bus.api(f"CONSUMER.INFO.PROP.{queue_consumer(partition)}"))["num_waiting"])
+        int((await bus.api(f"CONSUMER.INFO.CTL.{queue_consumer(partition)}"))["num_waiting"])
         for partition in range(PARTITIONS)
     ]
     without = sum(not pulls for pulls in waiting)

@@ -72,8 +72,8 @@ def drill(
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     remark(f"mesh drill --seed {chosen}")
     planned = Plan(
-        setting=_setting(fleet, lease, guards, instances),
         stories=_stories(requests, chosen, fleet, requests_file),
+        setting=_setting(fleet, lease, guards, instances),
         faults=usual_faults(requests) if faults is None else faults,
         seed=chosen,
         sorts=_sorts(kinds),

@@ -1,18 +1,21 @@
 """The requests in which something happened last: found by reading the log backwards, a piece at a time.
 
 What it costs depends on how far back one has to look, not on how long the log is. Of what is open, each
-request is read: the last event alone does not tell whether it is frozen.
+request is read: the last event alone does not tell who has to act, or that it is frozen.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.cli.reading import ENDS, Kept, batch, bounds, decoded, glance
+from mesh.cli.waiting import waiting_in
 from mesh.errors import LogError, ProtocolError
 from protocol import events
+from protocol.events import AnyEvent
 from protocol.ids import HUMAN, NOBODY
 from protocol.ledger import fold
 
@@ -20,6 +23,9 @@ _PIECE = 2000
 _MOST = 200_000
 """Events that are looked through at most."""
 _AT_ONCE = 16
+_CHUNK = 32
+"""Open requests that are read before it is looked whether they are enough."""
+_OPEN = ("open", "human", "frozen")
 
 STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled")
 """`human` is an open one that people have to do something about; `frozen` an open one that is frozen."""
@@ -35,7 +41,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, as its last event shows it."""
+    """One request: how it stands, and its last event."""
 
     request: str
     status: str
@@ -64,19 +70,21 @@ async def recent(bus: Bus, *, limit: int, status: str | None = None) -> tuple[li
             seen = _seen(each)
             if seen is not None and seen.request not in seen_before:
                 seen_before.add(seen.request)
-                if _may_be(seen, status):
+                if status in (None, seen.status) or (seen.status == "open" and status in _OPEN):
                     piece.append(seen)
-        if status != "frozen":
-            piece = piece[: limit - len(kept)]
-        looked = await _looked_into(bus, piece)
-        kept += [each for each in looked if status != "frozen" or each.frozen is not None]
+        for at in range(0, len(piece), _CHUNK):
+            if len(kept) < limit:
+                looked = await _looked_into(bus, piece[at : at + _CHUNK])
+                kept += [each for each in looked if _is(each, status)]
         end = start - 1
     return kept[:limit], len(kept) >= limit or oldest == first
 
 
-def _may_be(seen: Recent, status: str | None) -> bool:
-    is_open = seen.status in ("open", "human")
-    return status in (None, seen.status) or (is_open and status in ("open", "frozen"))
+def _is(found: Recent, status: str | None) -> bool:
+    """Say whether a request is what was asked for."""
+    if status == "frozen":
+        return found.frozen is not None
+    return status in (None, found.status) or (status == "open" and found.status == "human")
 
 
 def _seen(kept: Kept) -> Recent | None:
@@ -85,7 +93,7 @@ def _seen(kept: Kept) -> Recent | None:
     except msgspec.MsgspecError:
         return None
     ended = event.type in ENDS
-    status = event.type.partition(".")[2] if ended else "human" if event.to == HUMAN else "open"
+    status = event.type.partition(".")[2] if ended else "open"
     holder = "" if ended or event.to == NOBODY else event.to
     return Recent(
         request=event.request, status=status, holder=holder, type=event.type, at=event.at, events=event.n + 1
@@ -93,11 +101,11 @@ def _seen(kept: Kept) -> Recent | None:
 
 
 async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
-    """Return the same, and of each open one whether it is frozen."""
+    """Return the same, and of each open one who has to act, and whether it is frozen."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def look(seen: Recent) -> Recent:
-        if seen.status not in ("open", "human"):
+        if seen.status != "open":
             return seen
         async with room:
             try:
@@ -105,11 +113,24 @@ async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
                 happened = decoded(stored.body for stored in await log.read(seen.request))
             except (LogError, ProtocolError):
                 return seen  # listed all the same: what is wrong with it shows when it is looked at
-        ledger = fold(happened)
-        if ledger.frozen_at is None:
-            return seen
-        began = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
-        frozen = Frozen(by=began.by, since=began.at, reason=began.reason)
-        return msgspec.structs.replace(seen, frozen=frozen)
+        return _as_it_stands(seen, happened)
 
     return list(await asyncio.gather(*(look(seen) for seen in found)))
+
+
+def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
+    ledger = fold(happened)
+    if not ledger.is_open:
+        return seen  # it has ended since we looked
+    for_people = bool(waiting_in(happened))
+    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in ledger.open.values())
+    frozen = None
+    if ledger.frozen_at is not None:
+        began = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
+        frozen = Frozen(by=began.by, since=began.at, reason=began.reason)
+    return msgspec.structs.replace(
+        seen,
+        status="human" if for_people else "open",
+        holder=HUMAN if for_people else ", ".join(map(str, holders)),
+        frozen=frozen,
+    )

@@ -1,7 +1,7 @@
 """What waits for people: escalations, questions to them, effects in doubt. The log is the only list."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -153,9 +153,16 @@ def _reason(ledger: Ledger, turn: Turn) -> str:
     return (ended.reason if ended is not None else "") or "asked"
 
 
+_DECIDED_BY: Mapping[What, str] = {
+    "escalation": "mesh human resolve",
+    "ask": "mesh human reply",
+    "doubt": "mesh doubt settle",
+}
+
+
 def escalation_in(ledger: Ledger) -> Turn:
     """Return the open turn of the human in a request. Raises NotFound."""
-    return _open(ledger, "escalation", "nothing in it waits for people")
+    return _open(ledger, "escalation", "no escalation in it waits for people")
 
 
 def ask_in(ledger: Ledger) -> Turn:
@@ -172,6 +179,11 @@ def _open(ledger: Ledger, what: What, otherwise: str) -> Turn:
     for turn in ledger.open.values():
         if _what(turn) == what:
             return turn
+    other = next((found for turn in ledger.open.values() if (found := _what(turn))), None)
+    if other is not None:
+        raise NotFound(
+            f"{ledger.request}: {otherwise}; it waits for this: {_DECIDED_BY[other]} {ledger.request}"
+        )
     if ledger.is_open:
         raise NotFound(f"{ledger.request} is open, but {otherwise}")
     raise NotFound(f"{ledger.request} has ended: {ledger.status}")

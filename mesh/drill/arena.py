@@ -139,12 +139,13 @@ class Arena:
         """Submit a story, for as long as it takes; return the request's id once it is acknowledged."""
         request = self._client.new_id()
         self.stories[request] = story
-        at = now_us()
-        for _ in range(1 + story.twice):
-            await self._submit(request, story)
-        self.submitted.append(
-            Submitted(request, at, acknowledged=True, story=story.name, expected=story.expected)
-        )
+        at, acknowledged = now_us(), False
+        try:
+            for _ in range(1 + story.twice):
+                await self._submit(request, story)
+                acknowledged = True
+        finally:  # one that was never acknowledged may be in the log all the same
+            self.submitted.append(Submitted(request, at, acknowledged, story.name, story.expected))
         return request
 
     async def _submit(self, request: RequestId, story: Story) -> None:

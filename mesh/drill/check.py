@@ -35,6 +35,7 @@ CHECKS = (
     Check(log_checks.nothing_lost, "what was acknowledged ends, or waits for a person", "lost"),
     Check(log_checks.one_end, "a request ends once, and nothing follows", "duplicated"),
     Check(log_checks.only_what_was_sent, "the log holds only requests that somebody sent"),
+    Check(log_checks.orders_obeyed, "what people say is heard"),
     Check(log_checks.ends_as_told, "a request ends as its story says"),
     Check(log_checks.services_stand, "no service ends by itself"),
     Check(log_checks.sound_chain, "numbers are dense and the hash chain holds"),

@@ -24,8 +24,9 @@ SORTS: dict[Sort, int] = {
 }
 """What is done, and how often of 25 times."""
 
-LANES = 4
-"""Faults that are under way at once."""
+LANES = 3
+WINDOW_LANES = 2
+"""Faults that are under way at once: of those that are simply done, and windows that are armed."""
 BEYOND = 1.3
 """Times a lease: how long a pause is. Beyond two, a reconcilable effect that was stopped in its middle could
 no longer be told from one that never happened (docs/drill.md)."""
@@ -33,7 +34,7 @@ SERVER_PAUSE_S = 2.0
 PASSES = 4
 """A process goes through an armed window fewer times than this before it dies in it."""
 UNREACHED_S = 10.0
-"""After this long an armed window that nobody came through is put back to the end of the plan."""
+"""After this long an armed window is for whoever comes first, however many it was to let through."""
 _ELSEWHERE_S = 0.2
 
 
@@ -83,7 +84,8 @@ class Injector:
         on_done: Callable[[], Awaitable[None]],
     ) -> None:
         self._processes = processes
-        self._left = list(reversed(planned))
+        self._windows = [fault for fault in reversed(planned) if fault.sort == "window"]
+        self._others = [fault for fault in reversed(planned) if fault.sort != "window"]
         self._lease_of = lease_of
         self._worth_it = worth_it
         self._on_done = on_done
@@ -92,22 +94,19 @@ class Injector:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as lanes:
             for _ in range(LANES):
-                lanes.create_task(self._lane())
+                lanes.create_task(self._lane(self._others, self._strike))
+            for _ in range(WINDOW_LANES):
+                lanes.create_task(self._lane(self._windows, self._die_in))
 
-    async def _lane(self) -> None:
-        while self._left and await self._worth_it():
-            if not self._left:
-                return
-            fault = self._left.pop()
-            if await self._do(fault):
+    async def _lane(self, left: list[Planned], do: Callable[[Planned], Awaitable[bool]]) -> None:
+        while left and await self._worth_it():
+            if left and await do(left.pop()):
                 self.done += 1
                 await self._on_done()
 
-    async def _do(self, fault: Planned) -> bool:
+    async def _strike(self, fault: Planned) -> bool:
         processes = self._processes
         match fault.sort:
-            case "window":
-                return await self._die_in(fault)
             case "server-kill":
                 await processes.kill_server()
             case "server-restart":
@@ -130,21 +129,22 @@ class Injector:
                 await self._processes.pause(fault.whom, BEYOND * self._lease_of(victim.service.name))
 
     async def _die_in(self, fault: Planned) -> bool:
-        processes = self._processes
-        window = fault.window
+        """Arm a window and wait until somebody has died in it; False if nobody has or will."""
+        processes, window = self._processes, fault.window
         if window in processes.armed:  # another lane waits for the same
-            self._left.insert(0, fault)
+            self._windows.insert(0, fault)
             await asyncio.sleep(_ELSEWHERE_S)
             return False
         before = processes.deaths(window)
         processes.arm(window, fault.passes)
-        try:
-            async with asyncio.timeout(UNREACHED_S):
-                await processes.died_in(window, before + 1)
-        except TimeoutError:
-            if processes.disarm(window):
-                # Nobody went through so often: the next time, whoever comes first.
-                self._left.insert(0, fault._replace(passes=0))
+        while True:
+            try:
+                async with asyncio.timeout(UNREACHED_S):
+                    await processes.died_in(window, before + 1)
+                return True
+            except TimeoutError:
+                if not processes.disarm(window):
+                    continue  # somebody is dying in it
+            if not await self._worth_it():
                 return False
-            await processes.died_in(window, before + 1)
-        return True
+            processes.arm(window)  # nobody came through so often: now it is whoever comes first

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mesh.drill.findings import Breach
+from mesh.drill.letters import letters
 from mesh.drill.reading import Reading, Story
 from mesh.replay.rejudge import rejudge
 from protocol import chain, events
@@ -101,6 +102,21 @@ def only_what_was_sent(reading: Reading) -> Iterator[Breach]:
 
 def _is_rerun(story: Story) -> bool:
     return bool(story.said) and getattr(story.said[0], "rerun_of", None) is not None
+
+
+def orders_obeyed(reading: Reading) -> Iterator[Breach]:
+    """What the drill's people said of a request that never ended is in its log, or was put aside loudly.
+
+    Of a request that ended it may have come too late, which leaves no event.
+    """
+    aside = {letter.request for letter in letters(reading) if letter is not None}
+    for order in reading.evidence.orders:
+        story = reading.stories.get(order.request)
+        if story is None or story.ledger is None or not story.ledger.is_open or order.request in aside:
+            continue
+        if not any(getattr(event, "control", "") == order.id for event in story.events):
+            detail = f"{order.id} was acknowledged at {order.seq} of CTL, and no event came of it"
+            yield Breach(promise="orders_obeyed", request=order.request, detail=detail)
 
 
 def ends_as_told(reading: Reading) -> Iterator[Breach]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mesh.bus.roles import GUARD
 from mesh.drill.arena import Arena, Setting
 from mesh.drill.evidence import Evidence
-from mesh.drill.faults import LANES, SORTS, Injector, Sort, plan
+from mesh.drill.faults import LANES, SORTS, WINDOW_LANES, Injector, Sort, plan
 from mesh.drill.stories import Story
 
 FAULTS_A_REQUEST = 0.3
@@ -67,7 +67,7 @@ class _Pace:
         if not self.in_flight:
             return True  # a fault may be waiting for somebody to come by
         done = 0 if self.injector is None else self.injector.done
-        share = 1.0 if not self._faults else (done + LANES) / self._faults
+        share = 1.0 if not self._faults else (done + LANES + WINDOW_LANES) / self._faults
         return self.in_flight < self._concurrency and self.released < self._requests * share
 
     async def rested(self) -> None:
@@ -106,7 +106,9 @@ async def drill(
             telling = tasks.create_task(_tell(arena, pace, planned, on_progress))
             resting = [tasks.create_task(_one(arena, pace, story)) for story in planned.stories]
             await asyncio.wait([breaking])
-            on_progress(f"{pace.injector.done} faults are done; waiting for what is under way")
+            on_progress(
+                f"{pace.injector.done} of {planned.faults} faults are done; waiting for what is under way"
+            )
             await asyncio.wait(resting, timeout=planned.settle_s)
             arena.silent.update(request for request in arena.stories if not arena.watch.rests(request))
             for task in (telling, *resting):

@@ -17,6 +17,7 @@ import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED
+from mesh.bus.troubles import NO_FLEET
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError, NoResponders, OutcomeUnknown
 from mesh.guard import conf
@@ -37,7 +38,6 @@ from protocol.world import Grounds, World
 
 _log = structlog.get_logger(__name__)
 
-NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 PING_S = 1.0

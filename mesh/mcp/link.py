@@ -66,11 +66,18 @@ class Link:
         self.over = True
         self._leave.set()
 
+    def leave_from_elsewhere(self) -> None:
+        """Let it close, from another event loop."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.leave)
+
     async def close(self) -> None:
         """Close it and wait until the server, if it is a process of ours, has ended."""
+        if self.loop is not asyncio.get_running_loop():
+            self.leave_from_elsewhere()
+            return
         self.leave()
-        if self.loop is asyncio.get_running_loop():
-            await asyncio.wait((self._task,))
+        await asyncio.wait((self._task,))
 
     async def _live(self) -> None:
         try:

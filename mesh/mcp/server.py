@@ -182,9 +182,15 @@ class McpServer:
     # --- its connection ---------------------------------------------------------------------------
 
     def _linked(self) -> Link:
-        """Return the connection, a fresh one where there is none that lives on this event loop."""
+        """Return the connection, a fresh one where there is none that lives on this event loop.
+
+        There is one at a time: it moves to the loop that last asked for it.
+        """
         link = self._link
-        if link is None or link.over or link.loop is not asyncio.get_running_loop():
+        if link is not None and link.loop is not asyncio.get_running_loop():
+            link.leave_from_elsewhere()
+            link = None
+        if link is None or link.over:
             link = self._link = Link(self.name, self._connect, self._start_s)
         return link
 

@@ -12,6 +12,7 @@ from itertools import starmap
 from typing import Any
 
 from mesh.agent.turn import Turn
+from mesh.model.outlook import Outlook, outlook_now
 from protocol.events import Past
 from protocol.fleet import AgentEntry
 from protocol.handoff import Artifact, Constraints, Fact
@@ -20,16 +21,23 @@ from protocol.messages import move_name
 _PLAIN = re.compile(r"[\w.-]+")
 
 
-def render(turn: Turn) -> str:
-    """Return what the model of this round is told."""
+def render(turn: Turn, seen: Outlook | None = None) -> str:
+    """Return what a model is told as its conversation begins.
+
+    Args:
+        seen: what the conversation began with; by default, things as they are now.
+    """
     handoff = turn.handoff
+    seen = seen or outlook_now(turn)
+    rounds = turn.past[: seen.past]
+    number = sum(not past.asked for past in rounds)
     head = [
         f"You are: {turn.agent}",
         f"Given by: {handoff.from_agent} ({handoff.move})",
         f"Summary: {one_line(handoff.summary)}",
         f"Intent: {one_line(handoff.intent)}" if handoff.intent is not None else None,
         f"Path: {' > '.join(turn.path)}",
-        f"Round: {turn.stretch}",
+        f"Round: {number}",
         f"Withheld from you: {', '.join(turn.withheld)} (it travels on without you)"
         if turn.withheld
         else None,
@@ -38,8 +46,8 @@ def render(turn: Turn) -> str:
         ("Facts", map(_fact, handoff.facts)),
         ("Artifacts", map(_artifact, handoff.artifacts)),
         ("Constraints", _constraints(handoff.constraints)),
-        ("May hand to", map(_peer, turn.peers.values())),
-        ("Earlier rounds of this turn", starmap(_past, _stretches(turn.past))),
+        ("May hand to", map(_peer, seen.peers)),
+        ("Earlier rounds of this turn", starmap(_past, _stretches(rounds))),
     )
     blocks = ["\n".join(line for line in head if line is not None)]
     for title, lines in sections:
@@ -105,6 +113,11 @@ def _stretches(rounds: Iterable[Past]) -> Iterable[tuple[int, Past]]:
 
 def _past(number: int, past: Past) -> str:
     return one_line(f"round {number} {past.how}: {_how(past)}")
+
+
+def told(past: Past) -> str:
+    """Return in one line what came of a move."""
+    return "Nobody replied in time." if past.how == "expired" else one_line(_how(past))
 
 
 def _how(past: Past) -> str:

@@ -5,26 +5,50 @@ well-formed, and every mistake goes back to the model as text. The loop is bound
 bring to an end it gives to a person.
 """
 
-from collections.abc import Container, Iterable
+import asyncio
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import ClassVar
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
+from mesh.agent.failures import Permanent
 from mesh.agent.tools import Tool, ToolError
 from mesh.agent.turn import Turn
 from mesh.errors import MeshError
-from mesh.model.brief import render
+from mesh.model.brief import render, told
 from mesh.model.moves import Labels, MoveTools
+from mesh.model.outlook import Outlook, outlook
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
-from protocol.messages import Move
+from protocol.events import Past
+from protocol.messages import Move, Usage
+from protocol.prices import cost, price_of
 
 _log = structlog.get_logger(__name__)
 
 MAX_CALLS = 12
 
+PAUSED = "pause_turn"
+CUT = "max_tokens"
+FATAL = {
+    "refusal": "the model declines to answer this",
+    "model_context_window_exceeded": "the conversation is longer than the model's context",
+}
+"""Reasons to stop after which nothing that we could say helps."""
+
+_CUT_OFF = "Not done: the reply was cut off at its greatest length. Say less, or do less at once."
 _EMPTY = "An empty reply is no answer: call a tool, or say the answer."
 _SECOND_MOVE = "Not looked at: of several moves in one reply only the first counts."
 _TOO_EARLY = "Not taken: an earlier call of this reply failed, and this was said without knowing."
+
+
+class ModelGaveUp(Permanent):
+    """The model stopped in a way that another round would only repeat."""
+
+    code: ClassVar[str] = "model.gave_up"
 
 
 async def drive(
@@ -52,15 +76,20 @@ async def drive(
     Raises Retry and Permanent, the model's or a tool's, and every other error of the mesh but
     ToolError; what else a tool raises is told to the model as the call's result.
     """
-    return await _Conversation(turn, model, instructions, tools, handoffs, max_calls, labels).until_a_move()
+    offered = tuple(tools)
+    seen = await outlook(turn, offered)
+    return await _Conversation(
+        turn, seen, model, instructions, offered, handoffs, max_calls, labels
+    ).until_a_move()
 
 
 class _Conversation:
-    """One round."""
+    """One turn's, from its beginning: what earlier rounds said is said again, at no cost."""
 
     def __init__(
         self,
         turn: Turn,
+        seen: Outlook,
         model: Model,
         instructions: str,
         tools: Iterable[Tool],
@@ -69,36 +98,26 @@ class _Conversation:
         labels: Labels | None,
     ) -> None:
         self._turn, self._model, self._instructions = turn, model, instructions
-        allowed = turn.allowed_actions
-        self._tools = {tool.name: tool for tool in tools if allowed is None or tool.name in allowed}
-        self._moves = MoveTools(turn, labels, handoffs)
-        self._brief = render(turn)
+        self._tools = {tool.name: tool for tool in tools if tool.name in seen.tools}
+        self._moves = MoveTools(turn, seen, labels, handoffs)
+        self._brief = render(turn, seen)
         self._transcript: list[Exchange] = []
         self._left = self._most = max_calls
+        self._answered = deque(_answers(turn.past[seen.past :]))
+        """What came of the moves that this conversation has made, in their order."""
 
     async def until_a_move(self) -> Move:
         while True:
             reply = await self._ask()
-            if not reply.calls:
-                if reply.text.strip():
-                    return self._turn.complete(reply.text.strip())
+            if reply.stop == PAUSED:
                 if not self._take():
                     return self._given_up()
-                self._transcript.append(ToolResult("", "", _EMPTY, is_error=True))
-            failed = moved = False
-            for call in reply.calls:
-                is_move = call.name in self._moves
-                found = self._read(call) if is_move and not failed and not moved else None
-                if found is not None and not isinstance(found, ToolResult):
-                    return found
-                if not self._take():
-                    return self._given_up()
-                if is_move:
-                    found = found or _error(call, _SECOND_MOVE if moved else _TOO_EARLY)
-                else:
-                    found = await self._run(call)
-                self._transcript.append(found)
-                failed, moved = failed or found.is_error, moved or is_move
+                continue  # it goes on by itself when it gets its own words back
+            move = self._cut_off(reply) if reply.stop == CUT else await self._take_up(reply)
+            if move is not None:
+                return move
+            if self._left < 0:
+                return self._given_up()
 
     async def _ask(self) -> Reply:
         specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self._tools.values())
@@ -110,14 +129,84 @@ class _Conversation:
             transcript=tuple(self._transcript),
         )
         reply, _ = await self._turn.model(
-            self._model.mode,
-            prompt,
-            lambda: self._model.reply(prompt),
-            Reply,
-            cost=lambda reply: reply.usage,
+            self._model.mode, prompt, lambda: self._model.reply(prompt), Reply, cost=self._cost
         )
+        if reply.stop in FATAL:
+            raise ModelGaveUp(FATAL[reply.stop])
         self._transcript.append(Said(reply.text, reply.calls, reply.blocks))
         return reply
+
+    def _cost(self, reply: Reply) -> Usage:
+        """Return what a reply cost, by the prices that the turn was given."""
+        model = reply.model or self._model.mode
+        price = price_of(model, self._turn.prices)
+        if price is None:
+            return reply.usage
+        spent = cost(reply.tokens, price)
+        return replace(reply.usage, nano_dollars=spent, models={model: reply.tokens})
+
+    async def _take_up(self, reply: Reply) -> Move | None:
+        """Do what a reply asks for, in its order; return the move that it comes to."""
+        if not reply.calls:
+            if reply.text.strip():
+                return self._made(self._turn.complete(reply.text.strip()))
+            if self._take():
+                self._transcript.append(ToolResult("", "", _EMPTY, is_error=True))
+            return None
+        failed = moved = False
+        for together in self._side_by_side(reply.calls):
+            first = together[0]
+            if first.name in self._moves:
+                found = self._read(first) if not failed and not moved else None
+                if found is not None and not isinstance(found, ToolResult):
+                    if sum(call.name in self._moves for call in reply.calls) > 1:
+                        await self._turn.remark(f"of several moves in one reply only {first.name} counts")
+                    move = self._made(found, first)
+                    if move is not None:
+                        return move
+                    moved = True
+                    continue
+                results = [found or _error(first, _SECOND_MOVE if moved else _TOO_EARLY)]
+                moved = True
+            else:
+                results = []
+            if len(together) > self._left:
+                self._left = -1
+                return None
+            self._left -= len(together)
+            results = results or await self._run_all(together)
+            self._transcript += results
+            failed = failed or any(result.is_error for result in results)
+        return None
+
+    def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
+        """Yield the calls in their order: those that only read run together, everything else alone."""
+        for reads, group in groupby(calls, key=self._only_reads):
+            together = tuple(group)
+            if reads:
+                yield together
+            else:
+                yield from ((call,) for call in together)
+
+    def _only_reads(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.effect is None
+
+    def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
+        """Return a move, unless an earlier round made it: then the model is told what came of it."""
+        if not self._answered:
+            return move
+        past = self._answered.popleft()
+        where = ("", "") if call is None else (call.id, call.name)
+        self._transcript.append(ToolResult(*where, told(past), is_error=past.how != "replied"))
+        return None
+
+    def _cut_off(self, reply: Reply) -> Move | None:
+        """Tell the model that its reply was too long; nothing in it was done, since its end is missing."""
+        if self._take():
+            lost = [_error(call, _CUT_OFF) for call in reply.calls]
+            self._transcript += lost or [ToolResult("", "", _CUT_OFF, is_error=True)]
+        return None
 
     def _take(self) -> bool:
         """Count one call; say whether it may still be made."""
@@ -129,6 +218,16 @@ class _Conversation:
             return self._moves.read(call)
         except ToolError as wrong:
             return _error(call, str(wrong))
+
+    async def _run_all(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        """Run calls at once and return their results in the calls' order. Raises as `_run`, the first's."""
+        found = await asyncio.gather(*(self._run(call) for call in calls), return_exceptions=True)
+        results = []
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+            results.append(each)
+        return results
 
     async def _run(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)
@@ -147,7 +246,13 @@ class _Conversation:
 
     def _given_up(self) -> Move:
         reason = f"{self._turn.agent} came to no move within {self._most} calls"
-        return self._turn.escalate(reason) if self._turn.has_human else self._turn.fail(reason)
+        ask_people = self._turn.has_human and not self._answered  # else they were asked, and could not be
+        return self._turn.escalate(reason) if ask_people else self._turn.fail(reason)
+
+
+def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
+    """Yield what came of moves: not of failures, and not of approvals, which their calls find."""
+    return (past for past in rounds if past.how in ("refused", "replied", "expired") and not past.asked)
 
 
 def _error(call: ToolCall, text: str) -> ToolResult:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, c
 from mesh.agent.tools import ToolArgumentsInvalid, mistakes_in, untitled
 from mesh.agent.turn import Turn
 from mesh.model.brief import one_line
+from mesh.model.outlook import Outlook, outlook_now
 from mesh.model.port import ToolCall, ToolSpec
 from protocol.fleet import AgentEntry
 from protocol.handoff import Fact
@@ -57,12 +58,17 @@ class EscalateArguments(_Bringing):
     reason: Line
 
 
+class AskArguments(_Arguments):
+    question: Annotated[str, Field(pattern=r"\S", max_length=2_000)]
+
+
 class CompleteArguments(_Arguments):
     answer: Text
 
 
 _HAND_BACK = "Give the work back to where it came from, with what was found out."
 _COMPLETE = "Answer the customer. This ends the request."
+_ASK = "Ask the customer and wait for the reply: only what you cannot find out, and cannot go on without."
 _ESCALATE = "Give the work to a person: what only people decide, or nobody here can do."
 
 
@@ -75,11 +81,17 @@ class MoveTools:
     """The moves that one turn may ask for, and the way from a model's call to a move."""
 
     def __init__(
-        self, turn: Turn, labels: Labels | None = None, handoffs: Container[str] | None = None
+        self,
+        turn: Turn,
+        seen: Outlook | None = None,
+        labels: Labels | None = None,
+        handoffs: Container[str] | None = None,
     ) -> None:
         self._turn = turn
         self._labels = labels or {}
-        self._offers = {offer.spec.name: offer for offer in _offers(turn, handoffs)}
+        self._offers = {
+            offer.spec.name: offer for offer in _offers(turn, seen or outlook_now(turn), handoffs)
+        }
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -98,6 +110,8 @@ class MoveTools:
         match said:
             case CompleteArguments():
                 return turn.complete(said.answer)
+            case AskArguments():
+                return turn.ask(said.question)
             case EscalateArguments():
                 return turn.escalate(said.reason, facts=self._facts(said))
             case HandBackArguments():
@@ -134,16 +148,17 @@ class MoveTools:
         return tuple(sorted({*labels, *self._labels.get(key, ())}))
 
 
-def _offers(turn: Turn, handoffs: Container[str] | None) -> Iterator[_Offer]:
+def _offers(turn: Turn, seen: Outlook, handoffs: Container[str] | None) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
-    for name, peer in turn.peers.items():
-        if handoffs is not None and name not in handoffs:
-            continue
-        yield _offer(f"{TRANSFER}{name}", f"Give the work to {name}: {one_line(peer.description)}", _to(peer))
+    for peer in seen.peers:
+        if handoffs is None or peer.name in handoffs:
+            words = f"Give the work to {peer.name}: {one_line(peer.description)}"
+            yield _offer(f"{TRANSFER}{peer.name}", words, _to(peer))
     if len(turn.path) > 1:
         yield _offer("hand_back", _HAND_BACK, HandBackArguments)
     yield _offer("complete", _COMPLETE, CompleteArguments)
-    if turn.has_human:
+    yield _offer("ask", _ASK, AskArguments)
+    if seen.human:
         yield _offer("escalate", _ESCALATE, EscalateArguments)
 
 

@@ -17,6 +17,8 @@ _PLACE = re.compile(r"\{([a-z_][\w.-]*)\}")
 _HEADS = {"Given by": "from", "Summary": "summary", "Intent": "intent", "Path": "path", "Round": "round"}
 _FACT = re.compile(r'- (?P<key>[\w.-]+|"(?:[^"\\]|\\.)*"): (?P<rest>.*)')
 _REFUSED = re.compile(r"- round \d+ refused: rule (?P<rule>\w+) refused (?P<detail>.*)")
+_RULE = re.compile(r"rule (?P<rule>\w+) refused (?P<detail>.*)")
+"""How a refusal is told as the result of the call that asked for the move."""
 _GIVEN = re.compile(r"(?P<name>\S+) \((?P<move>\w+)\)")
 _NOTHING_LEFT = "I cannot help with this, and there is nobody here to ask."
 
@@ -58,7 +60,12 @@ def read_prompt(prompt: Prompt) -> dict[str, Any]:
     """Return what a prompt says, by name: the brief's lines and the newest result of each tool."""
     known = _read_brief(prompt.brief)
     for each in prompt.transcript:
-        if isinstance(each, ToolResult) and each.name:
+        if not isinstance(each, ToolResult):
+            continue
+        refused = _RULE.fullmatch(each.text) if each.is_error else None
+        if refused is not None:
+            known["refused"][refused["rule"]] = refused["detail"]
+        elif each.name:
             known[each.name] = {"error": each.text} if each.is_error else json.loads(each.text)
     return known
 

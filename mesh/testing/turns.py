@@ -12,6 +12,7 @@ from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Constraints, Fact, Handoff
 from protocol.ids import AgentName, TurnId
 from protocol.messages import Ask, Move, Report
+from protocol.prices import Price
 from protocol.refusals import Refusal, Rule
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -35,6 +36,7 @@ def turn(
     reported: Report | None = None,
     steps: MemorySteps | None = None,
     is_over: Callable[[], Awaitable[bool]] | None = None,
+    prices: Mapping[str, Price] | None = None,
 ) -> Turn:
     """Return the first round of a turn, or a later one after refusals.
 
@@ -48,6 +50,7 @@ def turn(
         steps: where this turn's journal is kept. The same for each `turn` of a test, and what one of them
             did the next one finds, as after a crash; without it, nothing is journaled.
         is_over: what says whether a guard has ended the turn.
+        prices: what models' tokens cost, by model.
     """
     given = (
         tuple(Fact(key=key, value=value) for key, value in facts.items())
@@ -101,7 +104,7 @@ def turn(
             version="0",
             past=ended,
         )
-    return Turn(REQUEST, work, fleet, journal=journal, is_over=is_over)
+    return Turn(REQUEST, work, fleet, journal=journal, is_over=is_over, prices=prices)
 
 
 def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> Past:

@@ -7,6 +7,7 @@ import pytest
 
 from mesh import windows
 from mesh.windows import WINDOWS, UnknownWindow
+from tests.docs.pages import table
 from tests.servers import ROOT, child
 
 
@@ -45,3 +46,10 @@ def test_a_window_that_does_not_exist_cannot_be_armed(tmp_path: Path) -> None:
 def test_every_window_is_reached_somewhere_in_the_code() -> None:
     code = "".join(path.read_text() for path in (ROOT / "mesh").rglob("*.py"))
     assert [name for name in WINDOWS if f'reached("{name}")' not in code] == []
+
+
+def test_the_page_about_the_drill_has_every_window() -> None:
+    rows = [f"| `{each.name}` | {each.written} | {each.unwritten} |" for each in WINDOWS.values()]
+    assert table((ROOT / "docs" / "drill.md").read_text(), next(iter(WINDOWS))) == [
+        [cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows
+    ]

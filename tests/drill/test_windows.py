@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import pytest_asyncio

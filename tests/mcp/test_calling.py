@@ -100,9 +100,11 @@ async def test_closing_ends_the_process_and_the_next_call_starts_another(mount: 
 
 async def test_the_process_is_gone_with_the_event_loop_that_used_it(world: World) -> None:
     server = McpServer("things", command=world.command)
-    pid = await asyncio.to_thread(lambda: asyncio.run(pid_of(server)))
-    await until(lambda: is_gone(pid))
-    assert await pid_of(server) != pid  # on this loop
+    here = await pid_of(server)
+    there = await asyncio.to_thread(lambda: asyncio.run(pid_of(server)))
+    assert here != there
+    await until(lambda: is_gone(here) and is_gone(there))
+    assert await pid_of(server)
     await server.close()
 
 

@@ -1,6 +1,9 @@
 """The same server by HTTP: what a request comes to that does not get through, or gets no answer."""
 
 import asyncio
+import json
+import re
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -69,6 +72,64 @@ async def test_a_request_that_gets_no_answer_takes_no_other_one_with_it(
             await run(server, "write", text="this")
         world.open_gate()
         assert await other == {"result": "let through"}
+        await server.close()
+
+
+class Forgetful:
+    """A server of an older revision, which knows its sessions, until it is told to forget them."""
+
+    def __init__(self) -> None:
+        self.sessions: set[str] = set()
+        self.begun = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = re.search(r"content-length: (\d+)", head)
+        session = re.search(r"mcp-session-id: (\S+)", head)
+        asked = json.loads(await reader.readexactly(int(length[1]))) if length else {}
+        status, extra, body = self._answer(asked, session[1] if session else "")
+        data = b"" if body is None else json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | body).encode()
+        writer.write(
+            f"HTTP/1.1 {status} X\r\n{extra}Content-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+            + data
+        )
+        await writer.drain()
+        writer.close()
+
+    def _answer(self, asked: Any, session: str) -> tuple[int, str, dict[str, Any] | None]:
+        match asked.get("method"):
+            case "initialize":
+                self.begun += 1
+                self.sessions.add(f"s{self.begun}")
+                found: dict[str, Any] = {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "old", "version": "1"},
+                }
+                return 200, f"Mcp-Session-Id: s{self.begun}\r\n", {"result": found}
+            case "server/discover":
+                return 200, "", {"error": {"code": -32601, "message": "no such method"}}
+            case "tools/list" | "tools/call" if session not in self.sessions:
+                return 404, "", None
+            case "tools/list":
+                return 200, "", {"result": {"tools": [{"name": "do", "inputSchema": {"type": "object"}}]}}
+            case "tools/call":
+                return 200, "", {"result": {"content": [{"type": "text", "text": session}]}}
+            case "notifications/initialized":
+                return 202, "", None
+        return 405, "", None
+
+
+async def test_a_session_that_the_server_forgot_is_begun_anew(mount: Mount) -> None:
+    old = Forgetful()
+    async with await asyncio.start_server(old.serve, "127.0.0.1", 0) as listening:
+        server = mount(url=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp")
+        assert await run(server, "do") == "s1"
+        old.sessions.clear()
+        with pytest.raises(McpUnreached, match="nothing was done"):
+            await run(server, "do")
+        assert await run(server, "do") == "s2"
         await server.close()
 
 

@@ -95,6 +95,12 @@ async def test_the_key_is_the_runtimes_where_an_effect_is_idempotent(mount: Moun
     assert await pay.run({"amount": 3}, idempotency_key="k1") == {"result": "k1"}
 
 
+async def test_without_an_admins_word_a_key_is_an_argument_like_any_other(mount: Mount) -> None:
+    pay = await mount().tool("pay")
+    assert list(pay.schema["properties"]) == ["amount", "idempotency_key"]
+    assert await pay.run({"amount": 3, "idempotency_key": "own"}, idempotency_key="k1") == {"result": "own"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "mistake"),
     [

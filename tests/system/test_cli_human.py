@@ -36,6 +36,9 @@ async def test_everything_that_waits_for_people_is_in_one_list(office: Office) -
         doubted: "doubt",
     }
     assert for_the_client not in listed
+    by_status = (await office.mesh("request", "ls", "--status", "human", "-n", "100", "--json")).json
+    assert {escalated, asked, doubted} <= {each["request"] for each in by_status}
+    assert for_the_client not in {each["request"] for each in by_status}
     assert listed[asked]["summary"] == "which one?"
     assert (listed[doubted]["action"], listed[doubted]["key"]) == ("pay", "k7")
     assert all(each["from_agent"] == "a" for each in listed.values())
@@ -150,6 +153,8 @@ async def test_an_escalation_is_assigned_to_a_person(office: Office) -> None:
     done = await office.mesh("human", "assign", request, "rosa", "--by", "kim")
     assert (done.status, done.out) == (Exit.DONE, f"{request} is rosa's to look at (event 2)\n"), done
     assert (await waiting(office, request))["person"] == "rosa"
+    [listed] = (await office.mesh("request", "ls", "-n", 1, "--json")).json
+    assert [listed[name] for name in ("request", "status", "holder")] == [request, "human", "human"]
     event = await office.last(request)
     assert isinstance(event, events.EscalationAssigned)
     assert (event.person, event.by, event.sender) == ("rosa", "kim", "op")
@@ -157,9 +162,10 @@ async def test_an_escalation_is_assigned_to_a_person(office: Office) -> None:
 
 
 async def test_only_an_escalation_is_assigned(office: Office) -> None:
-    done = await office.mesh("human", "assign", await office.asked(), "rosa")
+    request = await office.asked()
+    done = await office.mesh("human", "assign", request, "rosa")
     assert done.status == Exit.FAILED, done
-    assert "nothing in it waits for people" in done.err
+    assert f"no escalation in it waits for people; it waits for this: mesh human reply {request}" in done.err
 
 
 # --- effects in doubt -----------------------------------------------------------------------------

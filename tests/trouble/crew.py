@@ -13,11 +13,14 @@ from typing import Any
 
 import msgspec
 
+from mesh.agent import proposals
+from mesh.bus import troubles
 from mesh.bus.connection import Bus
 from mesh.bus.keys import seed_file
 from mesh.bus.log import JetStreamLog
 from mesh.bus.streams import DEFAULT_STORAGE, Storage
 from mesh.client import Client, Outcome
+from mesh.guard import service, surroundings
 from mesh.testing import LocalMesh
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
@@ -36,6 +39,12 @@ FLEET = Fleet(
     guard_lease_s=1.5,
 )
 PATIENCE_S = 60.0
+KINDS = (
+    *(troubles.DISCONNECTED, troubles.FULL, troubles.ABSENT, troubles.SILENT),
+    *(troubles.PULL_REFUSED, troubles.PULL_SILENT),
+    *(troubles.NO_FLEET, surroundings.UNREACHABLE, service.NOT_NOW, proposals.NOT_STORED),
+)
+TROUBLES = {kind.begins for kind in KINDS}
 
 
 class Service:
@@ -108,8 +117,8 @@ class Service:
         await self._process.wait()
 
     def troubles(self) -> Counter[str]:
-        """Count what it logged above `info`: each trouble is said once."""
-        return Counter(line["event"] for line in self.lines() if line["level"] not in ("info", "debug"))
+        """Count the beginnings of troubles in its log: each is to be said once."""
+        return Counter(line["event"] for line in self.lines() if line["event"] in TROUBLES)
 
 
 class Crew:
@@ -128,7 +137,8 @@ class Crew:
     # --- who is there -----------------------------------------------------------------------------
 
     async def guard(self, identity: str, *, url: str = "") -> Service:
-        return await self.start("guard", identity, ("guard", "run", "--identity", identity), url=url)
+        arguments = ("guard", "run", "--identity", identity, "--health", "127.0.0.1:0")
+        return await self.start("guard", identity, arguments, url=url, MESH_HEALTH="127.0.0.1:1")
 
     async def agent(self, name: str, identity: str = "", *, url: str = "", **environment: str) -> Service:
         reference = f"tests.trouble.agents:{name}"
@@ -230,7 +240,7 @@ class Crew:
     async def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.mesh.server.pid, signal.SIGCONT)
-        await asyncio.gather(*(service.kill() for service in self.services.values()))
+        await asyncio.gather(*(each.kill() for each in self.services.values()))
         await self._stack.aclose()
         await self.mesh.server.kill()
 

@@ -181,6 +181,12 @@ async def test_a_client_with_no_room_for_its_submit_can_repeat_it(tmp_path: Path
         await own.audit([await client.wait(request, timeout_s=20)])
 
 
+async def test_an_address_for_probes_that_is_none_is_wrong_use(tmp_path: Path) -> None:
+    async with crew(tmp_path) as own:
+        service = await own.start("guard", "g1", ("guard", "run", "--health", "8081"))
+        assert await service.ended() == 2
+
+
 async def test_a_service_that_is_told_to_end_while_the_broker_is_away_ends(tmp_path: Path) -> None:
     async with crew(tmp_path) as own:
         await everybody(own)

@@ -12,11 +12,14 @@ from bench.cold_read import cold_reads
 from bench.command import QUICK, UNSYNCED
 from bench.crew import Crew, MemberFailed
 from bench.filling import fill
+from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.place import FLEET, place
+from bench.recovery import recovery
 from bench.rounds import Plan, compare
 from bench.stories import history
 from mesh.bus.roles import ADMIN
+from mesh.fleet import LeaseSection
 from mesh.setup import apply
 
 SMALL = Plan(rounds=2, alone=3, crowded=8)
@@ -44,6 +47,21 @@ async def test_a_request_is_read_cold_at_every_size_of_the_log(tmp_path: Path) -
     figures = await cold_reads(tmp_path, sizes=[4000, 12_000], rounds=1, reads=10)
     assert sum(figure.target is not None for figure in figures) == 2
     assert sum(figure.ratio is not None for figure in figures) == 1
+
+
+async def test_what_was_killed_is_gone_on_with_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brisk = LeaseSection(agent_s=1.0, guard_s=1.0)
+    monkeypatch.setattr("bench.recovery.FLEET", FLEET.model_copy(update={"lease": brisk}))
+    figures = await recovery(tmp_path, rounds=1)
+    assert [figure.target.value for figure in figures if figure.target is not None] == [10.0, 5.0, 5.0]
+
+
+async def test_a_guard_decides_first_at_every_size_of_the_log(tmp_path: Path) -> None:
+    figures = await first_decisions(tmp_path, sizes=[2000, 4000], rounds=1)
+    assert sum(figure.ratio is not None for figure in figures) == 1
+    assert all(figure.value.median > 0 for figure in figures)
 
 
 async def test_a_fill_that_does_not_arrive_as_it_should_is_noticed(tmp_path: Path) -> None:

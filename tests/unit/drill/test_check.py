@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mesh.drill.check import BY_NAME, CHECKS, check
-from mesh.drill.evidence import Deed, Evidence, Fault, Submitted
+from mesh.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted
 from mesh.drill.findings import Findings
 from mesh.notices import DeadLetter
 from protocol import events
@@ -114,6 +114,19 @@ def with_excused_letters() -> Evidence:
     return changed(clean(), dead=(letter("frozen"), letter("unknown_request", "mesh.ctl.3.c1.r")))
 
 
+def ordered_after_its_end() -> Evidence:
+    return changed(clean(), orders=(Ordered(REQUEST, "late", 1, 1),))
+
+
+def frozen_and_told_again() -> Evidence:
+    """One order is in the log, and one of nothing that the log knows was put aside."""
+    scene = opened()
+    scene.court.control(Freeze)
+    obeyed = Ordered(REQUEST, "ctl-1", 1, 1)
+    aside = Ordered("c1_aside", "ctl-9", 2, 2)
+    return changed(scene.evidence(), orders=(obeyed, aside), dead=(letter("frozen", request="c1_aside"),))
+
+
 def asking_a_person() -> Evidence:
     return asking("human")
 
@@ -129,6 +142,8 @@ RIGHT: list[Make] = [
     answered_while_it_slept,
     called_again_after_a_kill,
     with_excused_letters,
+    frozen_and_told_again,
+    ordered_after_its_end,
 ]
 
 
@@ -260,6 +275,9 @@ WRONG: dict[str, dict[str, Make]] = {
     },
     "only_what_was_sent": {
         "made up": lambda: changed(clean(), submitted=()),
+    },
+    "orders_obeyed": {
+        "a reply without a round": lambda: changed(asking("c1"), orders=(Ordered(REQUEST, "r1", 1, 7),)),
     },
     "ends_as_told": {
         "otherwise": lambda: changed(clean(), submitted=(Submitted(REQUEST, 1, True, "x", ("failed",)),)),

@@ -35,8 +35,9 @@ class StubbornModel:
         return self._reply
 
 
-def says(text: str, **usage: int) -> Reply:
-    return Reply(text=text, usage=Usage(**usage))
+def says(text: str, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> Reply:
+    usage = Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls)
+    return Reply(text=text, usage=usage)
 
 
 def calls(*asked: tuple[str, Mapping[str, Any]]) -> Reply:

@@ -70,7 +70,7 @@ async def test_the_model_is_shown_instructions_brief_tools_and_moves_and_nothing
     assert "Summary: Add up." in prompt.brief
     assert "- a: 1" in prompt.brief
     names = [tool.name for tool in prompt.tools]
-    moves = ["transfer_to_other", "hand_back", "complete", "escalate"]
+    moves = ["transfer_to_other", "hand_back", "complete", "ask", "escalate"]
     assert names == ["add", "refuse", "break_down", "stumble", *moves]
     assert prompt.transcript == ()
 

@@ -11,17 +11,10 @@ from tests.unit.agents.crews import RECRUITING
 from tests.unit.agents.walk import walk
 
 OFFER = "The interview went very well: please send an offer to k-1014 for v-101."
-REFUSED = "app, an operator"
 
-
-async def turns_of(*names: str) -> list[tuple[str, Turn]]:
-    """Return every round that these agents ran on the ruled samples, each with what was written."""
-    return [
-        (sample.text, turn)
-        for sample in RECRUITING.of_kind("ruled")
-        for turn in (await walk(RECRUITING, sample.text)).turns
-        if turn.agent in names
-    ]
+PERSON = {"text", "candidate_name", "email", "phone", "birth_date"}
+PAY = {"text", "salary_expectation", "offer_amount", "at_least"}
+NOT_FOR = {"screening": PERSON | PAY, "scheduling": PAY, "compliance": PERSON}
 
 
 def mailed(kind: str) -> list[tuple[Any, ...]]:
@@ -33,26 +26,28 @@ def mailed(kind: str) -> list[tuple[Any, ...]]:
 # --- who learns what --------------------------------------------------------------------------------
 
 
-async def test_whoever_judges_never_learns_who_applies(records: Path) -> None:
-    ran = await turns_of("screening", "compliance")
+async def test_no_agent_is_told_what_it_is_not_cleared_for(records: Path) -> None:
+    ran: list[tuple[str, Turn]] = []
+    for sample in RECRUITING.of_kind("ruled"):
+        if NOT_FOR.keys() & set(sample.expect.path):
+            going = await walk(RECRUITING, sample.text)
+            ran += [(sample.text, turn) for turn in going.turns if turn.agent in NOT_FOR]
     with RECRUITING.connected() as db:  # afterwards: it holds those who were new, too
         query = "SELECT name, email, phone, birth_date FROM candidates"
-        people = [word for row in db.execute(query) for word in row if word]
-    assert "Lea Sommer" in people
-    assert len(ran) > 20
+        people = [word.lower() for row in db.execute(query) for word in row if word]
+    assert "lea sommer" in people
+    assert len(ran) > 40
     for text, turn in ran:
         brief = render(turn)
         assert text not in brief
-        assert [each for each in people if each.lower() in brief.lower()] == []
-        assert {"text", "candidate_name", "email", "phone", "birth_date"}.isdisjoint(turn.facts)
-
-
-async def test_what_somebody_asks_for_is_known_to_offer_and_compliance_alone(records: Path) -> None:
-    for _, turn in await turns_of("screening", "scheduling"):
-        assert {"text", "salary_expectation", "offer_amount", "at_least"}.isdisjoint(turn.facts)
-        assert " EUR" not in render(turn)
-    reviews = [turn for _, turn in await turns_of("compliance") if turn.handoff.intent == "review_offer"]
-    assert [turn.facts["offer_amount"] for turn in reviews]
+        assert NOT_FOR[turn.agent].isdisjoint(turn.facts)
+        if turn.agent != "scheduling":
+            assert [each for each in people if each in brief.lower()] == []
+        if turn.agent != "compliance":
+            assert " EUR" not in brief
+    reviews = [turn for _, turn in ran if turn.handoff.intent == "review_offer"]
+    assert all(turn.facts["offer_amount"] for turn in reviews)
+    assert reviews
 
 
 async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_again(records: Path) -> None:
@@ -65,29 +60,20 @@ async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_a
         "offer": (),
         "compliance": ("pii", "salary"),
     }
-    names = {turn.agent: turn.facts.get("candidate_name") for turn in going.turns}
+    names = {str(turn.agent): turn.facts.get("candidate_name") for turn in going.turns}
     assert (names["scheduling"], names["offer"]) == ("Tariq Aziz", "Tariq Aziz")
 
 
 async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(records: Path) -> None:
     text = next(each.text for each in RECRUITING.samples if each.id_hint == "somebody-new")
     going = await walk(RECRUITING, text)
-    labels = {key: fact.labels for key, fact in _facts_of(going).items()}
-    assert labels == {
-        "text": ("pii", "salary"),
-        "candidate_name": ("pii",),
-        "email": ("pii",),
-        "phone": ("pii",),
-        "birth_date": ("pii",),
-        "salary_expectation": ("salary",),
-        "candidate_id": (),
-        "vacancy_id": (),
-    }
-
-
-def _facts_of(going: Any) -> dict[str, Any]:
-    return {fact.key: fact for facts in going.ledger.handoffs[1:2] for fact in facts} | {
-        fact.key: fact for fact in going.ledger.handoffs[0]
+    assert {key: sorted(labels) for key, labels in going.ledger.labels.items()} == {
+        "text": ["pii", "salary"],
+        "candidate_name": ["pii"],
+        "email": ["pii"],
+        "phone": ["pii"],
+        "birth_date": ["pii"],
+        "salary_expectation": ["salary"],
     }
 
 
@@ -102,12 +88,11 @@ async def test_an_offer_is_sent_once_a_person_approves_of_this_very_sum(records:
     assert mailed("offer") == []
 
 
-@pytest.mark.parametrize("said", [False, "yes", None])
+@pytest.mark.parametrize("said", [False, "yes"])
 async def test_anything_but_a_yes_sends_nothing(said: Any, records: Path) -> None:
     going = await walk(RECRUITING, OFFER, replies=[said])
-    if said is not None:
-        assert (going.status, going.path[-1]) == ("completed", "offer")
-        assert "is not sent: ops did not approve send_offer" in going.answer
+    assert (going.status, going.path[-1]) == ("completed", "offer")
+    assert "is not sent: ops did not approve send_offer" in going.answer
     assert mailed("offer") == []
 
 
