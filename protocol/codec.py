@@ -152,8 +152,8 @@ def parse_proposal(body: bytes) -> Proposal:
 def _check_report(report: Report) -> None:
     usage = report.usage
     counts = [usage.nano_dollars, usage.tokens, usage.model_calls, report.steps]
-    for tokens in usage.models.values():
-        counts += [getattr(tokens, kind) for kind in tokens.__struct_fields__]
+    for used in usage.models.values():
+        counts += [getattr(used, name) for name in used.__struct_fields__]
     if min(counts) < 0:
         raise Malformed("proposal: a report cannot be negative")
     if max(counts) > 1 << 62:

@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, Cause, ProposalId, RequestId, TurnId, proposal_id
-from protocol.prices import Tokens
+from protocol.prices import Metered
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -139,8 +139,8 @@ class Usage(Wire, frozen=True, kw_only=True):
     nano_dollars: int = 0
     tokens: int = 0
     model_calls: int = 0
-    models: Mapping[str, Tokens] = {}
-    """The tokens by model and kind, where they are known; nothing is judged by it."""
+    models: Mapping[str, Metered] = {}
+    """The same by model, where it is known; nothing is judged by it."""
 
 
 class Report(Wire, frozen=True, kw_only=True):

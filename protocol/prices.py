@@ -37,13 +37,28 @@ class Tokens(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
         """All of them, as a budget counts."""
         return self.prompt + self.output
 
-    def each(self, other: "Tokens", combine: Callable[[int, int], int]) -> "Tokens":
-        """Return the two combined, kind by kind."""
-        names = self.__struct_fields__
-        return Tokens(**{name: combine(getattr(self, name), getattr(other, name)) for name in names})
 
-    def __add__(self, other: "Tokens") -> "Tokens":
+class Metered(Tokens, frozen=True, kw_only=True):
+    """What one model was used for, and what that cost."""
+
+    calls: int = 0
+    nano_dollars: int = 0
+
+    def each(self, other: "Metered", combine: Callable[[int, int], int]) -> "Metered":
+        """Return the two combined, count by count."""
+        names = self.__struct_fields__
+        return Metered(**{name: combine(getattr(self, name), getattr(other, name)) for name in names})
+
+    def __add__(self, other: "Metered") -> "Metered":
         return self.each(other, operator.add)
+
+
+UNUSED = Metered()
+
+
+def metered(tokens: Tokens, nano_dollars: int) -> Metered:
+    """Return one call."""
+    return Metered(**msgspec.structs.asdict(tokens), calls=1, nano_dollars=nano_dollars)
 
 
 class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -93,14 +108,13 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
 
 
 def each_model(
-    one: Mapping[str, Tokens], other: Mapping[str, Tokens], combine: Callable[[int, int], int]
-) -> Mapping[str, Tokens]:
-    """Return two accounts combined, model by model; a model that nothing was spent on is left out."""
+    one: Mapping[str, Metered], other: Mapping[str, Metered], combine: Callable[[int, int], int]
+) -> Mapping[str, Metered]:
+    """Return two accounts combined, model by model; a model that was not used is left out."""
     if not one and not other:
         return one
-    nothing = Tokens()
     found = {
-        model: one.get(model, nothing).each(other.get(model, nothing), combine)
+        model: one.get(model, UNUSED).each(other.get(model, UNUSED), combine)
         for model in sorted({*one, *other})
     }
-    return {model: tokens for model, tokens in found.items() if tokens != nothing}
+    return {model: used for model, used in found.items() if used != UNUSED}

@@ -8,6 +8,7 @@ import typer
 
 from mesh.cli import agent, dead, doubt, guard, human, log, request, schema
 from mesh.cli.bench import bench
+from mesh.cli.cost import cost
 from mesh.cli.demo import demo
 from mesh.cli.dev import dev
 from mesh.cli.doctor import doctor
@@ -47,7 +48,8 @@ for name, group in (
     app.add_typer(group, name=name)
 for name, command in (("freeze", freeze), ("thaw", thaw), ("setup", setup), ("doctor", doctor)):
     app.command(name)(command)
-app.command("drill")(drill)
+for name, command in (("cost", cost), ("drill", drill)):
+    app.command(name)(command)
 app.add_typer(schema.app, name="schema")
 app.command(
     "bench",

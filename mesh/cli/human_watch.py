@@ -46,11 +46,12 @@ async def watch(
     from mesh.cli.errors import UsageWrong
     from mesh.cli.hooks import Hooks
     from mesh.cli.interrupts import ended_by_signals
+    from mesh.cli.times import server_time
     from mesh.cli.watching import Watch
 
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
-    begin = None if since is None else _time(since)
+    begin = None if since is None else server_time(since)
     access = where.access(*_READERS)
     hooks = Hooks(command, within_s=exec_timeout)
     async with (
@@ -77,24 +78,3 @@ def _tell(alarm: "Alarm", as_json: bool) -> None:
     number = "" if alarm.seq is None else f" {alarm.seq}"
     said = f"{alarm.reason}: {short(alarm.summary, 160)}"
     say(f"{when(alarm.at)}  {alarm.what}{number}  {about}  {alarm.agent or '-'}  {said}")
-
-
-def _time(since: str) -> str:
-    """Return a time that the server reads, of one that a person writes. Raises UsageWrong."""
-    import re
-    from datetime import UTC, datetime, timedelta
-
-    from mesh.cli.errors import UsageWrong
-
-    ago = re.fullmatch(r"(\d{1,9})([smhd])", since)
-    try:
-        if ago is not None:
-            unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[ago[2]]
-            at = datetime.now(UTC) - timedelta(**{unit: int(ago[1])})
-        else:
-            at = datetime.fromisoformat(since)
-    except (ValueError, OverflowError):
-        raise UsageWrong(f"not a time: {since!r}; write 2026-11-21T02:00Z, or 90s, 10m, 2h, 1d") from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)  # times are UTC everywhere here
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -57,8 +57,8 @@ def parcel(seq: int, letter: DeadLetter) -> Parcel:
         sender, request = subjects.parse_queued(letter.subject)
     except ValueError:
         raise Impossible(
-            f"letter {seq} is a timer, not somebody's message: a guard looks at the request again, and arms the "
-            f"timer anew, with the next message about it (mesh request freeze {letter.request}, then thaw)"
+            f"letter {seq} is a timer, not somebody's message: a guard looks at the request again, and arms "
+            f"its timer anew, with the next message about it: mesh request freeze {letter.request}, then thaw"
         ) from None
     kind: Literal["prop", "ctl"] = "prop" if letter.subject.startswith("mesh.prop.") else "ctl"
     if request == subjects.MESH_WIDE:

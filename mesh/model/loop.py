@@ -25,7 +25,7 @@ from mesh.model.outlook import Outlook, outlook
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from protocol.events import Past
 from protocol.messages import Move, Usage
-from protocol.prices import cost, price_of
+from protocol.prices import cost, metered, price_of
 
 _log = structlog.get_logger(__name__)
 
@@ -140,10 +140,10 @@ class _Conversation:
         """Return what a reply cost, by the prices that the turn was given."""
         model = reply.model or self._model.mode
         price = price_of(model, self._turn.prices)
-        if price is None:
-            return reply.usage
-        spent = cost(reply.tokens, price)
-        return replace(reply.usage, nano_dollars=spent, models={model: reply.tokens})
+        spent = reply.usage.nano_dollars if price is None else cost(reply.tokens, price)
+        if not reply.tokens.total:
+            return replace(reply.usage, nano_dollars=spent)
+        return replace(reply.usage, nano_dollars=spent, models={model: metered(reply.tokens, spent)})
 
     async def _take_up(self, reply: Reply) -> Move | None:
         """Do what a reply asks for, in its order; return the move that it comes to."""

@@ -25,7 +25,9 @@ def paths(group: Any = None, before: tuple[str, ...] = ()) -> list[tuple[str, ..
     return found
 
 
-@pytest.mark.parametrize("arguments", [[], ["request"], ["agent", "run"], ["demo"], ["human", "watch"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [[], ["request"], ["agent", "run"], ["demo"], ["human", "watch"]], ids=" ".join
+)
 def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
     code = f"""
 import sys

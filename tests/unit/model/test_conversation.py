@@ -11,7 +11,7 @@ from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.turns import replied, unanswered
 from protocol.messages import Ask, Complete, Escalate, Fail, Transfer
-from protocol.prices import Price, Tokens
+from protocol.prices import Metered, Price, Tokens
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]
@@ -150,4 +150,4 @@ async def test_tokens_cost_what_the_turns_prices_say() -> None:
     await drive(asked, TalkingModel(reply), instructions="", tools=())
     usage = asked.report.usage
     assert usage.nano_dollars == 20
-    assert usage.models == {"big": Tokens(input=10, output=2)}
+    assert usage.models == {"big": Metered(input=10, output=2, calls=1, nano_dollars=20)}

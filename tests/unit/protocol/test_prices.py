@@ -1,10 +1,22 @@
 """Money is integer nano-dollars, rounded once a reply, from prices that a request carries itself."""
 
+import operator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.prices import MTOK, Price, Tokens, cost, price_list, price_of
+from protocol.prices import (
+    MTOK,
+    Metered,
+    Price,
+    Tokens,
+    cost,
+    each_model,
+    metered,
+    price_list,
+    price_of,
+)
 
 DOLLAR = 1_000_000_000
 PRICE = Price(input=2 * DOLLAR, output=10 * DOLLAR, cache_read=DOLLAR // 5, cache_write=5 * DOLLAR // 2)
@@ -36,10 +48,20 @@ def test_what_is_less_than_a_nano_dollar_is_rounded_once() -> None:
 
 
 @given(counts, counts, counts)
-def test_tokens_add_up_and_prompt_and_output_are_all_of_them(one: int, two: int, three: int) -> None:
-    both = Tokens(input=one, cache_read=two) + Tokens(output=three, cache_write=one)
-    assert both == Tokens(input=one, cache_read=two, output=three, cache_write=one)
+def test_what_was_used_adds_up_and_prompt_and_output_are_all_of_it(one: int, two: int, three: int) -> None:
+    first = metered(Tokens(input=one, cache_read=two), 7)
+    both = first + metered(Tokens(output=three, cache_write=one), 5)
+    whole = Metered(input=one, cache_read=two, output=three, cache_write=one, calls=2, nano_dollars=12)
+    assert both == whole
     assert both.total == both.prompt + both.output == 2 * one + two + three
+    assert both.each(first, operator.sub) + first == both
+
+
+def test_accounts_are_combined_model_by_model() -> None:
+    one, other = {"a": Metered(input=5)}, {"a": Metered(input=3), "b": Metered(output=1)}
+    assert each_model(one, other, operator.add) == {"a": Metered(input=8), "b": Metered(output=1)}
+    assert each_model(one, other, max) == {"a": Metered(input=5), "b": Metered(output=1)}
+    assert each_model(one, one, operator.sub) == {}
 
 
 def test_a_dated_snapshot_costs_what_its_model_costs_and_nothing_else_does() -> None:
