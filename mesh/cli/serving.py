@@ -1,6 +1,7 @@
 """A service's process: wait for the bus, work, and on SIGTERM or SIGINT finish what is in hand and go.
 
-Where it is asked to, it answers meanwhile whether it lives and whether it takes work (`mesh.health`). The second signal does not make it faster; SIGKILL does, and costs nothing but a redelivery.
+Where it is asked to, it answers meanwhile whether it lives and whether it takes work (`mesh.health`). The
+second signal does not make it faster; SIGKILL does, and costs nothing but a redelivery.
 """
 
 import asyncio
