@@ -8,7 +8,8 @@ missed every note finds the answer all the same, `POLL_S` later.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -19,8 +20,10 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
+from mesh.following import Following
 from mesh.notices import Notice
 from mesh.replies import SchemaUnusable, check_reply
+from mesh.telemetry import names, tracing
 from protocol import codec, events, subjects
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, RequestId, request_id
@@ -95,6 +98,7 @@ class Client:
     """One client's connection. Made by `Client.connect`; `async with` closes it."""
 
     def __init__(self, bus: Bus, name: str) -> None:
+        tracing.look()
         self._bus = bus
         self.name = AgentName(name)
         self._wakes: dict[str, set[asyncio.Event]] = {}
@@ -174,14 +178,30 @@ class Client:
         chosen = request or self.new_id()
         body = codec.encode(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
-        await self._store(subjects.prop(self.name, chosen), body)
+        with self._sending(names.SUBMIT, "mesh.prop.{sender}.{request}", chosen, "submit"):
+            await self._store(subjects.prop(self.name, chosen), body)
         return chosen
+
+    def _sending(self, name: str, template: str, request: str, what: str) -> AbstractContextManager[Any]:
+        """Open the span of a message that this client stores."""
+        if not tracing.traced():
+            return tracing.OFF
+        said = {
+            names.SYSTEM: names.NATS,
+            names.MESSAGING_OPERATION: names.SEND,
+            names.DESTINATION: template,
+            names.REQUEST: request,
+            names.CONVERSATION: request,
+            names.FROM: self.name,
+            names.MOVE: what,
+        }
+        return tracing.span(name, tracing.PRODUCER, attributes=said)
 
     async def _store(self, subject: str, body: bytes) -> None:
         """Store a message, again after an unknown outcome: what is stored twice is decided once."""
         for pause in (*_AGAIN_S, None):
             try:
-                await self._bus.publish_durable(subject, body)
+                await self._bus.publish_durable(subject, body, tracing.headers() or None)
             except (OutcomeUnknown, Unreachable):
                 if pause is None:
                     raise
@@ -207,7 +227,9 @@ class Client:
 
     async def control(self, request: str, message: Control) -> None:
         """Store a control message. What comes of it shows in the request."""
-        await self._store(subjects.ctl(self.name, request), codec.encode(message))
+        what = str(message.__struct_config__.tag)
+        with self._sending(names.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, what):
+            await self._store(subjects.ctl(self.name, request), codec.encode(message))
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -231,27 +253,46 @@ class Client:
         Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up, and
         ReplyInvalid when `on_question` returns what its question's schema does not allow.
         """
+        async with asyncio.timeout(timeout_s), aclosing(self.addressed(request)) as addressed:
+            async for event in addressed:
+                if isinstance(event, events.Ended):
+                    return outcome_of(event)
+                if isinstance(event, events.TurnSuspended) and on_question:
+                    question = question_of(event)
+                    await self.reply(question, await on_question(question))
+        raise AssertionError("it goes on until there is an end")
+
+    async def addressed(self, request: str) -> AsyncGenerator[events.AnyEvent, None]:
+        """Yield the newest event that is addressed to this client, whenever there is another one. Never ends.
+
+        Raises SubmitRejected.
+        """
         wake = asyncio.Event()
         self._wakes.setdefault(request, set()).add(wake)
-        answered: set[str] = set()
+        seen = ""
         try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    wake.clear()
-                    event = await self._look(request)
-                    self._raise_if_rejected(request, answered=event is not None)
-                    if isinstance(event, events.Ended):
-                        return Outcome(request, events.type_of(event).partition(".")[2], event)
-                    if isinstance(event, events.TurnSuspended) and on_question and event.id not in answered:
-                        answered.add(event.id)
-                        question = _question(event)
-                        await self.reply(question, await on_question(question))
-                        continue
-                    await _either(wake, POLL_S)
+            while True:
+                wake.clear()
+                event = await self._look(request)
+                self._raise_if_rejected(request, answered=event is not None)
+                if event is not None and event.id != seen:
+                    seen = event.id
+                    yield event
+                    continue
+                await _either(wake, POLL_S)
         finally:
             self._wakes[request].discard(wake)
             if not self._wakes[request]:
                 del self._wakes[request]
+
+    def follow(self, request: str, *, viewer: Bus | None = None) -> Following:
+        """Return what happens in a request as it happens, its `Outcome` last.
+
+        Whoever comes late gets what is known first: a client what is addressed to it; with a viewer's
+        connection, every event and the steps that a running turn has journaled. Then what turns show while
+        they work (`Heard`), which may be lost.
+        """
+        return Following(self, self._bus, request, viewer)
 
     def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
         """Raise what the guard said of this client's own submit.
@@ -265,7 +306,7 @@ class Client:
             if (own is None and not answered) or (own is not None and digest in own):
                 raise rejected
 
-    async def _look(self, request: RequestId) -> events.AnyEvent | None:
+    async def _look(self, request: str) -> events.AnyEvent | None:
         try:
             return await self.latest(request)
         except (OutcomeUnknown, Unreachable):
@@ -307,7 +348,13 @@ async def _either(wake: asyncio.Event, timeout_s: float) -> None:
         pass
 
 
-def _question(event: events.TurnSuspended) -> Question:
+def outcome_of(event: events.Ended) -> Outcome:
+    """Return what a request's last event says."""
+    return Outcome(event.request, events.type_of(event).partition(".")[2], event)
+
+
+def question_of(event: events.TurnSuspended) -> Question:
+    """Return what a suspended turn asks."""
     return Question(
         event.request, event.turn, event.round, event.ask.question, event.ask.schema, event.expires_at
     )

@@ -27,6 +27,7 @@ from mesh.fleet import FleetFile
 from mesh.leash import VARIABLE as LEASH
 from mesh.leash import die_with_parent, leash_here
 from mesh.setup import KEYS, apply, prepare
+from mesh.vendor_keys import VARIABLES
 from protocol.subjects import PARTITIONS
 
 _LOOK_S = 0.02
@@ -141,6 +142,7 @@ class LocalFleet:
         restart: start a service that died again, with growing pauses.
         watch: say it when a service dies, and obey `restart`; False leaves both to the caller.
         environment: added to the environment of every service.
+        agent_environment: the same for agents alone; None takes a variable away.
         search: directories in which services look for agents' modules.
         on_trouble: told in one line whenever a service dies.
         ready_s: how long services may take to be ready.
@@ -160,6 +162,7 @@ class LocalFleet:
         restart: bool = False,
         watch: bool = True,
         environment: Mapping[str, str] | None = None,
+        agent_environment: Mapping[str, str | None] | None = None,
         search: Sequence[Path] = (),
         on_trouble: Callable[[str], None] | None = None,
         ready_s: float = 60.0,
@@ -189,6 +192,7 @@ class LocalFleet:
         self._lasting = sync_always
         self._restart = restart
         self._environment = dict(environment or {})
+        self._agent_environment = dict(agent_environment or {})
         self._search = tuple(search)
         self._on_trouble = on_trouble or (lambda line: None)
         self._ready_s = ready_s
@@ -242,6 +246,8 @@ class LocalFleet:
         log = self.logs / f"{identity}.log"
         command = self._commands.get(name, COMMAND)
         environment = kept | own | self._environment
+        changed = dict.fromkeys(VARIABLES) if name == GUARD else self._agent_environment
+        environment = {key: value for key, value in (environment | changed).items() if value is not None}
         self.services[identity] = Service(name, identity, arguments, environment, log, command)
 
     async def _ready(self, admin: Bus) -> None:

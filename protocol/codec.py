@@ -45,6 +45,7 @@ DEEPEST = 64
 MAX_MODELS = 32
 MAX_MODEL_CHARS = 128
 """What a report says about models is carried with every event that follows it."""
+MAX_PROMPT_CHARS = 64
 LONGEST_S = 10 * 366 * 86_400.0
 """No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
 
@@ -161,6 +162,10 @@ def _check_report(report: Report) -> None:
     if len(usage.models) > MAX_MODELS or any(len(model) > MAX_MODEL_CHARS for model in usage.models):
         raise Malformed(
             f"proposal: a report names {MAX_MODELS} models at most, each in {MAX_MODEL_CHARS} characters"
+        )
+    if len(report.prompt) > MAX_PROMPT_CHARS:
+        raise Malformed(
+            f"proposal: a report names its prompt's version in {MAX_PROMPT_CHARS} characters at most"
         )
 
 

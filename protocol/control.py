@@ -31,6 +31,7 @@ from protocol.messages import (
     Assign,
     Cancel,
     Control,
+    Escalate,
     Freeze,
     Hearing,
     Reply,
@@ -38,11 +39,15 @@ from protocol.messages import (
     Settle,
     Thaw,
 )
+from protocol.past import remembered
 from protocol.rounds import next_round
 from protocol.stamp import E, stamp
 from protocol.standing import Objection
 from protocol.withhold import place
 from protocol.world import World
+
+ASKED = "asked"
+"""The reason of an escalation that a turn's own move asked for."""
 
 
 def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
@@ -158,7 +163,7 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
             path=(whole.to_agent,),
             depth=0,
             withheld=placed.withheld,
-            past=human.work.past if control.again else (),
+            past=(*human.work.past, _said_again(ledger, human, control, by)) if control.again else (),
             continues=_continued(ledger, human) if control.again else None,
         ),
         by=by,
@@ -175,6 +180,15 @@ def _first_round(ledger: Ledger, human: Turn, control: Resolve) -> int:
     if not control.again or human.instead_of is None:
         return 0
     return ledger.turns[human.instead_of].round + 1
+
+
+def _said_again(ledger: Ledger, human: Turn, control: Resolve, by: str) -> Past:
+    """Return how the round ended that a person lets go on; with the move, if it had asked for the person."""
+    ended = ledger.turns[human.instead_of] if human.instead_of is not None else human
+    asked = Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
+    return remembered(
+        Past(round=ended.round, how="resolved", move=asked, reply=control.summary or None, by=by)
+    )
 
 
 def _continued(ledger: Ledger, human: Turn) -> Any:

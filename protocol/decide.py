@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from protocol import budget, carry, events, rules
 from protocol.carry import Load
-from protocol.control import decide_control
+from protocol.control import ASKED, decide_control
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Constraints, Handoff
 from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
@@ -343,7 +343,7 @@ class _Verdict:
         return self._opening(
             events.EscalationRaised,
             HUMAN,
-            reason="asked",
+            reason=ASKED,
             work=lambda turn: Work(
                 turn=turn,
                 round=0,

@@ -30,7 +30,7 @@ class Past(Part, frozen=True, kw_only=True):
     """How an earlier round of a turn ended: what its agent is told when it runs again."""
 
     round: int
-    how: Literal["refused", "failed", "replied", "expired", "settled"]
+    how: Literal["refused", "failed", "replied", "expired", "settled", "resolved"]
     move: Move | None = None
     refusal: Refusal | None = None
     failure: Failure | None = None
@@ -85,6 +85,8 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     salt: str
     to: AgentName
     """Whose inbox it lies in; `_` for nobody's."""
+    trace: str = ""
+    """W3C `traceparent` of the span that decided it; empty where neither the guard nor the sender traced."""
 
 
 class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):

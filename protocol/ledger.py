@@ -51,7 +51,7 @@ class Turn:
     due_at: int | None = None
     """When what it waits for comes: a retry or an ask's expiry."""
     reason: str = ""
-    """Why it has to escalate, once it has to."""
+    """Why it has to escalate, once it has to; of a person's turn, why it was raised first."""
     refusals: int = 0
     failures: int = 0
     asks: int = 0
@@ -166,6 +166,11 @@ class Ledger:
         if self._digest is None:
             self._digest = chain.digest(self.body or codec.encode(self.head))
         return self._digest
+
+    @property
+    def trace(self) -> str:
+        """`traceparent` of the newest event; empty where there is none."""
+        return "" if self.head is None else self.head.trace
 
     @property
     def segment(self) -> Segment:
@@ -399,7 +404,8 @@ class Ledger:
             elif not ended.reported:
                 rest = budget.left(self.frames[ended.id].ceiling, self.spent)
                 self.spent = budget.plus(self.spent, budget.whole(rest))
-        self._begin(event, event.work, instead_of, event.tier)
+        raised = self._begin(event, event.work, instead_of, event.tier)
+        raised.reason = ended.reason if ended.agent == HUMAN else event.reason
         self.stash = Stash()
 
     def _on_assigned(self, event: events.EscalationAssigned) -> None:

@@ -152,6 +152,8 @@ class Report(Wire, frozen=True, kw_only=True):
     steps: int = 0
     digest: str = ""
     """SHA-256 over the turn's journal; empty for a turn without steps."""
+    prompt: str = ""
+    """Version of the prompt that the agent gives its model; empty for an agent without one."""
 
 
 class Failure(Wire, frozen=True, kw_only=True):

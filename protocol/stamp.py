@@ -26,5 +26,6 @@ def stamp(
         prev=ledger.prev,
         salt=world.salt,
         to=AgentName(to),
+        trace=world.trace,
         **payload,
     )

@@ -54,3 +54,5 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """For a submit: the policy it names; None if there is none of that name."""
     prices: Mapping[str, Any] | None = None
     """For a submit: prices of the fleet's models, embedded for later accounting."""
+    trace: str = ""
+    """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""

@@ -2,6 +2,7 @@
 
 From the second delivery on, `<round>-a<k>` is written before the handler runs and `<round>-b<k>` when the
 turn is given back in good order. The server's count of deliveries would count drains and frozen pulls too.
+An instance that was held up finds in the same steps that another one has taken the round over meanwhile.
 """
 
 from mesh.bus.steps import StepStore, StepTaken
@@ -17,12 +18,19 @@ class Attempts:
     def __init__(self, store: StepStore, *, request: str, turn: str, round_: int) -> None:
         self._store = store
         self._request, self._turn, self._round = request, turn, round_
+        self._own = -1
+        """The number of this attempt; the first one is not counted."""
 
     async def is_crash_loop(self) -> bool:
         """Count this attempt in; say whether so many before it never came back. Raises BusError."""
-        begun = await self._write_next("a")
+        begun = self._own = await self._write_next("a")
         returned = await self._count("b")
         return begun - returned >= CRASHES
+
+    async def is_overtaken(self) -> bool:
+        """Say whether a later attempt has begun. Raises BusError."""
+        later = f"{self._round}-a{self._own + 1}"
+        return await self._store.get(self._request, self._turn, later) is not None
 
     async def given_back(self) -> None:
         """Note that this attempt ended in good order. Raises BusError."""

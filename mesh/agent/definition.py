@@ -39,6 +39,8 @@ class Agent:
     prompt_version: str = ""
     model: str = ""
     """Id of the model that it is pinned to; empty for an agent without one."""
+    script: Path | None = None
+    """Rules that stand in for that model where there is no key."""
     tools: "tuple[Tool | Toolbox, ...]" = ()
     concurrency: int = 8
     """Turns that one process works on at once."""

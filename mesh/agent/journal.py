@@ -12,6 +12,7 @@ whatever a round wants to do next, a fence on that name is in its way.
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -22,6 +23,7 @@ import msgspec
 
 from mesh.agent.failures import EffectUnknown, TurnError
 from mesh.agent.record import DONE, Call, Record, Recorded, Refused, place_of, value_of
+from mesh.agent.step_spans import replayed
 from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
 from mesh.agent.stored import FENCE, MAX_STEPS, WINDOW, StoredSteps
 from mesh.bus.steps import StepStore
@@ -53,6 +55,8 @@ class Journal:
         nonce: this instance's and this delivery's own.
         fresh: the first delivery of a first round: there is nothing to read yet.
         past: how earlier rounds ended; a settled effect is in it.
+        lease_s: after how long without a sign of life another instance may have the turn.
+        is_overtaken: says whether another instance does.
     """
 
     def __init__(
@@ -66,7 +70,10 @@ class Journal:
         version: str,
         fresh: bool = False,
         past: Iterable[Past] = (),
+        lease_s: float = math.inf,
+        is_overtaken: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        self._lease_s, self._is_overtaken = lease_s, is_overtaken
         self._steps = StoredSteps(store, request=request, turn=turn, nonce=nonce, version=version)
         self._round, self._nonce, self._version = round_, nonce, version
         self._past = tuple(past)
@@ -277,7 +284,7 @@ class Journal:
         await self._begin()
         name, earlier = self._effects.get(key, ("", None))
         if earlier is not None and earlier.kind == "effect":
-            self._count(name, earlier)
+            self._recall(name, earlier)
             return value_of(earlier)
         place = await self._take(call)
         if place.record is not None:
@@ -316,11 +323,13 @@ class Journal:
             if refused is not None:
                 await self._write(step, refused)
                 return refused
+        began = time.monotonic()
         if place.intent is None:
             await self._write(step, self._record("intent", call, key=key))
             reached("effect.intended")
         self.with_effect = True
         await self._require_unfenced(place.n)
+        await self.require_held(began)
         if settled is not None and settled.settled == "done":
             record = self._record("effect", call, key=key, value=settled.reply)
         else:
@@ -344,6 +353,21 @@ class Journal:
         except TurnError as error:
             raise self.stop(error) from None
         return None
+
+    async def require_held(self, since: float = -math.inf) -> None:
+        """Raise Fenced if another instance has taken this round over while this one was held up.
+
+        Whoever finds an intent without a result waits for a lease before it asks what became of it, so that
+        an effect may begin within that time of its intent. Where a bus in trouble or a stopped process
+        took half of that, we look whether somebody has taken over; they say so before anything else.
+
+        Args:
+            since: when the intent was begun to be written (monotonic seconds); never, to look in any case.
+        """
+        while self._is_overtaken is not None and time.monotonic() - since > self._lease_s / 2:
+            since = time.monotonic()
+            if await self._is_overtaken():
+                raise self.stop(Fenced("another instance took this turn over while this one was held up"))
 
     async def _require_unfenced(self, n: int) -> None:
         """Raise Fenced if a later round has closed this one beneath place `n`.
@@ -372,7 +396,7 @@ class Journal:
         if not kept:
             return None
         name, record = kept.popleft()
-        self._count(name, record)
+        self._recall(name, record)
         return record
 
     async def _take(self, call: Call) -> Place:
@@ -417,10 +441,15 @@ class Journal:
         intent = found if found.kind == "intent" else None
         record = found if intent is None else self._own.get(f"{name}{DONE}")
         if record is not None:
-            self._count(name, record)
+            self._recall(name, record)
             self.spent = plus(self.spent, record.usage or NOTHING)
             self._unseen = minus(self._unseen, record.usage or NOTHING)
         return Place(n, record, intent)
+
+    def _recall(self, name: str, record: Record) -> None:
+        """Count a step that was read and is not done again."""
+        self._count(name, record)
+        replayed(name, record)
 
     def _count(self, name: str, record: Record) -> None:
         self.steps += 1

@@ -1,13 +1,13 @@
 """Proposals on their way to the guard: made readable, made to fit, stored for as long as it takes."""
 
 import asyncio
-import re
 
 import msgspec
 import structlog
 
 from mesh.bus.connection import Bus
 from mesh.errors import PASSING, ApiError, Denied, Malformed, MeshError, TooLarge
+from mesh.telemetry import tracing
 from mesh.trouble import Kind
 from protocol import codec, subjects
 from protocol.ids import TurnId
@@ -19,7 +19,6 @@ STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")
 MESSAGE_CHARS = 512
 _STORED_TOO_LARGE = 10054  # JetStream: message size exceeds maximum allowed
-_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """What encoding a handler's move may raise, and reading it as the guard will."""
 
@@ -66,12 +65,12 @@ async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: s
     """Store a proposal, for as long as it takes: the guard knows a second one for the first.
 
     Args:
-        trace: the `traceparent` of what is answered; passed on if it is one.
+        trace: the `traceparent` of what is answered; passed on if it is one, and nothing is traced here.
 
     Raises Denied.
     """
     subject = subjects.prop(agent, request)
-    headers = {"traceparent": trace} if _TRACE.fullmatch(trace) else None
+    headers = tracing.headers(otherwise=tracing.sound(trace)) or None
     attempt = 0
     while True:
         try:

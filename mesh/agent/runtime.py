@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from mesh import notices
+from mesh.agent import telling
 from mesh.agent.attempts import Attempts
 from mesh.agent.card import card_of, publish_card
 from mesh.agent.definition import Agent
@@ -36,8 +37,11 @@ from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.bus.troubles import NO_FLEET
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
+from mesh.live import SILENT, Voice
+from mesh.telemetry import metrics, names, tracing
 from mesh.windows import reached
 from protocol import codec, subjects
+from protocol.codec import MAX_PROMPT_CHARS
 from protocol.events import Work, type_of
 from protocol.fleet import Fleet
 from protocol.ids import is_token
@@ -50,6 +54,7 @@ from protocol.messages import (
     Proposal,
     Report,
     TurnFailed,
+    move_name,
 )
 from protocol.prices import Price, price_list
 
@@ -102,6 +107,7 @@ class Runtime:
         A bus that goes away meanwhile is waited for. Raises Denied for wrong credentials.
         """
         name, patiently = self._agent.name, self._bus.patiently
+        tracing.look()
         while not await patiently(self._read_fleet):  # what a turn may do is in there; without it none begins
             self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
             await asyncio.sleep(AGAIN_S)
@@ -188,9 +194,15 @@ class Runtime:
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(
-            request=event.request, turn=work.turn, round=work.round, seq=message.stream_seq
+            request=event.request,
+            turn=work.turn,
+            round=work.round,
+            seq=message.stream_seq,
+            agent=self._agent.name,
         ):
-            await self._work(message, event.request, work)
+            trace = telling.came_with(message, event.trace)
+            with telling.round_span(self._agent, message, event.request, work, trace):
+                await self._work(message, event.request, work, trace)
 
     async def _is_over(self, message: Message, request: str, work: Work) -> bool:
         """Say whether a guard ended the turn; only a delivery that has waited is worth asking about."""
@@ -203,32 +215,42 @@ class Runtime:
         subject = f"{GET}STEPS.{subjects.step(self._agent.name, request, turn, 'end')}"
         return not (await self._bus.patiently(lambda: self._bus.request(subject))).status
 
-    async def _work(self, message: Message, request: str, work: Work) -> None:
-        """Run one round and store what it proposes; acknowledge only then."""
+    async def _work(self, message: Message, request: str, work: Work, trace: str) -> None:
+        """Run one round and store what it proposes; acknowledge only then.
+
+        Args:
+            trace: the event's `traceparent`, passed on where this process does not trace.
+        """
         reached("turn.taken")
         heart = asyncio.create_task(self._beat(message))
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=_journaled(work), round_=work.round)
         begun = message.delivered > 1
+        voice = Voice(
+            self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
+        )
         try:
             if await self._is_over(message, request, work):
                 _log.info("turn_over")
                 message.ack()
                 return
             begun = await self._was_begun(message, request, work)
-            journal = self._journal(request, work, fresh=not begun)
+            journal = self._journal(request, work, attempts, fresh=not begun)
             if begun and await self._is_anothers(journal, work):
                 message.nak(VERSION_AGAIN_S)
                 return
             if begun and await attempts.is_crash_loop():
                 proposal: Proposal | None = _crash_loop(work, self._turn(request, work, journal).report)
             else:
-                proposal = await self._propose(request, work, journal)
+                proposal = await self._propose(request, work, journal, voice)
             if proposal is not None:
                 reached("turn.journaled")
-                trace = message.headers.get("traceparent", "")
-                await store(self._bus, self._agent.name, request, sound(proposal), trace)
+                proposal = sound(proposal)
+                with telling.proposal_span(self._agent, request, proposal, self._fleet):
+                    await store(self._bus, self._agent.name, request, proposal, trace)
+                telling.proposed(self._agent, proposal, time.perf_counter() - started)
                 reached("turn.proposed")
+                _show_end(voice, proposal)
             message.ack()
         except Fenced as late:
             # Somebody else has the turn, and the lease: neither acknowledge it nor give it back.
@@ -241,6 +263,7 @@ class Runtime:
             raise
         finally:
             heart.cancel()
+            voice.close()
             self._presence.handled += 1
             self._presence.busy_s += time.perf_counter() - started
 
@@ -257,7 +280,7 @@ class Runtime:
             return False
         return await self._steps.get(request, _journaled(work), f"{work.round}-0") is not None
 
-    def _journal(self, request: str, work: Work, *, fresh: bool) -> Journal:
+    def _journal(self, request: str, work: Work, attempts: Attempts, *, fresh: bool) -> Journal:
         return Journal(
             self._steps,
             request=request,
@@ -267,6 +290,8 @@ class Runtime:
             version=self._agent.version,
             fresh=fresh,
             past=work.past,
+            lease_s=self._fleet.lease_s,
+            is_overtaken=attempts.is_overtaken,
         )
 
     async def _is_anothers(self, journal: Journal, work: Work) -> bool:
@@ -289,7 +314,7 @@ class Runtime:
             await asyncio.sleep(self._fleet.heartbeat_s)
             message.in_progress()
 
-    def _turn(self, request: str, work: Work, journal: Journal) -> Turn:
+    def _turn(self, request: str, work: Work, journal: Journal, voice: Voice = SILENT) -> Turn:
         return Turn(
             request,
             work,
@@ -297,13 +322,16 @@ class Runtime:
             journal=journal,
             is_over=lambda: self._was_ended(request, work.turn),
             prices=self._prices,
+            prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
+            live=voice,
         )
 
-    async def _propose(self, request: str, work: Work, journal: Journal) -> Proposal | None:
+    async def _propose(self, request: str, work: Work, journal: Journal, voice: Voice) -> Proposal | None:
         """Return what the agent's code asks for; None if the turn was ended while it ran. Raises Fenced."""
         if journal.owes:
             await journal.load()  # what the turn has cost is known before its code asks
-        turn = self._turn(request, work, journal)
+        turn = self._turn(request, work, journal, voice)
+        voice.began()
         code = asyncio.ensure_future(self._agent(turn))
         running = self._running.begin(request, work, code)
         try:
@@ -373,6 +401,7 @@ class Runtime:
                 _log.warning("dead_letter_not_stored", code=failed.code)
             message.nak(LATER_S)
             return
+        metrics.dead_letters.add(1, {names.CODE: error.code, names.BY: self._agent.name})
         _log.error("dead_letter", code=error.code, subject=message.subject)
         message.term(error.code)
 
@@ -385,6 +414,17 @@ def _journaled(work: Work) -> str:
 def _has_a_place(work: Work) -> bool:
     """Say whether a turn's id, and that of its journal, can stand in a subject."""
     return is_token(work.turn) and is_token(_journaled(work))
+
+
+def _show_end(voice: Voice, proposal: Proposal) -> None:
+    """Show what a round came to."""
+    match proposal:
+        case MoveProposed(move=move):
+            voice.proposed(move_name(move), str(getattr(move, "to_agent", None) or ""))
+        case TurnFailed(error=error):
+            voice.stopped(error.code)
+        case EffectDoubted():
+            voice.stopped("in_doubt")
 
 
 def _crash_loop(work: Work, report: Report) -> TurnFailed:

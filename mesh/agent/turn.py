@@ -18,8 +18,10 @@ from mesh.agent import approvals
 from mesh.agent.failures import ActionNotAllowed, Superseded, TurnError
 from mesh.agent.moves import Moves
 from mesh.agent.record import Recorded
+from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused
+from mesh.live import SILENT, Voice
 from protocol import budget
 from protocol.events import Past, Work
 from protocol.fleet import AgentEntry, Fleet
@@ -58,6 +60,8 @@ class Turn(Moves):
         journal: "Journal | None" = None,
         is_over: Callable[[], Awaitable[bool]] | None = None,
         prices: Mapping[str, Price] | None = None,
+        prompt_version: str = "",
+        live: Voice = SILENT,
     ) -> None:
         self._work = work
         self._journal = journal
@@ -68,6 +72,9 @@ class Turn(Moves):
         self._usage: Usage = work.reported.usage
         self.prices: Mapping[str, Price] = prices or {}
         """What models' tokens cost, by model."""
+        self._prompt_version = prompt_version
+        self.live = live
+        """What the client is shown while this turn works."""
         self.request = request
         """The request's id."""
         self.id = work.turn
@@ -215,7 +222,8 @@ class Turn(Moves):
 
         async def run() -> Any:
             try:
-                return plain(await tool.run(arguments, idempotency_key=key))
+                with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
+                    return plain(await tool.run(arguments, idempotency_key=key))
             except ToolError as no:
                 raise Recorded(no.code, str(no)) from no
 
@@ -239,7 +247,11 @@ class Turn(Moves):
             # Whoever began it may still be at it until their lease has ended.
             await asyncio.sleep(self._fleet.lease_s)
             found = await tool.ask(key)
-            return await run() if found is NOT_DONE else plain(found)
+            if found is not NOT_DONE:
+                return plain(found)
+            if self._journal is not None:
+                await self._journal.require_held()
+            return await run()
 
         return reconcile
 
@@ -295,7 +307,8 @@ class Turn(Moves):
         async def ask() -> Any:
             await self._require_open()
             self._require_budget()
-            return plain(await produce())
+            with self.live.doing("model", name):
+                return plain(await produce())
 
         def reused() -> None:
             nonlocal paid
@@ -365,7 +378,13 @@ class Turn(Moves):
         if self._journal is not None and self._journal.steps:
             steps += self._journal.steps
             digest = hashlib.sha256(f"{digest}{self._journal.digest}".encode()).hexdigest()
-        return Report(usage=usage, actions=tuple(sorted(actions)), steps=steps, digest=digest)
+        return Report(
+            usage=usage,
+            actions=tuple(sorted(actions)),
+            steps=steps,
+            digest=digest,
+            prompt=self._prompt_version,
+        )
 
 
 def _digest(value: Any) -> str:

@@ -29,6 +29,7 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
+from mesh.vendor_keys import without_keys
 
 Leash = Literal["signal", "pipe"]
 """How the server learns that its parent is gone: the kernel's parent-death signal, or a watched pipe."""
@@ -241,7 +242,7 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
+                env={**without_keys(os.environ), "GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
                 pass_fds=(lock,),
                 start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done
                 preexec_fn=_die_with(os.getpid()) if self._leash == "signal" else None,

@@ -32,7 +32,7 @@ def run(
     from mesh.agent.runtime import Runtime
     from mesh.cli.errors import UsageWrong
     from mesh.cli.serving import run_service
-    from mesh.model.choose import mode
+    from mesh.model.choose import driven_by
 
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
@@ -40,7 +40,7 @@ def run(
         raise UsageWrong(
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
-    model = mode() if agent.prompt_version else ""
+    model = driven_by(agent.model, agent.prompt_version)
     run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mesh.cli.exits import Exit
+from mesh.cli.models import Kind, ModelOption
 from mesh.cli.options import AsJson, run_quietly
 from mesh.cli.output import emit, remark, say, show, table
 
@@ -22,17 +23,19 @@ def demo(
         Path | None,
         typer.Option("--requests", help="Sample requests, one JSON object a line.", show_default=False),
     ] = None,
+    model: ModelOption = Kind.SCRIPTED,
     as_json: AsJson = False,
 ) -> None:
     """Run everything here on sample requests, sum up, stop."""
-    run_quietly(_demo(fleet, requests, as_json))
+    run_quietly(_demo(fleet, requests, model, as_json))
 
 
-async def _demo(fleet: str, requests: Path | None, as_json: bool) -> None:
+async def _demo(fleet: str, requests: Path | None, kind: Kind, as_json: bool) -> None:
     import tempfile
 
     from mesh.cli.checkout import data_environment, reference_fleet
     from mesh.cli.interrupts import ended_by_signals
+    from mesh.cli.models import driven, in_words
     from mesh.cli.rehearsal import is_sound, play, read_samples
     from mesh.fleet import load_fleet
     from mesh.launch import LocalFleet
@@ -42,42 +45,50 @@ async def _demo(fleet: str, requests: Path | None, as_json: bool) -> None:
     file = load_fleet(home)
     client, viewer = next(iter(file.clients)), next(iter(file.viewers))
     played: list[Played] = []
+    search = (home.parents[1],)
     with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
         directory = Path(temporary)
-        mesh = LocalFleet(
-            file,
-            directory,
-            sync_always=False,
-            environment=data_environment(directory),
-            search=(home.parents[1],),
-            on_trouble=lambda line: remark(f"mesh: {line}"),
-        )
-        async with ended_by_signals(), mesh:
-            mode = await _mode(mesh, file.agents)
-            if not as_json:
-                _introduce(mesh, mode, home, len(samples))
-            async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:
-                async for each in play(
-                    sending,
-                    reading,
-                    samples,
-                    client=client,
-                    viewer=viewer,
-                    within_s=WITHIN_S,
-                    broken=mesh.died,
-                ):
-                    played.append(each)
-                    if not as_json:
-                        _show(each)
+        log = directory / "stand-in.log"
+        async with ended_by_signals(), driven(kind, file, log=log, search=search, on_trouble=_complain) as by:
+            mesh = LocalFleet(
+                file,
+                directory,
+                sync_always=False,
+                environment=data_environment(directory),
+                agent_environment=by.environment,
+                search=search,
+                on_trouble=_complain,
+            )
+            async with mesh:
+                words = in_words(by, await _models(mesh, file.agents), _rules(home))
+                if not as_json:
+                    _introduce(mesh, words, len(samples))
+                async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:
+                    async for each in play(
+                        sending,
+                        reading,
+                        samples,
+                        client=client,
+                        viewer=viewer,
+                        within_s=WITHIN_S,
+                        broken=mesh.died,
+                    ):
+                        played.append(each)
+                        if not as_json:
+                            _show(each)
     if as_json:
-        _emit(mode, played)
+        _emit(kind, played)
     else:
-        _sum_up(played, mode, home)
+        _sum_up(played, words)
     if not is_sound(played):
         raise typer.Exit(Exit.FAILED)
 
 
-async def _mode(mesh: Any, agents: Any) -> str:
+def _complain(line: str) -> None:
+    remark(f"mesh: {line}")
+
+
+async def _models(mesh: Any, agents: Any) -> list[str]:
     """Return what drives the agents, by their own cards."""
     import msgspec
 
@@ -91,22 +102,21 @@ async def _mode(mesh: Any, agents: Any) -> str:
             kept = await get(bus, "CARDS", card(name))
             if kept is not None:
                 models.add(msgspec.json.decode(kept.data, type=Card).model)
-    return ", ".join(sorted(models - {""})) or "none"
+    return sorted(models - {""})
 
 
-def _introduce(mesh: Any, mode: str, home: Path, count: int) -> None:
+def _rules(home: Path) -> str:
+    """Return where a fleet's rules are, in words."""
+    rules = next((path.name for path in sorted(home.glob("rules*"))), "rules")
+    return f"rules in agents/{home.name}/{rules}"
+
+
+def _introduce(mesh: Any, words: str, count: int) -> None:
     processes = ", ".join(f"{service.identity} ({service.pid})" for service in mesh.services.values())
     say(f"nats-server ({mesh.server.pid}) at {mesh.url}; {processes}")
-    say(_mode_in_words(mode, home))
+    say(words)
     say(f"{count} sample requests; their data and this log are thrown away at the end")
     say("")
-
-
-def _mode_in_words(mode: str, home: Path) -> str:
-    if mode == "scripted":
-        rules = next((path.name for path in sorted(home.glob("rules*"))), "rules")
-        return f"scripted model: rules in agents/{home.name}/{rules}, not a language model"
-    return "agents without a model" if mode == "none" else f"model: {mode}"
 
 
 def _show(played: "Played") -> None:
@@ -130,7 +140,7 @@ def _show(played: "Played") -> None:
     say("")
 
 
-def _sum_up(all_played: "list[Played]", mode: str, home: Path) -> None:
+def _sum_up(all_played: "list[Played]", words: str) -> None:
     from mesh.cli.rehearsal import summary
 
     counts = summary(all_played)
@@ -150,15 +160,15 @@ def _sum_up(all_played: "list[Played]", mode: str, home: Path) -> None:
         f"{counts['requests']} requests, {counts['handoffs']} handoffs: {counts['right']} right, "
         f"{counts['wrong']} WRONG, {counts['unfinished']} unfinished"
     )
-    say(_mode_in_words(mode, home))
+    say(words)
 
 
-def _emit(mode: str, all_played: "list[Played]") -> None:
+def _emit(kind: Kind, all_played: "list[Played]") -> None:
     from mesh.cli.rehearsal import as_program_reads, summary
 
     emit(
         {
-            "mode": mode,
+            "mode": kind.value,
             "requests": [as_program_reads(played) for played in all_played],
             "summary": summary(all_played),
         }

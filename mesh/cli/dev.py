@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mesh.cli.models import Driven, Kind, ModelOption
 from mesh.cli.options import run_quietly
 from mesh.cli.output import remark, say
 
@@ -37,43 +38,52 @@ def dev(
         int | None,
         typer.Option("--port", help="Of the bus, on 127.0.0.1; else 4222 if it is free.", show_default=False),
     ] = None,
+    model: ModelOption = Kind.SCRIPTED,
 ) -> None:
     """Run server, guard and agents on this machine until Ctrl-C."""
-    run_quietly(_dev(fleet or [], store, port))
+    run_quietly(_dev(fleet or [], store, port, model))
 
 
-async def _dev(named: list[str], store: Path, port: int | None) -> None:
+async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> None:
     import asyncio
 
     from mesh.cli.checkout import data_environment, find_fleet
     from mesh.cli.errors import UsageWrong
     from mesh.cli.interrupts import ended_by_signals
+    from mesh.cli.models import driven
     from mesh.launch import LocalFleet
 
     file, search = find_fleet(named)
     if not file.clients:
         raise UsageWrong("the fleet has no client; add [clients.app] to its file")
-    mesh = LocalFleet(
-        file,
-        store,
-        sync_always=True,
-        port=_free(port),
-        anonymous=next(iter(file.clients)),
-        restart=True,
-        environment=data_environment(store),
-        search=search,
-        on_trouble=lambda line: remark(f"mesh: {line}"),
-    )
+    log = store / "stand-in.log"
     try:
-        async with ended_by_signals(), mesh:
-            with _announced(mesh):
-                _introduce(mesh)
-                await asyncio.Event().wait()
+        async with ended_by_signals(), driven(kind, file, log=log, search=search, on_trouble=_complain) as by:
+            mesh = LocalFleet(
+                file,
+                store,
+                sync_always=True,
+                port=_free(port),
+                anonymous=next(iter(file.clients)),
+                restart=True,
+                environment=data_environment(store),
+                agent_environment=by.environment,
+                search=search,
+                on_trouble=_complain,
+            )
+            async with mesh:
+                with _announced(mesh):
+                    _introduce(mesh, by)
+                    await asyncio.Event().wait()
     except typer.Exit:
         say("stopped; the log is kept")  # a signal is how this ends when all is well
     except asyncio.CancelledError:
         say("stopped; the log is kept")
         raise typer.Exit(0) from None
+
+
+def _complain(line: str) -> None:
+    remark(f"mesh: {line}")
 
 
 @contextlib.contextmanager
@@ -117,9 +127,10 @@ def _free(port: int | None) -> int:
     return USUAL_PORT
 
 
-def _introduce(mesh: "LocalFleet") -> None:
+def _introduce(mesh: "LocalFleet", by: Driven) -> None:
     client = next(iter(mesh.file.clients))
     say(f"{mesh.file.name}: nats-server at {mesh.url}, each message on the disk before it is acknowledged")
+    say(_model_in_words(by))
     for service in mesh.services.values():
         say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
     for name in mesh.unserved:
@@ -133,6 +144,18 @@ def _introduce(mesh: "LocalFleet") -> None:
     )
     say(f'  nats req --server {mesh.url} mesh.prop.{client}.{_fresh_id(client)} \'{{"text": "…"}}\'')
     say("\nCtrl-C stops everything")
+
+
+def _model_in_words(by: Driven) -> str:
+    match by.kind:
+        case Kind.SCRIPTED:
+            return (
+                "model: scripted (rules, not a language model); --model claude asks the real ones, for money"
+            )
+        case Kind.STUB:
+            return f"model: stub (the vendor's SDK against a stand-in with rules, process {by.stand_in})"
+        case Kind.CLAUDE:
+            return "model: claude (real models, paid for with your key)"
 
 
 def _fresh_id(client: str) -> str:

@@ -49,6 +49,7 @@ _STATUS = {
     "settings.context": Exit.USAGE,
     "settings.invalid": Exit.USAGE,
     "settings.no_credentials": Exit.USAGE,
+    "telemetry.unavailable": Exit.USAGE,
 }
 
 

@@ -115,14 +115,17 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
 
     from mesh.logs import configure_logging
     from mesh.settings import load_settings
+    from mesh.telemetry.setup import configure_telemetry
 
     try:
         settings = load_settings()
+        configure_logging(settings.log_format, settings.log_level or "critical")
+        telemetry = configure_telemetry("mesh-cli")
     except BaseException:
         work.close()
         raise
-    configure_logging(settings.log_format, settings.log_level or "critical")
-    asyncio.run(work)
+    with telemetry:
+        asyncio.run(work)
 
 
 def person(by: str) -> str:

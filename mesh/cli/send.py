@@ -1,5 +1,7 @@
 """`mesh send`: submit a request, wait for its end, print the answer."""
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ from mesh.cli.outcomes import conclude, leave
 from mesh.cli.output import emit, remark
 
 if TYPE_CHECKING:
+    from mesh.bus.connection import Bus
     from mesh.client import Client, Outcome, Question
     from protocol.ids import RequestId
 
@@ -19,6 +22,9 @@ Conversation = Annotated[
     str | None, typer.Option("--conversation", help="What groups it with other requests.", show_default=False)
 ]
 Intent = Annotated[str | None, typer.Option("--intent", help="What kind of work it is.", show_default=False)]
+
+_LAST_LINES_S = 6.0
+"""How long the last lines may take: what ends a request is what its submitter hears of first."""
 
 
 @on_the_bus
@@ -35,7 +41,6 @@ async def send(
     as_json: AsJson = False,
 ) -> None:
     """Submit a request, wait for its end, print the answer."""
-    import asyncio
     import sys
 
     from mesh.client import Client
@@ -44,41 +49,29 @@ async def send(
     facts = parse_facts(fact)
     async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
         request = client.new_id()
-        following = asyncio.create_task(_follow(where, client, request)) if follow else None
-        await client.submit(
-            text,
-            to=to,
-            intent=intent,
-            facts=facts,
-            policy=policy,
-            conversation=conversation,
-            request=request,
-        )
-        try:
-            outcome = await client.wait(
-                request, timeout_s=wait_s, on_question=_ask if sys.stdin.isatty() else None
+        async with _followed(where, client, request, follow):
+            await client.submit(
+                text,
+                to=to,
+                intent=intent,
+                facts=facts,
+                policy=policy,
+                conversation=conversation,
+                request=request,
             )
-        except TimeoutError:
-            raise TimeoutError(
-                f"{request} has not ended within {wait_s:g} s; it goes on: mesh request show {request}"
-            ) from None
-        finally:
-            if following is not None:
-                await _let_finish(following)
+            try:
+                outcome = await client.wait(
+                    request, timeout_s=wait_s, on_question=_ask if sys.stdin.isatty() else None
+                )
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{request} has not ended within {wait_s:g} s; it goes on: mesh request show {request}"
+                ) from None
     if not as_json:
         conclude(outcome)
         return
     emit(_as_program_reads(outcome))
     leave(outcome.status)
-
-
-async def _let_finish(following: Any) -> None:
-    """Give the last events a moment to be shown: what ends a request is what its submitter hears of first."""
-    import asyncio
-
-    await asyncio.wait({following}, timeout=1.0)
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
 
 
 def _as_program_reads(outcome: "Outcome") -> dict[str, Any]:
@@ -120,38 +113,45 @@ async def _ask(question: "Question") -> Any:
             return value
 
 
-async def _follow(where: Where, client: "Client", request: "RequestId") -> None:
-    """Show events as they come, as a viewer if there is a key for one; else say that something happens."""
-    from mesh.cli.reading import decoded, story_so_far
-    from mesh.cli.story import Teller
+@asynccontextmanager
+async def _followed(
+    where: Where, client: "Client", request: "RequestId", wanted: bool
+) -> AsyncIterator[None]:
+    """Show what happens for as long as the block runs, with a viewer's eyes if there is a key for one."""
+    import asyncio
+
+    from mesh.cli.followed import Shown
+
+    if not wanted:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        viewer = await _viewer(where, client)
+        if viewer is not None:
+            await stack.enter_async_context(viewer)
+        else:
+            remark(
+                "mesh: these credentials cannot read the log; shown is what is addressed to you, and what is said"
+            )
+        feed = await stack.enter_async_context(client.follow(request, viewer=viewer))
+        showing = asyncio.create_task(Shown(told=viewer is not None).until_the_end(feed))
+        try:
+            yield
+            await asyncio.wait({showing}, timeout=_LAST_LINES_S)
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+
+
+async def _viewer(where: Where, client: "Client") -> "Bus | None":
+    """Return a viewer's connection; None where there are no other credentials than the client's."""
     from mesh.errors import MeshError
 
     try:
         bus = await where._replace(name=None).connect("viewer")
-        if bus.name == client.name:
-            await bus.close()
-            raise MeshError("these credentials are the client's own")
     except MeshError:
-        await _follow_notes(client, request)
-        return
-    async with bus:
-        teller = Teller()
-        async for bodies in story_so_far(bus, request):
-            for line in teller.more(decoded(bodies))[1]:
-                remark(line.plain)
-
-
-async def _follow_notes(client: "Client", request: "RequestId") -> None:
-    """Say what a client may know: its own events."""
-    import asyncio
-
-    from protocol.events import type_of
-
-    remark("mesh: these credentials cannot read the log; only what is addressed to you is shown")
-    seen = ""
-    while True:
-        event = await client.latest(request)
-        if event is not None and event.id != seen:
-            seen = event.id
-            remark(f"{event.n:>3}  {type_of(event)}")
-        await asyncio.sleep(0.2)
+        return None
+    if bus.name != client.name:
+        return bus
+    await bus.close()
+    return None

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from mesh.bus.connection import Bus, connect
 from mesh.errors import BusError
-from mesh.health import Health
+from mesh.health import Health, Page
 from mesh.leash import hold
 from mesh.logs import configure_logging
 from mesh.settings import Access, load_settings
+from mesh.telemetry.setup import Telemetry, configure_telemetry
 from mesh.trouble import Reason
 
 _LAST_WORDS_S = 2.0
@@ -68,25 +69,29 @@ def run_service(
         grace_s: how long it may finish what it holds; the rest is given back to the bus.
         health: HOST:PORT to answer probes on; else what MESH_HEALTH says, else nowhere.
 
-    Raises AuthenticationFailed, HealthUnusable, and what `run` raises.
+    Raises AuthenticationFailed, HealthUnusable, TelemetryUnavailable, and what `run` raises.
     """
     settings = load_settings()
-    configure_logging(settings.log_format, settings.log_level or "info")
+    configure_logging(settings.log_format, settings.log_level or "info", for_good=True)
     hold()
-    # What was imported lives as long as the process, and a message leaves hardly a cycle behind: looking
-    # for them as often as Python does by default cost a guard a fifth of its time (docs/benchmarks.md).
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-    asyncio.run(_answering(access, make, grace_s, health or settings.health or None))
+    at = health or settings.health or None
+    with configure_telemetry(f"mesh-{access.name}", prometheus=at is not None) as telemetry:
+        # What was imported lives as long as the process, and a message leaves hardly a cycle behind: looking
+        # for them as often as Python does by default cost a guard a fifth of its time (docs/benchmarks.md).
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        asyncio.run(_answering(access, make, grace_s, at, telemetry))
 
 
 async def _answering(
-    access: Access, make: Callable[[Bus], Worker], grace_s: float, health: str | None
+    access: Access, make: Callable[[Bus], Worker], grace_s: float, health: str | None, telemetry: Telemetry
 ) -> None:
     standing = Standing()
     async with contextlib.AsyncExitStack() as stack:
         if health is not None:
-            await stack.enter_async_context(Health(health, standing.reasons))
+            answering = await stack.enter_async_context(Health(health, standing.reasons))
+            if (shown := telemetry.page) is not None:
+                answering.add("/metrics", lambda: Page(200, *shown()))
         await _serve(access, make, grace_s, standing)
 
 

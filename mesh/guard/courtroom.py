@@ -6,11 +6,11 @@ than its next due time. A guard that dies anywhere in between is finished by who
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import EventLog
@@ -25,10 +25,11 @@ from mesh.errors import (
     UnknownEvent,
     Unreachable,
 )
-from mesh.guard import alarm
+from mesh.guard import alarm, telling
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.notices import Ended, Notice, note_subject
+from mesh.telemetry import tracing
 from mesh.windows import reached
 from protocol import codec, events, subjects
 from protocol.control import objection_to
@@ -83,32 +84,33 @@ class Courtroom:
         self.conflicts = 0
         """How often another guard had been first."""
 
-    async def hear(self, hearing: Hearing, headers: Mapping[str, str] | None = None) -> Ruling:
+    async def hear(self, hearing: Hearing, trace: str = "") -> Ruling:
         """Decide one message, or say why it is not decided.
+
+        Args:
+            trace: the `traceparent` that the message brought; well-formed or empty.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
         async with self._cache.lock(hearing.request):
             reached("guard.heard")
-            return await self._until_settled(hearing.request, hearing, headers)
+            return await self._until_settled(hearing.request, hearing, trace)
 
     async def look(self, request: str) -> None:
         """Append what is due on a request whose timer fired. Raises as `hear`."""
         async with self._cache.lock(request):
             reached("guard.fired")
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
-            await self._until_settled(request, None, None)
+            await self._until_settled(request, None)
 
-    async def _until_settled(
-        self, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
-    ) -> Ruling:
+    async def _until_settled(self, request: str, hearing: Hearing | None, trace: str = "") -> Ruling:
         certain = False
         is_submit, is_control = isinstance(_what(hearing), Submit), isinstance(_what(hearing), Control)
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
                 docket = known or await self._docket(request, fresh=is_submit and not certain)
-                ruling = await self._session(docket, request, hearing, headers)
+                ruling = await self._session(docket, request, hearing, trace)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(ruling, Objection) or (is_control and isinstance(ruling, Late))
                 if not unsure or certain or not (known or is_submit):
@@ -151,9 +153,7 @@ class Courtroom:
             docket.seq = stored.seq
         return docket
 
-    async def _session(
-        self, docket: Docket, request: str, hearing: Hearing | None, headers: Mapping[str, str] | None
-    ) -> Ruling:
+    async def _session(self, docket: Docket, request: str, hearing: Hearing | None, trace: str) -> Ruling:
         ruling: Ruling = Late("", 0, docket.ledger.status)
         what = _what(hearing)
         if self._around.frozen.is_set():
@@ -161,13 +161,13 @@ class Courtroom:
             # which wait in their queue until the thaw. Everything else was in hand as the freeze came.
             if hearing is None or not isinstance(what, Control):
                 raise Frozen("the mesh is frozen")
-            ruling = await self._rule(docket, hearing, headers)
+            ruling = await self._rule(docket, hearing, trace)
             await alarm.see_to(self._bus, docket, request, self._around.now())
             return ruling
         deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
         await self._finish(docket, deciding)
         if hearing is not None:
-            ruling = await self._rule(docket, hearing, headers)
+            ruling = await self._rule(docket, hearing, trace)
             if isinstance(ruling, Decided):
                 await self._finish(docket, None)
         if isinstance(ruling, Late) and not isinstance(what, MoveProposed):
@@ -176,18 +176,26 @@ class Courtroom:
         reached("guard.armed")
         return ruling
 
-    async def _rule(self, docket: Docket, hearing: Hearing, headers: Mapping[str, str] | None) -> Ruling:
+    async def _rule(self, docket: Docket, hearing: Hearing, came: str) -> Ruling:
+        """Give the verdict, as a span of the request's own trace."""
+        trace = tracing.within(docket.ledger.trace, came)
+        with telling.verdict(hearing, trace, came) as span:
+            ruling = await self._judge(docket, hearing, tracing.current(trace))
+            telling.ruled(span, hearing, ruling.event if isinstance(ruling, Decided) else ruling)
+        return ruling
+
+    async def _judge(self, docket: Docket, hearing: Hearing, trace: str) -> Ruling:
         found = standing(docket.ledger, hearing)
         if not isinstance(found, Fit):
             return found
         while True:
-            world = await self._around.world_for(docket.ledger, hearing)
+            world = await self._around.world_for(docket.ledger, hearing, trace)
             objection = objection_to(docket.ledger, hearing, world)
             if objection is not None:
                 return objection
             event = decide(docket.ledger, hearing, _policy(docket.ledger, hearing, world.policy), world)
             try:
-                await self._append(docket, event, headers)
+                await self._append(docket, event)
             except TooLarge:
                 return Objection("event_too_large", "what would be recorded of it is more than the bus takes")
             if not isinstance(event, FactsWithheld):
@@ -205,22 +213,25 @@ class Courtroom:
             if follows is None:
                 return
             reached("guard.due")
-            if not await self._follow(docket, follows):
-                world = self._around.world_for_due(ledger, served)
-                await self._append(docket, too_large(ledger, world, follows), None)
+            with telling.consequence(ledger, follows):
+                trace = tracing.current(ledger.trace)
+                if not await self._follow(docket, follows, trace):
+                    world = replace(self._around.world_for_due(ledger, served), trace=trace)
+                    await self._append(docket, too_large(ledger, world, follows))
             reached("guard.followed")
 
-    async def _follow(self, docket: Docket, follows: AnyEvent | Hearing) -> bool:
+    async def _follow(self, docket: Docket, follows: AnyEvent | Hearing, trace: str) -> bool:
         """Append one consequence; False if it is more than the bus takes."""
         if isinstance(follows, Hearing):
-            ruling = await self._rule(docket, follows, None)
+            ruling = await self._rule(docket, follows, "")
             if isinstance(ruling, Objection) and ruling.code == EVENT_TOO_LARGE:
                 return False
             if not isinstance(ruling, Decided):
                 raise LogUnreadable(str(docket.ledger.request), "a deferred proposal cannot be decided")
+            telling.counted(follows, ruling.event)
             return True
         try:
-            await self._append(docket, follows, None)
+            await self._append(docket, follows if follows.trace == trace else replace(follows, trace=trace))
         except TooLarge as refused:
             size, limit = refused.size, refused.limit
             _log.error(
@@ -229,17 +240,18 @@ class Courtroom:
             return False
         return True
 
-    async def _append(self, docket: Docket, event: AnyEvent, headers: Mapping[str, str] | None) -> None:
+    async def _append(self, docket: Docket, event: AnyEvent) -> None:
         body = codec.encode(event)
         type_ = type_of(event)
-        own = {"Mesh-Type": type_, "Mesh-Id": event.id}
-        seq = await self._log.append(
-            event.to, event.request, body, after=docket.seq, headers={**headers, **own} if headers else own
-        )
+        headers = {"Mesh-Type": type_, "Mesh-Id": event.id}
+        if event.trace:
+            headers[tracing.HEADER] = event.trace
+        seq = await self._log.append(event.to, event.request, body, after=docket.seq, headers=headers)
         open_before = tuple(docket.ledger.open.values())
         docket.ledger.apply(event, body)
         docket.seq = seq
         _say(event, seq)
+        telling.appended(event)
         ended = [turn for turn in open_before if turn.state == "ended"]
         for turn in ended:
             if turn.agent != HUMAN:

@@ -1,7 +1,6 @@
 """What a queued message says, and what is objected to before any log is read."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,8 +21,6 @@ from protocol.standing import Objection
 
 AHEAD_MS = 5 * 60_000
 """How far in the future a submitter's clock may be."""
-_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-"""W3C `traceparent`; whatever else a sender calls so does not go on into the log."""
 
 
 def proposal_of(message: Message, role_of: Callable[[str], Any]) -> Hearing:
@@ -65,12 +62,6 @@ def stale(hearing: Hearing, now: int, log_max_age_s: float) -> Objection | None:
     if not oldest_ms <= submitted_ms(hearing.request) <= now_ms + AHEAD_MS:
         return Objection("stale_id", "the ULID's time is too old or too far ahead; make a new id")
     return None
-
-
-def trace_of(headers: Mapping[str, str]) -> dict[str, str] | None:
-    """Return what goes on into the log of a message's headers."""
-    trace = headers.get("traceparent", "")
-    return {"traceparent": trace} if _TRACE.fullmatch(trace) else None
 
 
 class _Kind(msgspec.Struct, frozen=True):

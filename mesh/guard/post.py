@@ -11,6 +11,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.pull import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
+from mesh.telemetry import metrics, names
 from protocol import codec, subjects
 from protocol.messages import Hearing
 from protocol.standing import Late, Objection
@@ -50,6 +51,7 @@ class Post:
             _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
             return False
         self.dead += 1
+        metrics.dead_letters.add(1, {names.CODE: objection.code, names.BY: GUARD})
         _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
         reason = notices.NoticeError(code=objection.code, detail=letter.detail)
         if sender:

@@ -18,15 +18,16 @@ from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import GUARD_GROUP, queue_consumer
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, UnknownEvent
-from mesh.guard import intake
+from mesh.guard import intake, telling
 from mesh.guard.conf import ConfChanged, ConfUnreadable
-from mesh.guard.courtroom import Contended, Courtroom, Frozen, Ruling
+from mesh.guard.courtroom import Contended, Courtroom, Decided, Frozen, Ruling
 from mesh.guard.mesh_wide import MeshWide
 from mesh.guard.post import Post
 from mesh.guard.surroundings import Surroundings
+from mesh.telemetry import metrics, names, tracing
 from mesh.trouble import Kind
 from protocol import codec, subjects
-from protocol.messages import Hearing, Submit
+from protocol.messages import Control, Hearing, Submit
 from protocol.standing import UNKNOWN_REQUEST, Late, Objection
 
 _log = structlog.get_logger(__name__)
@@ -74,6 +75,7 @@ class Guard:
 
         A bus that goes away meanwhile is waited for.
         """
+        tracing.look()
         await self._around.start()
         self._starting = asyncio.Event()
         try:
@@ -147,6 +149,8 @@ class Guard:
         """Wrap a handler so that its message always ends in one of the three ways."""
 
         async def handle(message: Message) -> None:
+            # The handler runs in a task of its own: what is bound here ends with it.
+            structlog.contextvars.bind_contextvars(request=message.subject.rpartition(".")[2])
             try:
                 await handler(message)
             except asyncio.CancelledError:
@@ -211,20 +215,27 @@ class Guard:
             await self._bury(message, objection)
             return
         await self._courtroom.look(request)
+        self._tell_lag(message, "timer")
         message.ack()
 
     async def _hear(self, message: Message, hearing: Hearing) -> None:
-        ruling: Ruling = await self._courtroom.hear(hearing, intake.trace_of(message.headers))
+        ruling: Ruling = await self._courtroom.hear(hearing, tracing.brought(message.headers))
+        if isinstance(ruling, Objection) and self._may_have_overtaken(message, hearing, ruling):
+            message.nak(_AGAIN_S)
+            return
+        telling.counted(hearing, ruling.event if isinstance(ruling, Decided) else ruling)
+        self._tell_lag(message, "control" if isinstance(hearing.what, Control) else "proposal")
         if isinstance(ruling, Objection):
-            if self._may_have_overtaken(message, hearing, ruling):
-                message.nak(_AGAIN_S)
-            else:
-                await self._bury(message, ruling)
+            await self._bury(message, ruling)
             return
         if isinstance(ruling, Late):
             await self._post.tell_late(hearing, ruling)
         self.decided += 1
         message.ack()
+
+    def _tell_lag(self, message: Message, kind: str) -> None:
+        lag_s = max(0.0, (self._around.now() - message.stored_us) / 1e6)
+        metrics.guard_lag.record(lag_s, {names.KIND: kind})
 
     def _may_have_overtaken(self, message: Message, hearing: Hearing, ruling: Objection) -> bool:
         is_control = not hasattr(hearing.what, "report") and not isinstance(hearing.what, Submit)

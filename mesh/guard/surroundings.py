@@ -204,8 +204,12 @@ class Surroundings:
             self._policies[name] = policy
         return self._policies[name]
 
-    async def world_for(self, ledger: Ledger, hearing: Hearing) -> World:
-        """Return the world for judging one message."""
+    async def world_for(self, ledger: Ledger, hearing: Hearing, trace: str = "") -> World:
+        """Return the world for judging one message.
+
+        Args:
+            trace: `traceparent` of whatever judges it.
+        """
         what = hearing.what
         target: str | None
         if isinstance(what, Submit):
@@ -229,7 +233,7 @@ class Surroundings:
         )
         prices = self._prices if isinstance(what, Submit) else None
         now = self._now_for(ledger)
-        return World(now=now, salt=self._salt(), grounds=grounds, policy=policy, prices=prices)
+        return World(now=now, salt=self._salt(), grounds=grounds, policy=policy, prices=prices, trace=trace)
 
     async def _breaker_of(self, target: str | None, ledger: Ledger, hearing: Hearing) -> Use:
         """Return what is used of the target's breaker. Only what would give it work may have the trial."""
@@ -263,7 +267,7 @@ class Surroundings:
     def world_for_due(self, ledger: Ledger, served: bool | None) -> World:
         """Return the world for what comes by itself."""
         grounds = Grounds(fleet=self.fleet.revision, human=self.fleet.human, served=served)
-        return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds)
+        return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds, trace=ledger.trace)
 
     async def is_served(self, agent: str) -> bool:
         """Say whether any instance of `agent` runs.

@@ -117,7 +117,12 @@ def _past(number: int, past: Past) -> str:
 
 def told(past: Past) -> str:
     """Return in one line what came of a move."""
-    return "Nobody replied in time." if past.how == "expired" else one_line(_how(past))
+    match past.how:
+        case "expired":
+            return "Nobody replied in time."
+        case "resolved":
+            return one_line(f"A person says: go on. {past.reply or ''}")
+    return one_line(_how(past))
 
 
 def _how(past: Past) -> str:

@@ -38,7 +38,7 @@ def mode() -> Mode:
     """Return which kind of model is asked for, for cards and summaries. Raises ModelUnavailable."""
     match os.environ.get(VARIABLE, ""):
         case "":
-            return "claude" if os.environ.get(KEY) and _has_sdk() else "scripted"
+            return "claude" if os.environ.get(KEY) and has_sdk() else "scripted"
         case "scripted":
             return "scripted"
         case "stub":
@@ -55,12 +55,30 @@ def mode() -> Mode:
             raise ModelUnavailable(other, "there is no such model; scripted, stub or claude")
 
 
-def _has_sdk() -> bool:
+def driven_by(model: str, prompt_version: str = "") -> str:
+    """Return what drives an agent, for its card: empty, `scripted`, the pinned id, or `stub: ` and that.
+
+    Args:
+        model: the id that the agent is pinned to, if it is.
+        prompt_version: that of its prompt; without either it has no model.
+
+    Raises ModelUnavailable.
+    """
+    if not model and not prompt_version:
+        return ""
+    kind = mode()
+    if kind == "scripted":
+        return kind
+    return f"{kind}: {model or 'a model'}" if kind == "stub" else model or kind
+
+
+def has_sdk() -> bool:
+    """Say whether the vendor's SDK is installed; it is not imported for that."""
     return find_spec("anthropic") is not None
 
 
 def _require_sdk(name: str) -> None:
-    if not _has_sdk():
+    if not has_sdk():
         raise ModelUnavailable(name, "install handoff-mesh[claude]")
 
 

@@ -6,13 +6,14 @@ attempt may cure becomes `Retry` with the server's own pause, and the guard's fa
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mesh.agent.failures import Permanent, Retry
 from mesh.model.claude_wire import reply_of, request_of
-from mesh.model.port import Prompt, Reply
+from mesh.model.port import Hear, Prompt, Reply
+from mesh.telemetry import tracing
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic
@@ -29,8 +30,6 @@ _PASSING_TYPES = frozenset({"api_error", "overloaded_error", "rate_limit_error",
 """What an error is called that comes in the middle of a stream, whose status was 200."""
 _NO_USE_WAITING = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
 """Codes of a 429 that no pause cures."""
-
-Hear = Callable[[str], None]
 
 
 class ModelRetry(Retry):
@@ -56,6 +55,9 @@ class ClaudeModel:
         more: further arguments of `messages.create`, as the API has them: `thinking`, `output_config`.
         base_url, api_key: for a proxy or a stand-in; by default what the SDK finds in the environment.
     """
+
+    makes_spans = True
+    """The SDK makes a span for each call, without content, where the process has a tracer."""
 
     def __init__(
         self,
@@ -92,6 +94,14 @@ class ClaudeModel:
             max_retries=0,
         )
 
+    def _on_record(self) -> "AsyncAnthropic":
+        """Return the client; where its spans are kept, one that names the request in them."""
+        request = tracing.conversation.get()
+        if not request or not tracing.traced():
+            return self._client
+        known = self._client.open_telemetry
+        return self._client.with_options(open_telemetry={**known, "conversation_id": request})
+
     async def close(self) -> None:
         """Let go of the connections. Idempotent; the process's end does it too."""
         client = self.__dict__.pop("_client", None)
@@ -102,13 +112,15 @@ class ClaudeModel:
         """Return one reply. Raises ModelRetry when another attempt may help, ModelRefused when none can.
 
         Args:
-            hear: told each piece of text as it comes.
+            hear: told each piece of text as it comes; None when the fallback begins anew.
         """
         try:
             return await self._ask(self._model, prompt, hear)
         except ModelRetry:
             if self._fallback is None:
                 raise
+        if hear is not None:
+            hear(None)  # what the first one said before it broke off is not part of the reply
         return await self._ask(self._fallback, prompt, hear)
 
     def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
@@ -121,7 +133,7 @@ class ClaudeModel:
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                async with self._client.messages.stream(**self.request(prompt, model)) as stream:
+                async with self._on_record().messages.stream(**self.request(prompt, model)) as stream:
                     async for text in stream.text_stream:
                         if hear is not None:
                             hear(text)

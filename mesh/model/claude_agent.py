@@ -87,6 +87,7 @@ class ClaudeAgent(Agent):
             description=description,
             prompt_version=text.version,
             model=model,
+            script=script,
             tools=tuple(tools),
             concurrency=concurrency,
         )

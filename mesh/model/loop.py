@@ -23,6 +23,7 @@ from mesh.model.brief import render, told
 from mesh.model.moves import Labels, MoveTools
 from mesh.model.outlook import Outlook, outlook
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
+from mesh.model.telling import replied, reply_span
 from protocol.events import Past
 from protocol.messages import Move, Usage
 from protocol.prices import cost, metered, price_of
@@ -129,11 +130,18 @@ class _Conversation:
             transcript=tuple(self._transcript),
         )
         reply, _ = await self._turn.model(
-            self._model.mode, prompt, lambda: self._model.reply(prompt), Reply, cost=self._cost
+            self._model.mode, prompt, lambda: self._reply(prompt), Reply, cost=self._cost
         )
         if reply.stop in FATAL:
             raise ModelGaveUp(FATAL[reply.stop])
         self._transcript.append(Said(reply.text, reply.calls, reply.blocks))
+        return reply
+
+    async def _reply(self, prompt: Prompt) -> Reply:
+        agent = self._turn.agent
+        with reply_span(self._model, agent, self._turn.request) as span:
+            reply = await self._model.reply(prompt, self._turn.live.hear)
+            replied(span, self._model, agent, reply, self._cost(reply))
         return reply
 
     def _cost(self, reply: Reply) -> Usage:
@@ -198,7 +206,7 @@ class _Conversation:
             return move
         past = self._answered.popleft()
         where = ("", "") if call is None else (call.id, call.name)
-        self._transcript.append(ToolResult(*where, told(past), is_error=past.how != "replied"))
+        self._transcript.append(ToolResult(*where, told(past), is_error=past.how in ("refused", "expired")))
         return None
 
     def _cut_off(self, reply: Reply) -> Move | None:
@@ -252,7 +260,10 @@ class _Conversation:
 
 def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
     """Yield what came of moves: not of failures, and not of approvals, which their calls find."""
-    return (past for past in rounds if past.how in ("refused", "replied", "expired") and not past.asked)
+    for past in rounds:
+        of_a_move = past.how in ("refused", "replied", "expired") or (past.how == "resolved" and past.move)
+        if of_a_move and not past.asked:
+            yield past
 
 
 def _error(call: ToolCall, text: str) -> ToolResult:

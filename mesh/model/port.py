@@ -4,7 +4,7 @@ A `Prompt` holds what a model would be sent and nothing else. No turn, no handof
 that whatever stands in for a model can know no more, and do no more, than a model could.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -91,14 +91,25 @@ class Reply:
     """Which model really replied."""
 
 
+Hear = Callable[[str | None], None]
+"""Told each piece of a reply's text as the model says it; None: what was said of it so far is void."""
+
+
 class Model(Protocol):
-    """Anything that replies."""
+    """Anything that replies.
+
+    One whose vendor's SDK makes spans of its own says so by an attribute `makes_spans` that is true.
+    """
 
     @property
     def mode(self) -> str:
         """What stands behind it, for people: `scripted`, a model's id, …"""
         ...
 
-    async def reply(self, prompt: Prompt) -> Reply:
-        """Return one reply. Raises Retry when another attempt may help, Permanent when none can."""
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        """Return one reply. Raises Retry when another attempt may help, Permanent when none can.
+
+        Args:
+            hear: told each piece of text as it comes, by a model that can; for display only.
+        """
         ...

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
+from mesh.model.port import Hear, Prompt, Reply, Said, ToolCall, ToolResult
 from mesh.model.script import Action, Rule, Script, ScriptInvalid
 
 _PLACE = re.compile(r"\{([a-z_][\w.-]*)\}")
@@ -40,8 +40,14 @@ class ScriptedModel:
         if agent not in self._script:
             raise ScriptInvalid(f"the script has no part for {agent!r}")
 
-    async def reply(self, prompt: Prompt) -> Reply:
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         """Return what the first rule that fits says. Raises ScriptInvalid for an agent not in the script."""
+        reply = self._reply(prompt)
+        if hear is not None and reply.text:
+            hear(reply.text)
+        return reply
+
+    def _reply(self, prompt: Prompt) -> Reply:
         self.require(prompt.agent)
         role = self._script[prompt.agent]
         known = read_prompt(prompt)

@@ -117,6 +117,7 @@ def _derive(
         salt=event.salt,
         grounds=getattr(belongs_to, "grounds", None) or Grounds(),
         prices=getattr(belongs_to, "prices", None),
+        trace=event.trace,
     )
     if hearing is None:
         return _consequence(ledger, event, policy, world)

@@ -12,13 +12,21 @@ SCOPE: Final = "handoff-mesh"
 # --- spans ----------------------------------------------------------------------------------------
 
 SUBMIT: Final = "send mesh.prop"
+"""A client's submit, and what an agent proposes that moves no work to another."""
+SEND_CONTROL: Final = "send mesh.ctl"
 VERDICT: Final = "process mesh.prop"
-CONSEQUENCE: Final = "process mesh.timer"
 CONTROL: Final = "process mesh.ctl"
+CONSEQUENCE: Final = "process mesh.timer"
 INVOKE_AGENT: Final = "invoke_agent"
 """Followed by the agent's name."""
 EXECUTE_TOOL: Final = "execute_tool"
-"""Followed by the tool's; for a move, `transfer_to_<agent> <agent>`."""
+"""Followed by the tool's name; for a handoff by `transfer_to_<agent> <agent>`."""
+CHAT: Final = "chat"
+"""Followed by the model's name."""
+
+# --- events of spans ------------------------------------------------------------------------------
+
+REPLAYED: Final = "mesh.step.replayed"
 
 # --- attributes: GenAI ----------------------------------------------------------------------------
 
@@ -30,6 +38,10 @@ TOOL: Final = "gen_ai.tool.name"
 TRANSFER_MODE: Final = "gen_ai.transfer.mode"
 TRANSFER_TARGET: Final = "gen_ai.transfer.target.name"
 PASS_CONTROL: Final = "pass_control"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 ERROR: Final = "error.type"
 
 # --- attributes: messaging ------------------------------------------------------------------------
@@ -37,6 +49,8 @@ ERROR: Final = "error.type"
 SYSTEM: Final = "messaging.system"
 NATS: Final = "nats"
 MESSAGING_OPERATION: Final = "messaging.operation.type"
+SEND: Final = "send"
+PROCESS: Final = "process"
 DESTINATION: Final = "messaging.destination.template"
 
 # --- attributes: ours -----------------------------------------------------------------------------
@@ -47,16 +61,21 @@ ROUND: Final = "mesh.round"
 EVENT: Final = "mesh.event"
 EVENT_TYPE: Final = "mesh.event.type"
 MOVE: Final = "mesh.move"
+"""What was asked for: `submit`, a move, `turn_failed`, `effect_doubted`, or a control message's kind."""
 VERDICT_IS: Final = "mesh.verdict"
-"""`admitted`, `refused`, `deferred`, `late` or `objected`."""
+"""`admitted`, `refused`, `deferred`, `recorded`, `late` or `objected`."""
 RULE: Final = "mesh.rule"
+OBJECTION: Final = "mesh.objection"
 DEPTH: Final = "mesh.depth"
 FROM: Final = "mesh.from"
 TO: Final = "mesh.to"
-REDELIVERED: Final = "mesh.delivery"
-REPLAYED: Final = "mesh.step.replayed"
-MODEL: Final = "mesh.model"
+DELIVERY: Final = "mesh.delivery"
+STEP: Final = "mesh.step"
 KIND: Final = "mesh.kind"
+MODEL: Final = "mesh.model"
+STATUS: Final = "mesh.status"
+CODE: Final = "mesh.code"
+BY: Final = "mesh.by"
 
 # --- metrics --------------------------------------------------------------------------------------
 
@@ -66,6 +85,7 @@ QUEUE_TIME: Final = "mesh.queue.time"
 TOKENS: Final = "mesh.tokens"
 COST: Final = "mesh.cost"
 OPEN_REQUESTS: Final = "mesh.requests.open"
+OPENED_REQUESTS: Final = "mesh.requests.opened"
 ENDED_REQUESTS: Final = "mesh.requests.ended"
 DEAD_LETTERS: Final = "mesh.dead_letters"
 GUARD_LAG: Final = "mesh.guard.lag"

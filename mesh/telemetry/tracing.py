@@ -2,11 +2,16 @@
 
 A request is one trace, whoever works on it: each message's header names the span that it came from, and
 each event holds the same in its body, since headers are lost when a log is exported.
+
+Whether this process traces is looked at once, by `look`, when a client, a guard or an agent begins: a
+guard would otherwise spend more time on asking than on all else that telemetry costs it when it is off.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -17,15 +22,38 @@ from mesh.errors import MeshError
 from mesh.telemetry import names
 
 HEADER = "traceparent"
-_WELL_FORMED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_W3C = TraceContextTextMapPropagator()
-_tracer = trace.get_tracer(names.SCOPE)
+CLIENT, CONSUMER, INTERNAL, PRODUCER = (
+    SpanKind.CLIENT,
+    SpanKind.CONSUMER,
+    SpanKind.INTERNAL,
+    SpanKind.PRODUCER,
+)
 Attributes = Mapping[str, str | int | float | bool]
+
+conversation: ContextVar[str] = ContextVar("mesh_conversation", default="")
+"""The request that the code at hand works on: what spans of a model vendor's own SDK are to name."""
+
+_WELL_FORMED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_ID = slice(3, 35)
+_W3C = TraceContextTextMapPropagator()
+OFF: AbstractContextManager[Span] = nullcontext(trace.INVALID_SPAN)
+"""A span that keeps nothing."""
+_on = False
+
+
+def look() -> bool:
+    """Look whether this process has a tracer that keeps anything, and remember it for `traced`."""
+    global _on
+    _on = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return _on
 
 
 def traced() -> bool:
-    """Say whether this process has a tracer that keeps anything."""
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    """Say whether this process traces, as `look` last found."""
+    return _on
+
+
+# --- traceparent ----------------------------------------------------------------------------------
 
 
 def sound(traceparent: str | None) -> str:
@@ -33,60 +61,108 @@ def sound(traceparent: str | None) -> str:
     return traceparent if traceparent and _WELL_FORMED.fullmatch(traceparent) else ""
 
 
-def current() -> str:
-    """Return the current span's `traceparent`; empty where nothing is traced."""
-    if not traced():
-        return ""
+def brought(headers: Mapping[str, str]) -> str:
+    """Return the `traceparent` in a message's headers; empty without a well-formed one."""
+    return sound(headers.get(HEADER))
+
+
+def within(known: str, came: str) -> str:
+    """Return what work on a request comes from: the message, unless that is of another trace.
+
+    A person's command and a stranger's message have traces of their own; the request keeps its one.
+
+    Args:
+        known: `traceparent` of the request's newest event; empty if it has none.
+        came: of the message that is answered; well-formed or empty.
+    """
+    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known
+
+
+def current(otherwise: str = "") -> str:
+    """Return the current span's `traceparent`; `otherwise` where nothing is traced."""
+    if not _on:
+        return otherwise
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
-    return carrier.get(HEADER, "")
+    return carrier.get(HEADER, otherwise)
 
 
 def headers(otherwise: str = "") -> dict[str, str]:
     """Return the header for a message that is sent now: the current span's, or `otherwise` passed on."""
-    found = current() or sound(otherwise)
+    found = current(otherwise)
     return {HEADER: found} if found else {}
 
 
-@contextmanager
+# --- spans ----------------------------------------------------------------------------------------
+
+
 def span(
     name: str,
-    kind: SpanKind = SpanKind.INTERNAL,
+    kind: SpanKind = INTERNAL,
     *,
     parent: str = "",
+    came: str = "",
     attributes: Attributes | None = None,
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """Run something as a span, the current one meanwhile. An error is recorded by its code alone.
 
     Args:
-        parent: the `traceparent` that a message brought; the span is its child, and linked to it. Empty:
-            a child of the current span, or the first of a new trace.
+        parent: a `traceparent`; the span is its child. Empty: a child of the current span, or the first of
+            a new trace.
+        came: the `traceparent` that a message brought; the span is linked to it.
     """
-    if not traced():
-        yield trace.INVALID_SPAN  # a span that keeps nothing costs ten times as much as none
-        return
-    context, links = _come_from(parent)
-    with _tracer.start_as_current_span(
+    return _opened(name, kind, parent, came, attributes) if _on else OFF
+
+
+@contextmanager
+def _opened(
+    name: str, kind: SpanKind, parent: str, came: str, attributes: Attributes | None
+) -> Iterator[Span]:
+    with trace.get_tracer(names.SCOPE).start_as_current_span(
         name,
-        context=context,
+        context=_context(parent),
         kind=kind,
         attributes=attributes,
-        links=links,
+        links=_links(came),
         record_exception=False,  # a traceback may hold what a person wrote
         set_status_on_exception=False,
     ) as opened:
         try:
             yield opened
         except BaseException as error:
-            opened.set_status(Status(StatusCode.ERROR))
-            opened.set_attribute(
-                names.ERROR, error.code if isinstance(error, MeshError) else type(error).__name__
-            )
+            failed(opened, error.code if isinstance(error, MeshError) else type(error).__name__)
             raise
 
 
-def _come_from(parent: str) -> tuple[Context | None, list[Link]]:
-    if not sound(parent):
-        return None, []
-    context = _W3C.extract({HEADER: parent})
-    return context, [Link(trace.get_current_span(context).get_span_context())]
+def _context(parent: str) -> Context | None:
+    return _W3C.extract({HEADER: parent}) if parent else None
+
+
+def _links(came: str) -> list[Link]:
+    context = _context(came)
+    return [] if context is None else [Link(trace.get_current_span(context).get_span_context())]
+
+
+def failed(opened: Span, code: str) -> None:
+    """Mark a span as failed, by a code."""
+    opened.set_status(Status(StatusCode.ERROR))
+    opened.set_attribute(names.ERROR, code)
+
+
+def happened(name: str, attributes: Attributes) -> None:
+    """Add an event to the current span."""
+    if _on:
+        trace.get_current_span().add_event(name, attributes)
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def add_ids(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the current span's ids to a log line: a processor of structlog's."""
+    if _on:
+        context = trace.get_current_span().get_span_context()
+        if context.is_valid:
+            line["trace_id"] = trace.format_trace_id(context.trace_id)
+            line["span_id"] = trace.format_span_id(context.span_id)
+    return line

@@ -1,20 +1,23 @@
 """The stand-in with a fleet's rules behind it: what the scripted model would say, as the API says it.
 
 So the very prompts, tools and SDK of a fleet run without a key; only the model is rules. As a process:
-`python -m mesh.testing.scripted_claude RULES` prints where it listens and serves until it is ended.
+`python -m mesh.testing.scripted_claude RULES|MODULE:NAME…`, files of rules or agents that name theirs, prints
+where it listens and serves until it is ended.
 """
 
 import asyncio
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mesh.agent.definition import load
+from mesh.errors import MeshError
 from mesh.leash import hold
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
-from mesh.model.script import load_script
+from mesh.model.script import Role, ScriptInvalid, load_script
 from mesh.model.scripted import ScriptedModel
 from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 
@@ -76,9 +79,16 @@ def answer_of(reply: Reply, body: Mapping[str, Any]) -> Answer:
     return calls(*((call.name, call.arguments) for call in reply.calls), text=reply.text, usage=usage)
 
 
-def scripted_claude(rules: Path, *, port: int = 0) -> StubClaude:
-    """Return a stand-in that answers by a fleet's rules. Raises ScriptInvalid."""
-    model = ScriptedModel(load_script(rules))
+def scripted_claude(*rules: Path, port: int = 0) -> StubClaude:
+    """Return a stand-in that answers by files of rules. Raises ScriptInvalid."""
+    script: dict[str, Role] = {}
+    for file in dict.fromkeys(rules):
+        found = load_script(file)
+        twice = sorted(script.keys() & found)
+        if twice:
+            raise ScriptInvalid(f"{file}: {', '.join(twice)} has a part in another file, too")
+        script |= found
+    model = ScriptedModel(script)
 
     async def answer(body: Mapping[str, Any]) -> Answer:
         return answer_of(await model.reply(prompt_of(body)), body)
@@ -86,11 +96,26 @@ def scripted_claude(rules: Path, *, port: int = 0) -> StubClaude:
     return StubClaude(answer, port=port)
 
 
-async def _serve(rules: Path) -> None:
+def rules_of(named: Iterable[str]) -> list[Path]:
+    """Return files of rules: those that are named, and those of the agents that are.
+
+    An agent without any has no model, and asks none. Raises AgentNotFound, and ScriptInvalid for none at all.
+    """
+    files = []
+    for each in named:
+        file = Path(each) if each.endswith(".toml") else load(each).script
+        if file is not None:
+            files.append(file)
+    if not files:
+        raise ScriptInvalid("no agent here has rules (`script`) that a stand-in could follow")
+    return files
+
+
+async def _serve(rules: Sequence[Path]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with scripted_claude(rules) as stub:
+    async with scripted_claude(*rules) as stub:
         sys.stdout.write(stub.url + "\n")
         sys.stdout.flush()
         await ended.wait()
@@ -98,4 +123,7 @@ async def _serve(rules: Path) -> None:
 
 if __name__ == "__main__":
     hold()
-    asyncio.run(_serve(Path(sys.argv[1])))
+    try:
+        asyncio.run(_serve(rules_of(sys.argv[1:])))
+    except MeshError as wrong:
+        sys.exit(str(wrong))

@@ -23,6 +23,7 @@ from protocol.messages import (
     Usage,
 )
 from protocol.policy import Policy
+from protocol.prices import Tokens, metered
 from tests.unit.protocol.worlds import (
     Court,
     agent,
@@ -136,6 +137,23 @@ def long_story() -> Court:
     return played
 
 
+def modelled_story() -> Court:
+    """A request whose agents say which prompt and which models they had."""
+    played = court()
+    submit(played)
+    played.now += seconds(2)
+    played.move(transfer("billing", summary="check the amount"), modelled(900, "3"))
+    played.now += seconds(3)
+    played.move(Complete(answer="Done."), modelled(1200, "2026-11.1"))
+    return played
+
+
+def modelled(tokens: int, prompt: str) -> Report:
+    model = metered(Tokens(input=tokens - 100, cache_read=60, output=40, thinking=15), tokens * 3000)
+    usage = Usage(nano_dollars=tokens * 3000, tokens=tokens, model_calls=1, models={"claude-x": model})
+    return Report(usage=usage, actions=("lookup",), steps=2, digest="ab" * 32, prompt=prompt)
+
+
 def specimens() -> dict[str, AnyEvent]:
     """Return one event of each type that can happen now, with as many fields set as can be."""
     failed, expired, cancelled, refused = court(), court(), court(), court()
@@ -165,17 +183,18 @@ def pretty(event: AnyEvent) -> str:
 
 
 def add_missing() -> list[Path]:
-    """Write a file for each event type that has none, and the log if there is none; return what is new."""
+    """Write each event type and each log that there is no file of; return what is new."""
     made = []
     for type_, event in specimens().items():
         path = EVENTS / f"{type_}.json"
         if not path.exists():
             path.write_text(pretty(event))
             made.append(path)
-    log = LOGS / "long-story.jsonl"
-    if not log.exists():
-        log.write_bytes(b"".join(body + b"\n" for body in long_story().bodies))
-        made.append(log)
+    for name, story in (("long-story", long_story), ("modelled-story", modelled_story)):
+        log = LOGS / f"{name}.jsonl"
+        if not log.exists():
+            log.write_bytes(b"".join(body + b"\n" for body in story().bodies))
+            made.append(log)
     return made
 
 

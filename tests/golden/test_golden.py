@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from protocol import codec
 from protocol.chain import breaks
 from protocol.errors import Malformed, ProtocolError, UnknownEvent
-from protocol.events import AnyEvent, type_of
+from protocol.events import AnyEvent, HandoffAdmitted, RequestCompleted, type_of
 from protocol.ledger import fold_bodies
 from protocol.messages import Usage
 from protocol.schema import json_schema
@@ -90,3 +90,16 @@ def test_a_golden_log_folds_to_what_it_always_was() -> None:
     assert ledger.prev == "8647b0495c952ff4fecd87f7e89fcf2363c8323e643fdb6b5cfc0307b5f3935c"
     answer: Any = ledger.ended
     assert answer.answer == {"refunded": 12.5, "text": "Done."}
+
+
+def test_a_golden_log_says_which_prompt_and_which_model_each_turn_had() -> None:
+    bodies = (LOGS / "modelled-story.jsonl").read_bytes().splitlines()
+    assert breaks(bodies) == []
+    told = [
+        (event.report.prompt, event.report.usage.models["claude-x"].calls)
+        for event in map(codec.decode_event, bodies)
+        if isinstance(event, HandoffAdmitted | RequestCompleted)
+    ]
+    assert told == [("3", 1), ("2026-11.1", 1)]
+    ledger = fold_bodies(bodies)
+    assert (ledger.status, ledger.spent.tokens) == ("completed", 2_100)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mesh.model.port import Prompt, Reply, ToolCall
+from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from protocol.messages import Usage
 
 
@@ -16,7 +16,7 @@ class TalkingModel:
         self._replies = list(replies)
         self.prompts: list[Prompt] = []
 
-    async def reply(self, prompt: Prompt) -> Reply:
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         self.prompts.append(prompt)
         return self._replies.pop(0)
 
@@ -30,7 +30,7 @@ class StubbornModel:
         self._reply = reply
         self.asked = 0
 
-    async def reply(self, prompt: Prompt) -> Reply:
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         self.asked += 1
         return self._reply
 

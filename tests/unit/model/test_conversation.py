@@ -10,6 +10,7 @@ from mesh.model.port import Reply, Said, ToolResult
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.turns import replied, unanswered
+from protocol.events import Past
 from protocol.messages import Ask, Complete, Escalate, Fail, Transfer
 from protocol.prices import Metered, Price, Tokens
 from tests.unit.model.doubles import TalkingModel, calls, says
@@ -66,6 +67,20 @@ async def test_an_ask_that_nobody_answered_is_told_so() -> None:
     then = TalkingModel(says("Any."))
     await drive(turn(steps=steps, past=[unanswered(ask)]), then, instructions="", tools=())
     assert then.prompts[0].transcript[-1].text == "Nobody replied in time."
+
+
+async def test_a_person_who_lets_it_go_on_is_the_result_of_the_escalation() -> None:
+    steps, escalate = MemorySteps(), Escalate(summary="Too hard.")
+    asking = TalkingModel(calls(("escalate", {"reason": "Too hard."})))
+    assert await drive(turn(steps=steps), asking, instructions="", tools=()) == escalate
+    then = TalkingModel(says("Done."))
+    said = Past(round=0, how="resolved", move=escalate, reply="use the other account", by="Ada")
+    assert await drive(turn(steps=steps, past=[said]), then, instructions="", tools=()) == Complete(
+        answer="Done."
+    )
+    told = then.prompts[0].transcript[-1]
+    assert isinstance(told, ToolResult)
+    assert (told.text, told.is_error) == ("A person says: go on. use the other account", False)
 
 
 async def test_what_people_could_not_be_asked_is_given_up() -> None:

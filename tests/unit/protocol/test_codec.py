@@ -192,6 +192,7 @@ def test_a_submit_that_makes_no_sense_is_malformed(body: Any) -> None:
         pytest.param({"report": {"usage": {"tokens": -1}}}, id="a-negative-report"),
         pytest.param({"report": {"usage": {"tokens": (1 << 62) + 1}}}, id="a-report-too-large"),
         pytest.param({"report": {"steps": -1}}, id="negative-steps"),
+        pytest.param({"report": {"prompt": "v" * 65}}, id="a-prompt-with-a-long-version"),
         pytest.param({"kind": "turn_failed", "error": {"code": "x", "retry_after_s": -1}}, id="retry-before"),
         pytest.param(
             {"kind": "turn_failed", "error": {"code": "x", "retry_after_s": 1e12}}, id="retry-never"

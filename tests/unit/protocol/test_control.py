@@ -22,6 +22,7 @@ from protocol.ids import AgentName, control_cause
 from protocol.messages import (
     Assign,
     Cancel,
+    Escalate,
     Freeze,
     Reply,
     Resolve,
@@ -187,6 +188,25 @@ def test_again_goes_on_under_the_ended_turns_id_however_often() -> None:
         assert (event.to, event.again, event.work.continues) == ("b", True, first)
         assert event.work.turn != first
         court.move(escalate())
+
+
+def test_again_tells_the_turn_that_goes_on_who_let_it_and_what_they_noted() -> None:
+    court = escalated()
+    said = {"turn": court.turn, "again": True, "summary": "try the other account", "by": "Ada"}
+    event = is_(court.control(Resolve, **said), EscalationResolved)
+    past = event.work.past[-1]
+    assert (past.round, past.how, past.reply, past.by) == (0, "resolved", "try the other account", "Ada")
+    assert isinstance(past.move, Escalate)
+    assert event.work.round == 1
+
+
+def test_again_after_failures_answers_no_move() -> None:
+    court = Court(policy=Policy(max_retries=0))
+    court.submit()
+    court.fail()
+    event = is_(court.control(Resolve, turn=court.turn, again=True), EscalationResolved)
+    assert [past.how for past in event.work.past] == ["failed", "resolved"]
+    assert event.work.past[-1].move is None
 
 
 def test_a_person_may_answer_the_request() -> None:

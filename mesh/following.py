@@ -1,0 +1,252 @@
+"""Following a request: what is known of it so far, then what happens, and its end.
+
+A client may know what is addressed to it, and hear what the turns say while they work. With a viewer's
+connection beside its own, the events and the journaled steps come first, and the rest as it happens. What is
+heard is never the only place of a truth: whoever hears nothing still gets the end.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import msgspec
+
+from mesh.agent.record import Record, decode, place_of
+from mesh.bus.connection import Bus, Subscription
+from mesh.bus.roles import GET
+from mesh.bus.wire import Incoming
+from mesh.errors import OutcomeUnknown, Unreachable
+from mesh.live import LiveNote, read_note
+from protocol import codec, events, subjects
+
+if TYPE_CHECKING:
+    from mesh.client import Client, Outcome, Question
+
+LOOK_S = 0.2
+"""How often a viewer looks for more events."""
+MOST_WAITING = 1_000
+"""Live notes that wait to be taken; those that come then are lost."""
+LAST_EVENTS_S = 5.0
+"""How long the end waits for a viewer's events before it."""
+_BATCH = 256
+_AWAY = (OutcomeUnknown, Unreachable)
+_STEP = re.compile(r"(?P<round>\d+)-\d+d?")
+
+
+class Heard(NamedTuple):
+    """A live note."""
+
+    agent: str
+    note: LiveNote
+
+
+class Happened(NamedTuple):
+    """An event of the log; a viewer's to see."""
+
+    event: events.AnyEvent
+
+
+class Journaled(NamedTuple):
+    """A step that stood in a running turn's journal when the following began; a viewer's to see."""
+
+    agent: str
+    turn: str
+    round: int
+    step: Record
+
+
+Followed = "Heard | Happened | Journaled | Question | Outcome"
+
+
+class Following:
+    """`async for item in client.follow(request)`: the last item is an `Outcome`, and then it ends.
+
+    As `async with client.follow(request) as feed:` it listens from the beginning of the block, so that
+    nothing is missed of a request that is submitted in it.
+    """
+
+    def __init__(self, client: "Client", bus: Bus, request: str, viewer: Bus | None) -> None:
+        self._client, self._bus, self._request, self._viewer = client, bus, request, viewer
+        self._items: deque[object] = deque()
+        self._came = asyncio.Event()
+        self._subscription: Subscription | None = None
+        self._held: list[Heard] | None = [] if viewer is not None else None
+        """What is heard while the journal is still being read."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begun = self._over = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> "Heard | Happened | Journaled | Question | Outcome":
+        """Return what comes next. Raises SubmitRejected, and BusError when a viewer cannot read."""
+        from mesh.client import Outcome
+
+        await self.start()
+        while not self._items:
+            if self._over:
+                raise StopAsyncIteration
+            self._came.clear()
+            await self._came.wait()
+        item = self._items.popleft()
+        if isinstance(item, Exception):
+            await self.close()
+            raise item
+        if isinstance(item, Outcome):
+            await self.close()
+        return item  # type: ignore[return-value]  # only these are put there
+
+    async def start(self) -> None:
+        """Begin to listen. Idempotent. Raises BusError."""
+        if self._begun:
+            return
+        self._begun = True
+        subject = f"mesh.live.{self._client.name}.{self._request}.>"
+        self._subscription = await self._bus.subscribe(subject, self._on_note)
+        reading = None
+        if self._viewer is not None:
+            reading = asyncio.create_task(self._guarded(self._read(self._viewer)))
+            self._tasks.append(reading)
+        self._tasks.append(asyncio.create_task(self._guarded(self._wait(reading))))
+
+    async def close(self) -> None:
+        """Stop listening. Idempotent; what has come already can still be taken."""
+        self._begun = self._over = True
+        self._came.set()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.close()
+
+    # --- what comes in ----------------------------------------------------------------------------
+
+    def _put(self, item: object) -> None:
+        self._items.append(item)
+        self._came.set()
+
+    async def _guarded(self, work: "asyncio.Future[None] | object") -> None:
+        try:
+            await work  # type: ignore[misc]  # a coroutine
+        except Exception as error:
+            self._put(error)
+
+    def _on_note(self, message: Incoming) -> None:
+        note = read_note(message.data)
+        parts = message.subject.split(".")
+        if note is None or len(parts) != 6 or note.turn != parts[5]:
+            return
+        heard = Heard(parts[4], note)
+        if self._held is not None:
+            if len(self._held) < MOST_WAITING:
+                self._held.append(heard)
+        elif len(self._items) < MOST_WAITING or note.kind == "ended":
+            self._put(heard)
+
+    async def _wait(self, reading: "asyncio.Task[None] | None") -> None:
+        """Put what is addressed to the client: questions, and the end."""
+        from mesh.client import outcome_of, question_of
+
+        async with aclosing(self._client.addressed(self._request)) as addressed:
+            async for event in addressed:
+                if isinstance(event, events.TurnSuspended):
+                    self._put(question_of(event))
+                elif isinstance(event, events.Ended):
+                    if reading is not None:  # the log's last events are put before the end
+                        await asyncio.wait({reading}, timeout=LAST_EVENTS_S)
+                    self._put(outcome_of(event))
+                    return
+
+    # --- what a viewer may read -------------------------------------------------------------------
+
+    async def _read(self, viewer: Bus) -> None:
+        """Put the events so far, the journals of the turns that run, what was held, and every event since."""
+        seen, seq = _Open(), 1
+        told = False
+        while True:
+            try:
+                part = await _batch(viewer, "LOG", subjects.evt_of(self._request), seq)
+                if not part and not told:
+                    await self._tell_steps(viewer, seen)
+                    told = True
+            except _AWAY:
+                part = []
+            for message in part:
+                seq = int(message.headers["Nats-Sequence"]) + 1
+                event = codec.decode_event(message.data)
+                seen.take(event)
+                self._put(Happened(event))
+                if isinstance(event, events.Ended):
+                    self._release({})
+                    return
+            if not part:
+                await asyncio.sleep(LOOK_S)
+
+    async def _tell_steps(self, viewer: Bus, seen: "_Open") -> None:
+        """Put the steps of the turns that run, and then what was heard that is not among them."""
+        newest: dict[tuple[str, int], int] = {}
+        async for agent, turn, name, record in _steps(viewer, self._request):
+            fits = _STEP.fullmatch(name)
+            if fits is None or turn not in seen.journals:
+                continue
+            round_ = int(fits["round"])
+            self._put(Journaled(agent, turn, round_, record))
+            newest[turn, round_] = max(record.at, newest.get((turn, round_), 0))
+        self._release({(seen.journals[turn], round_): at for (turn, round_), at in newest.items()})
+
+    def _release(self, newest: "dict[tuple[str, int], int]") -> None:
+        """Put what was held, without what the journal has told already."""
+        held, self._held = self._held or [], None
+        for heard in held:
+            note = heard.note
+            if note.kind == "ended" or note.at > newest.get((note.turn, note.round), -1):
+                self._put(heard)
+
+
+class _Open:
+    """Which turns run, by the id under which each is journaled."""
+
+    def __init__(self) -> None:
+        self.journals: dict[str, str] = {}
+
+    def take(self, event: events.AnyEvent) -> None:
+        work = getattr(event, "work", None)
+        if isinstance(work, events.Work):
+            self.journals = {work.continues or work.turn: work.turn}  # at most one turn is open at a time
+        elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):
+            self.journals = {}
+
+
+async def _steps(bus: Bus, request: str) -> AsyncIterator[tuple[str, str, str, Record]]:
+    """Yield a request's steps (agent, turn, name, record) by round and place. Raises BusError."""
+    found: list[tuple[str, str, str, Record]] = []
+    seq = 1
+    while part := await _batch(bus, "STEPS", f"mesh.step.*.{request}.*.*", seq):
+        seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        for message in part:
+            _, _, agent, _, turn, name = message.headers["Nats-Subject"].split(".")
+            if _STEP.fullmatch(name):
+                found.append((agent, turn, name, decode(message.data)))
+    for step in sorted(found, key=lambda each: (each[3].at, place_of(each[2]))):
+        yield step
+
+
+async def _batch(bus: Bus, stream: str, subject: str, seq: int) -> list[Incoming]:
+    """Return messages of a subject from `seq` on, at most so many at once. Raises BusError."""
+    body = {"seq": seq, "batch": _BATCH, "next_by_subj": subject}
+    return await bus.collect(f"{GET}{stream}", msgspec.json.encode(body))

@@ -1,0 +1,184 @@
+"""Switching telemetry on where the environment asks for it: exporters, a page for Prometheus, an end.
+
+The variables are OpenTelemetry's own. The SDK is imported only when something asks for it. Exporters work in
+threads of their own with bounded queues: a collector that is slow or gone costs spans, never a turn.
+"""
+
+import importlib.util
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import structlog
+from opentelemetry import metrics, trace
+
+from mesh.errors import MeshError
+from mesh.telemetry import tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+_log = structlog.get_logger(__name__)
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+SIGNALS = ("TRACES", "METRICS")
+PROTOCOL = "http/protobuf"
+FLUSH_S = 2.0
+"""How long a process that ends may wait for its collector."""
+EXTRA = "handoff-mesh[otel]"
+
+Page = tuple[bytes, str]
+"""A body and its media type."""
+
+
+class TelemetryUnavailable(MeshError):
+    """Telemetry was asked for and cannot be had; the text says what is missing."""
+
+    code: ClassVar[str] = "telemetry.unavailable"
+
+
+class Telemetry:
+    """What was switched on; `with` ends it, sending what is left."""
+
+    def __init__(
+        self, page: Callable[[], Page] | None = None, ends: tuple[Callable[[], Any], ...] = ()
+    ) -> None:
+        self.page = page
+        """Makes the page for Prometheus; None without one."""
+        self._ends = ends
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send what is left, for `FLUSH_S` at most; what cannot be sent by then is lost. Idempotent."""
+        ends, self._ends = self._ends, ()
+        # They wait for their own threads, longer than they are told: what is not done in time stays behind.
+        ending = [threading.Thread(target=end, daemon=True) for end in ends]
+        for each in ending:
+            each.start()
+        until = time.monotonic() + FLUSH_S
+        for each in ending:
+            each.join(max(0.0, until - time.monotonic()))
+        if any(each.is_alive() for each in ending):
+            _log.warning("telemetry_not_flushed", waited_s=FLUSH_S)
+
+
+def configure_telemetry(service: str, instance: str = "", *, prometheus: bool = False) -> Telemetry:
+    """Switch on what the environment asks for. A provider that is set already stays, and counts as on.
+
+    Args:
+        service: `service.name`, unless OTEL_SERVICE_NAME says another.
+        instance: `service.instance.id`; host and process by default.
+        prometheus: keep metrics for a page too, if the SDK is installed.
+
+    Raises TelemetryUnavailable when the environment names a collector and the SDK is not installed, or asks
+    for a protocol that is not spoken here.
+    """
+    wanted = _wanted(os.environ)
+    page, ends = None, []
+    if wanted and not _installed("opentelemetry.exporter.otlp.proto.http"):
+        raise TelemetryUnavailable(
+            f"{ENDPOINT} is set, and the exporter is not installed: pip install '{EXTRA}'"
+        )
+    with_page = prometheus and not _disabled(os.environ) and _installed("opentelemetry.exporter.prometheus")
+    if wanted or with_page:
+        resource = _resource(service, instance)
+        if "TRACES" in wanted and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            ends.append(_export_traces(resource))
+        if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":
+            end, page = _export_metrics(resource, otlp="METRICS" in wanted, page=with_page)
+            ends.append(end)
+    tracing.look()
+    return Telemetry(page, tuple(ends))
+
+
+def _disabled(environment: Mapping[str, str]) -> bool:
+    return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def _wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the signals that have a collector to go to."""
+    if _disabled(environment):
+        return ()
+    found = tuple(
+        signal
+        for signal in SIGNALS
+        if (environment.get(ENDPOINT) or environment.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
+        and environment.get(f"OTEL_{signal}_EXPORTER", "otlp").strip().lower() != "none"
+    )
+    for signal in found:
+        spoken = environment.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or environment.get(
+            "OTEL_EXPORTER_OTLP_PROTOCOL"
+        )
+        if spoken and spoken.strip().lower() != PROTOCOL:
+            raise TelemetryUnavailable(f"OTLP goes out as {PROTOCOL} only, not as {spoken!r}")
+    return found
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _resource(service: str, instance: str) -> "Resource":
+    from opentelemetry.sdk.resources import Resource
+
+    said = {
+        "service.namespace": "handoff-mesh",
+        "service.instance.id": instance or f"{socket.gethostname()}-{os.getpid()}",
+    }
+    if not os.environ.get("OTEL_SERVICE_NAME"):
+        said["service.name"] = service
+    return Resource.create(said)
+
+
+def _export_traces(resource: "Resource") -> Callable[[], Any]:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from mesh.telemetry.otlp import Spans
+
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Spans()))
+    trace.set_tracer_provider(provider)
+    return provider.shutdown
+
+
+def _export_metrics(
+    resource: "Resource", *, otlp: bool, page: bool
+) -> tuple[Callable[[], Any], Callable[[], Page] | None]:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+
+    readers: list[MetricReader] = []
+    if otlp:
+        from mesh.telemetry.otlp import Metrics
+
+        readers.append(PeriodicExportingMetricReader(Metrics()))
+    show = None
+    if page:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+        readers.append(PrometheusMetricReader(scope_info_enabled=False))
+        show = _page
+    provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+    metrics.set_meter_provider(provider)
+    return provider.shutdown, show
+
+
+def _page() -> Page:
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    return generate_latest(), CONTENT_TYPE_LATEST

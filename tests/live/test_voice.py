@@ -1,0 +1,158 @@
+"""What a turn says while it works: put together, bounded, and never in the turn's way."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from mesh import live
+from mesh.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveNote, Voice, read_note
+from tests.servers import until
+
+REQUEST = "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+
+class Sent:
+    """Where notes go."""
+
+    def __init__(self) -> None:
+        self.subjects: set[str] = set()
+        self.notes: list[LiveNote] = []
+
+    def __call__(self, subject: str, data: bytes) -> bool:
+        note = read_note(data)
+        assert note is not None
+        self.subjects.add(subject)
+        self.notes.append(note)
+        return True
+
+    @property
+    def text(self) -> str:
+        return "".join(note.text for note in self.notes)
+
+
+@pytest.fixture
+def sent() -> Sent:
+    return Sent()
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A clock that stands until it is set."""
+    now = [1000.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    return lambda at: now.__setitem__(0, at)
+
+
+def voice(send: live.Send) -> Voice:
+    return Voice(send, request=REQUEST, agent="a", turn="t", round_=1)
+
+
+def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) -> None:
+    said = voice(sent)
+    said.began()
+    with said.doing("tool", "find"):
+        pass
+    said.proposed("transfer", "b")
+    assert sent.subjects == {f"mesh.live.c1.{REQUEST}.a.t"}
+    assert [(note.v, note.turn, note.round, note.n) for note in sent.notes] == [
+        (1, "t", 1, n) for n in range(4)
+    ]
+    assert [(note.kind, note.what, note.name, note.state, note.move, note.to) for note in sent.notes] == [
+        ("began", "", "", "", "", ""),
+        ("step", "tool", "find", "called", "", ""),
+        ("step", "tool", "find", "returned", "", ""),
+        ("ended", "", "", "", "transfer", "b"),
+    ]
+
+
+async def test_pieces_that_come_fast_go_out_together_and_in_their_order(sent: Sent) -> None:
+    said = voice(sent)
+    for number in range(1000):
+        said.hear(f"{number} ")
+    said.stopped("enough")
+    assert [note.kind for note in sent.notes] == ["text", "ended"]
+    assert sent.text == "".join(f"{number} " for number in range(1000))
+
+
+async def test_text_goes_out_by_itself(sent: Sent) -> None:
+    said = voice(sent)
+    said.hear("one")
+    await until(lambda: bool(sent.notes))
+    assert sent.text == "one"
+
+
+async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float], None]) -> None:
+    asked: list[float] = []
+    loop = asyncio.get_running_loop()
+    usual = loop.call_later
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_later", lambda s, *rest: asked.append(s) or usual(3600, *rest))
+        said = voice(sent)
+        still(5000.0)
+        said.hear("one")
+        said.close()
+        still(5000.0 + live.TEXT_S / 4)
+        said.hear("two")
+        said.hear("three")
+    assert asked[0] == 0.0
+    assert asked[1] == pytest.approx(live.TEXT_S * 3 / 4)
+    assert len(asked) == 2, "one timer for all that waits"
+    said.close()
+    assert [note.text for note in sent.notes] == ["one", "twothree"]
+
+
+async def test_a_flood_is_cut_and_the_numbers_show_it(sent: Sent, still: Callable[[float], None]) -> None:
+    said = voice(sent)
+    for _ in range(MOST_A_SECOND * 3):
+        with said.doing("tool", "spin"):
+            pass
+    assert len(sent.notes) == MOST_A_SECOND
+    still(1001.5)
+    said.began()
+    assert sent.notes[-1].n == MOST_A_SECOND * 6
+    said.hear("x" * (MOST_CHARS * 2))
+    said.close()
+    assert max(len(note.text) for note in sent.notes) == NOTE_CHARS
+    assert len(sent.text) == MOST_CHARS
+
+
+async def test_the_end_is_said_even_after_a_flood(sent: Sent, still: Callable[[float], None]) -> None:
+    said = voice(sent)
+    for _ in range(MOST_A_SECOND * 2):
+        said.began()
+    said.proposed("complete")
+    assert sent.notes[-1].kind == "ended"
+
+
+async def test_a_reply_that_begins_anew_makes_void_what_was_said(sent: Sent) -> None:
+    said = voice(sent)
+    said.hear("half a")
+    said.hear(None)
+    said.hear("whole")
+    said.close()
+    assert [(note.text, note.again) for note in sent.notes] == [("", True), ("whole", False)]
+
+
+async def test_nothing_of_it_fails_a_turn() -> None:
+    def broken(subject: str, data: bytes) -> bool:
+        raise OSError("no socket")
+
+    for said in (voice(broken), SILENT, Voice(broken, request="no id", agent="*", turn="", round_=0)):
+        said.began()
+        said.hear("text")
+        said.hear(None)
+        with pytest.raises(ValueError, match="own"), said.doing("tool", "t\ud800"):
+            raise ValueError("the tool's own")
+        said.proposed("\ud800")
+        said.close()
+
+
+def test_a_hundred_instances_cost_nothing_that_stays() -> None:
+    assert SILENT.close() is None  # twice is once
+    SILENT.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"v":1,"kind":"shout"}'])
+def test_what_is_no_note_is_none(data: bytes) -> None:
+    assert read_note(data) is None

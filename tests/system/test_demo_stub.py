@@ -1,0 +1,127 @@
+"""`--model`: who replies to prompts is said, is what was asked for, and alone gets what it needs for that."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.cli.exits import Exit
+from mesh.model import ROUTING, WORK
+from tests.servers import ROOT
+from tests.system.terminal import READY, Folder, Running, wait_until_gone
+
+SAMPLES = [
+    json.loads(line) for line in (ROOT / "agents" / "support" / "requests.jsonl").read_text().splitlines()
+]
+KEY = "not-a-key"
+
+
+def some(path: Path) -> Path:
+    """Write a handful of samples: answers, refusals by two rules, and what is for people."""
+    ruled = [sample for sample in SAMPLES if sample["kind"] == "ruled"]
+    chosen = [ruled[0]]
+    chosen += [next(each for each in ruled if rule in each["expect"].get("refused", ())) for rule in RULES]
+    chosen.append(next(each for each in ruled if each["expect"]["status"] == "escalated"))
+    file = path / "some.jsonl"
+    file.write_text("".join(f"{json.dumps(sample)}\n" for sample in chosen))
+    return file
+
+
+RULES = ("cycle", "depth")
+
+
+def verdicts(told: dict[str, Any]) -> list[Any]:
+    """Return what was decided, without what differs from run to run."""
+    return [
+        (
+            each["id_hint"],
+            each["verdict"],
+            each["outcome"],
+            each["path"],
+            [[move[name] for name in ("move", "from", "to", "verdict", "rule")] for move in each["moves"]],
+        )
+        for each in told["requests"]
+    ]
+
+
+def environments(running: Running) -> dict[str, dict[str, str]]:
+    """Return the environment of each child, by what it runs."""
+    found = {}
+    for pid in running.children():
+        command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        kind = next(
+            (word for word in ("agent", "guard", "mesh.testing.scripted_claude") if word in command), ""
+        )
+        found[f"{kind} {pid}"] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return found
+
+
+def test_with_the_vendors_sdk_against_the_stand_in_the_verdicts_are_the_same(tmp_path: Path) -> None:
+    folder, file = Folder(tmp_path), some(tmp_path)
+    scripted = folder.process("demo", "--requests", file, "--json")
+    stub = folder.process("demo", "--requests", file, "--json", "--model", "stub")
+    assert (scripted.status, stub.status) == (Exit.DONE, Exit.DONE), stub
+    assert (scripted.json["mode"], stub.json["mode"]) == ("scripted", "stub")
+    assert verdicts(stub.json) == verdicts(scripted.json)
+    spent = [each["cost"]["model_calls"] for each in stub.json["requests"]]
+    assert min(spent) > 0, "the SDK was asked"
+    assert {each["cost"]["model_calls"] for each in scripted.json["requests"]} == {0}
+
+
+def test_without_a_word_nothing_is_spent_and_nobody_gets_the_key(tmp_path: Path) -> None:
+    with Folder(tmp_path).running("demo", until="sample requests;", ANTHROPIC_API_KEY=KEY) as demo:
+        assert "scripted model: rules in" in demo.said
+        assert all("ANTHROPIC_API_KEY" not in each for each in environments(demo).values())
+        demo.end(signal.SIGINT)
+
+
+def test_the_stand_in_is_said_to_be_one_and_goes_with_the_demo(tmp_path: Path) -> None:
+    arguments = ("demo", "--model", "stub")
+    with Folder(tmp_path).running(*arguments, until="sample requests;", ANTHROPIC_API_KEY=KEY) as demo:
+        [said] = [line for line in demo.said.splitlines() if line.startswith("stub model: ")]
+        assert f"asked for {ROUTING}, {WORK}" in said
+        found = environments(demo)
+        children = demo.children()
+        assert sum(name.startswith("mesh.testing") for name in found) == 1
+        assert all("ANTHROPIC_API_KEY" not in each for each in found.values())
+        demo.end(signal.SIGINT)
+        wait_until_gone(children)
+
+
+def test_the_key_goes_to_agents_and_to_nobody_else(tmp_path: Path) -> None:
+    arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "claude")
+    with Folder(tmp_path).running(*arguments, until=READY, ANTHROPIC_API_KEY=KEY) as dev:
+        assert "model: claude (real models, paid for with your key)" in dev.said
+        found = environments(dev)
+        with_key = {name.split()[0] for name, each in found.items() if each.get("ANTHROPIC_API_KEY") == KEY}
+        assert with_key == {"agent"}
+        assert any(name.startswith("guard") for name in found)
+        shown = Folder(tmp_path).mesh("agent", "ls", "--json").json
+        assert {each["name"]: each["card"]["model"] for each in shown} == {
+            "triage": ROUTING,
+            "billing": WORK,
+            "technical": WORK,
+        }
+        dev.end(signal.SIGINT)
+
+
+@pytest.mark.parametrize("command", ["demo", "dev"])
+def test_the_real_models_without_a_key_are_a_matter_of_usage(command: str, tmp_path: Path) -> None:
+    done = Folder(tmp_path).process(command, "--fleet", "support", "--model", "claude", ANTHROPIC_API_KEY="")
+    assert done.status == Exit.USAGE
+    assert "ANTHROPIC_API_KEY" in done.err
+
+
+def test_a_model_that_is_none_is_a_matter_of_usage(tmp_path: Path) -> None:
+    assert Folder(tmp_path).process("demo", "--model", "parrot").status == Exit.USAGE
+    assert Folder(tmp_path).process("demo", MESH_MODEL="parrot").status == Exit.USAGE
+
+
+def test_agents_without_rules_leave_nothing_for_a_stand_in_to_follow(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("async def plain(turn):\n    return turn.complete('done')\n")
+    done = Folder(tmp_path).process("dev", "--fleet", "plain:plain", "--port", "0", "--model", "stub")
+    assert done.status == Exit.FAILED
+    assert "no agent here has rules" in done.err
