@@ -33,6 +33,11 @@ trial_s = 60.0                    # how long the others wait for what comes of i
 [agents.triage.breaker]           # what differs for one agent
 failures = 20
 
+[models.claude-haiku-5-5]         # how fast a model may be asked, by all processes together
+concurrency = 40                  # requests under way; leave out for no limit
+per_minute = 1000                 # requests that begin
+instances = 20                    # processes that ask it: each takes that part
+
 [lease]                           # seconds; work of a process that died goes on elsewhere after so long.
                                   # `mesh setup` changes it for good; services read it when they start
 agent_s = 6.0
@@ -42,10 +47,10 @@ guard_s = 3.0
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mesh.bus.streams import Storage
 from mesh.errors import MeshError
@@ -57,6 +62,7 @@ from protocol.fleet import (
     SHORTEST_LEASE_S,
     AgentEntry,
     Fleet,
+    ModelLimits,
 )
 from protocol.ids import AgentName
 from protocol.policy import Policy
@@ -105,6 +111,22 @@ class AgentSection(Member):
     breaker: BreakerSection = BreakerSection()
 
 
+class ModelSection(_Strict):
+    """Numbers of protocol.fleet.ModelLimits."""
+
+    concurrency: int | None = Field(default=None, ge=1, le=100_000)
+    per_minute: int | None = Field(default=None, ge=1, le=10_000_000)
+    instances: int = Field(default=1, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if self.concurrency is not None and self.concurrency < self.instances:
+            raise ValueError(
+                f"concurrency {self.concurrency} is less than one for each of {self.instances} instances"
+            )
+        return self
+
+
 class HumanSection(_Strict):
     description: str = ""
 
@@ -134,6 +156,7 @@ class FleetFile(_Strict):
     human: HumanSection | None = None
     policies: Mapping[str, Mapping[str, Any]] = {}
     prices: Mapping[str, Any] = {}
+    models: Mapping[str, ModelSection] = {}
     log: LogSection = LogSection()
     lease: LeaseSection = LeaseSection()
     breaker: BreakerSection = BreakerSection()
@@ -168,6 +191,10 @@ class FleetFile(_Strict):
                 AgentName(name): section.breaker.over(breaker)
                 for name, section in self.agents.items()
                 if section.breaker.model_fields_set
+            },
+            models={
+                model: ModelLimits(**section.model_dump(exclude_unset=True))
+                for model, section in self.models.items()
             },
         )
 

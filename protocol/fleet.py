@@ -33,6 +33,17 @@ class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     """One line for models and people."""
 
 
+class ModelLimits(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How fast a model may be asked. Agents keep to it by themselves; nothing is judged by it."""
+
+    concurrency: int | None = None
+    """Requests under way at once, of all processes together."""
+    per_minute: int | None = None
+    """Requests that begin within a minute, of all processes together."""
+    instances: int = 1
+    """How many processes ask it: each takes that part of the above."""
+
+
 class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Everybody with credentials, by role. `revision` is the stream sequence it was read at."""
 
@@ -56,6 +67,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """When an agent that keeps failing is given no more work."""
     breakers: Mapping[AgentName, BreakerRules] = {}
     """The same for agents that have rules of their own."""
+    models: Mapping[str, ModelLimits] = {}
+    """How fast models may be asked, by id."""
     revision: int = 0
 
     def breaker_of(self, agent: AgentName) -> BreakerRules:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import msgspec
 import structlog
 
-from mesh import notices
+from mesh import notices, pace
 from mesh.agent import telling
 from mesh.agent.attempts import Attempts
 from mesh.agent.card import card_of, publish_card
@@ -148,6 +148,7 @@ class Runtime:
         except _UNREADABLE:
             _log.error("conf_unreadable", entry=subjects.FLEET)
             return False
+        pace.configure(self._fleet.models)
         await self._read_prices()
         return True
 

@@ -199,7 +199,7 @@ class Turn(Moves):
             raise ActionNotAllowed(f"{tool.name} is not among the allowed actions")
         tool.check(arguments)
         self._actions.add(tool.name)
-        digest = _digest(arguments)
+        digest = digest_of(arguments)
         key = self._key(tool.name, digest)
         run = self._running(tool, arguments, key)
         allow = self._allowing(tool, arguments, key)
@@ -320,7 +320,7 @@ class Turn(Moves):
             self._usage = budget.plus(self._usage, budget.NOTHING if cost is None else cost(reply))
             return reply, True
         priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
-        call = ("model", name, _digest(prompt))
+        call = ("model", name, digest_of(prompt))
         value = await self._journal.step(call, ask, cost=priced, on_reuse=reused)
         return msgspec.convert(value, kind), paid
 
@@ -352,7 +352,7 @@ class Turn(Moves):
             return value
         # Each of these is its own: an earlier round's time is not this round's. But an approval's yes
         # must find the very call that asked for it, whatever its arguments were made of.
-        digest = _digest([said, self.stretch])
+        digest = digest_of([said, self.stretch])
         return await self._journal.step((kind, "", digest), produce)
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
@@ -387,7 +387,7 @@ class Turn(Moves):
         )
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
     """Return SHA-256 (hex) of a value's canonical JSON."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic", enc_hook=str)).hexdigest()
 

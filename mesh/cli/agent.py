@@ -118,6 +118,53 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
     )
 
 
+@app.command("prompt")
+@on_the_bus
+async def prompt(
+    where: Where,
+    name: Name,
+    request: Annotated[str, typer.Option("--request", help="The request's id.")],
+    move: Annotated[
+        int | None,
+        typer.Option(
+            "--move",
+            metavar="N",
+            help="What the agent came to, by the event's number; else its newest round.",
+            show_default=False,
+        ),
+    ] = None,
+    call: Annotated[
+        int | None,
+        typer.Option("--call", help="Which of that round's model calls; else the last.", show_default=False),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option("--module", help="MODULE:NAME of its code; else by the fleet file.", show_default=False),
+    ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            "--fleet", help="A fleet file, or a reference fleet's name; else ./mesh.toml.", show_default=False
+        ),
+    ] = None,
+    output: Output = Format.TABLE,
+    as_json: AsJson = False,
+) -> None:
+    """Show exactly what its model was sent: the agent's own code, run over what the turn journaled."""
+    from mesh.cli import prompts
+    from mesh.cli.output import without_controls
+
+    async with await where.connect("viewer", "operator", "admin") as bus:
+        found = await prompts.shown(bus, name, request, module=module, fleet=fleet, n=move, call=call)
+    if chosen(output, as_json) is Format.JSON:
+        emit(prompts.as_json(found, request))
+    else:
+        for line in prompts.as_text(found, request):
+            say(without_controls(line))
+    if not found.sent.exact:
+        raise typer.Exit(Exit.FAILED)
+
+
 def _alive(member: "Member") -> object:
     return "?" if member.instances is None else len(member.instances)
 

@@ -101,6 +101,13 @@ def when(at_us: int) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def without_controls(text: str) -> str:
+    """Return text of several lines; on a terminal without what would steer it."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
 def short(text: str, most: int) -> str:
     """Return one line of at most `most` characters, without what would steer a terminal."""
     line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))

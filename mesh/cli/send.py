@@ -130,9 +130,7 @@ async def _followed(
         if viewer is not None:
             await stack.enter_async_context(viewer)
         else:
-            remark(
-                "mesh: these credentials cannot read the log; shown is what is addressed to you, and what is said"
-            )
+            remark("mesh: these credentials cannot read the log; you see what is addressed to you or said")
         feed = await stack.enter_async_context(client.follow(request, viewer=viewer))
         showing = asyncio.create_task(Shown(told=viewer is not None).until_the_end(feed))
         try:

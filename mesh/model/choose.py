@@ -6,6 +6,9 @@ turn asks, not at import.
 """
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,6 +102,9 @@ def model_for(
 
     Raises ModelUnavailable, ScriptInvalid.
     """
+    make = _instead.get()
+    if make is not None:
+        return make(model, fallback, max_tokens or MAX_TOKENS)
     match mode():
         case "scripted":
             if script is None:
@@ -110,6 +116,22 @@ def model_for(
             return _claude(model, fallback, max_tokens, os.environ[STUB_URL], "stub")
         case "claude":
             return _claude(model, fallback, max_tokens, None, None)
+
+
+Make = Callable[[str, str | None, int], Model]
+"""Makes a model from its id, that of its fallback, and the most tokens of a reply."""
+
+_instead: ContextVar[Make | None] = ContextVar("instead", default=None)
+
+
+@contextmanager
+def instead(make: Make) -> Iterator[None]:
+    """Let `make` make every model that is asked for in this block, whatever the environment says."""
+    token = _instead.set(make)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mesh.agent.failures import Permanent, Retry
 from mesh.model.claude_wire import reply_of, request_of
 from mesh.model.port import Hear, Prompt, Reply
+from mesh.pace import HeldBack, pace_of
 from mesh.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -123,6 +124,12 @@ class ClaudeModel:
             hear(None)  # what the first one said before it broke off is not part of the reply
         return await self._ask(self._fallback, prompt, hear)
 
+    def asked_of(self, replied: str) -> str:
+        """Return which of this model and its fallback was asked, from the id that a reply came with."""
+        fallback = self._fallback
+        other = fallback is not None and replied.startswith(fallback) and not replied.startswith(self._model)
+        return fallback if fallback is not None and other else self._model
+
     def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
         """Return exactly what is sent for `prompt`."""
         return request_of(prompt, model=model or self._model, max_tokens=self._max_tokens, more=self._more)
@@ -131,21 +138,28 @@ class ClaudeModel:
         from anthropic import APIConnectionError, APIError, APIStatusError, APITimeoutError
         from httpx2 import TransportError
 
+        pace = pace_of(model)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with pace.room(self._timeout_s), asyncio.timeout(self._timeout_s):
                 async with self._on_record().messages.stream(**self.request(prompt, model)) as stream:
                     async for text in stream.text_stream:
                         if hear is not None:
                             hear(text)
                     message = await stream.get_final_message()
+        except HeldBack as held:
+            raise ModelRetry(str(held), after_s=held.after_s) from held
         except APIStatusError as error:
-            raise _failure(error) from error
+            failure = _failure(error)
+            if isinstance(failure, ModelRetry) and _is_too_fast(error):
+                pace.hold(failure.after_s)
+            raise failure from error
         except (APITimeoutError, TimeoutError) as error:
             raise ModelRetry(f"{model} did not answer within {self._timeout_s:g} s") from error
         except APIConnectionError as error:
             raise ModelRetry(f"{model} cannot be reached: {type(error).__name__}") from error
         except (APIError, TransportError) as error:  # a stream that breaks comes through the SDK as it is
             raise ModelRetry(f"{model} broke off: {type(error).__name__}") from error
+        pace.answered()
         return reply_of(message.to_dict())
 
 
@@ -162,6 +176,11 @@ def _failure(error: "APIStatusError") -> ModelRetry | ModelRefused:
     if passing and error.error_code not in _NO_USE_WAITING:
         return ModelRetry(said, after_s=_pause_s(error.response.headers))
     return ModelRefused(said)
+
+
+def _is_too_fast(error: "APIStatusError") -> bool:
+    """Say whether a request came to nothing because there were too many."""
+    return error.status_code == 429 or error.type == "rate_limit_error"
 
 
 def _may_pass(status: int) -> bool:

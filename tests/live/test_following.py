@@ -43,6 +43,10 @@ class Speaker:
         self.go_on = asyncio.Event()
         self.speaks = asyncio.Event()
 
+    def go_on_when_heard(self, item: Any) -> None:
+        if isinstance(item, Heard):
+            self.go_on.set()
+
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         assert hear is not None
         if not prompt.transcript:
@@ -70,7 +74,7 @@ async def client(stage: Stage, speaker: Speaker) -> Client:
     return await stage.client()
 
 
-async def everything(feed: Following, each: Callable[[Any], None] = lambda item: None) -> list[Any]:
+async def everything(feed: Following, each: Callable[[Any], object] = lambda item: None) -> list[Any]:
     items = []
     async with asyncio.timeout(30):
         async for item in feed:
@@ -193,7 +197,7 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
         await asyncio.wait_for(speaker.speaks.wait(), 20)
         await until(lambda: len(feed._held or ()) == 7)  # up to the second call of the model
         may_read.set()
-        items = await everything(feed, lambda item: speaker.go_on.set())
+        items = await everything(feed, speaker.go_on_when_heard)
     kinds = [type(item).__name__ for item in items]
     assert kinds[:4] == ["Happened", "Journaled", "Journaled", "Journaled"]
     assert heard(items) == [

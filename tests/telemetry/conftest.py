@@ -37,7 +37,7 @@ def readings() -> Iterator[Readings]:
     """What is measured from here on."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    metrics._internal._PROXY_METER_PROVIDER.on_set_meter_provider(provider)  # type: ignore[attr-defined]
+    metrics._internal._PROXY_METER_PROVIDER.on_set_meter_provider(provider)
     yield Readings(reader)
     provider.shutdown()
 

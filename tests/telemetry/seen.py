@@ -47,7 +47,7 @@ class Readings:
     def points(self, name: str) -> list[tuple[Mapping[str, Any], Any]]:
         """Return labels and value of each series of a metric; of a histogram the count."""
         data = self._reader.get_metrics_data()
-        found = []
+        found: list[tuple[Mapping[str, Any], Any]] = []
         for resource in data.resource_metrics if data else ():
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
@@ -68,7 +68,7 @@ class Readings:
         )
 
 
-def said(span: ReadableSpan) -> Mapping[str, Any]:
+def said(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -78,7 +78,7 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 def id_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.span_id
+    return int(span.context.span_id)
 
 
 def trace_of(span: ReadableSpan) -> str:

@@ -1,5 +1,6 @@
 """One trace for each request: whose child each span is, what it says, and what no span ever says."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -15,7 +16,6 @@ from mesh.telemetry import tracing
 from protocol import codec, subjects
 from protocol.messages import Freeze, Move, Reply, Submit, Transfer
 from tests.guard.stage import Stage
-from tests.servers import fresh
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said, trace_of, traceparent_of
 
 CANARY = "xylophone"
@@ -196,25 +196,23 @@ async def test_a_refusal_names_its_rule_and_no_target_that_there_is_not(
 
 async def test_nothing_that_anybody_wrote_is_in_any_span(stage: Stage, seen: Seen) -> None:
     async def paying(turn: Turn) -> Move:
-        try:
+        with contextlib.suppress(ToolError):
             await turn.call(pay, order=CANARY)
-        except ToolError:
-            pass
         if not turn.past:
-            return turn.ask("client", f"really {CANARY}?")
+            return turn.ask(f"really {CANARY}?")
         return turn.fail(f"given up on {CANARY}")
 
-    await stage.runtime(Agent("e", paying, tools=(pay,)))
+    await stage.runtime(Agent("d", paying, tools=(pay,)))
     client = await stage.client()
     request = await client.submit(CANARY, to="a")
     await completed(stage)
-    request = await client.submit(CANARY, to="e", facts={CANARY: CANARY}, intent=None, conversation=CANARY)
+    request = await client.submit(CANARY, to="d", facts={CANARY: CANARY}, intent=None, conversation=CANARY)
     await stage.reaches(request, "turn.suspended")
     held = (await stage.log(request))[-1]
     reply = Reply(id="r1", turn=held.turn, round=0, value=CANARY)  # type: ignore[union-attr]
     await client.control(request, reply)
     await client.wait(request, timeout_s=20)
-    await seen.one(request, "invoke_agent e", 2)
+    await seen.one(request, "invoke_agent d", 2)
     exported = seen.text()
     assert "execute_tool pay" in exported
     assert CANARY not in exported
@@ -251,8 +249,7 @@ async def test_a_process_that_does_not_trace_passes_on_what_came(untraced_stage:
     assert not tracing.traced()
     await stage.runtime(a)
     await stage.runtime(b)
-    request = fresh()
-    bus = await stage.bus("c1")
+    request, bus = (await stage.client()).new_id(), await stage.bus("c1")
     submit = codec.encode(Submit(text="hello"))
     await bus.publish_durable(subjects.prop("c1", request), submit, {"traceparent": STRANGERS})
     log = await stage.reaches(request, "request.completed")
@@ -261,8 +258,7 @@ async def test_a_process_that_does_not_trace_passes_on_what_came(untraced_stage:
 
 @pytest.mark.parametrize("came", ["", "rubbish", STRANGERS.upper(), STRANGERS + "-x"])
 async def test_what_is_no_trace_does_not_go_on(untraced_stage: Stage, came: str) -> None:
-    request = fresh()
-    bus = await untraced_stage.bus("c1")
+    request, bus = (await untraced_stage.client()).new_id(), await untraced_stage.bus("c1")
     headers = {"traceparent": came} if came else None
     await bus.publish_durable(subjects.prop("c1", request), codec.encode(Submit(text="hello")), headers)
     opened = (await untraced_stage.reaches(request, "request.opened"))[0]

@@ -192,10 +192,12 @@ def test_again_goes_on_under_the_ended_turns_id_however_often() -> None:
 
 def test_again_tells_the_turn_that_goes_on_who_let_it_and_what_they_noted() -> None:
     court = escalated()
-    said = {"turn": court.turn, "again": True, "summary": "try the other account", "by": "Ada"}
-    event = is_(court.control(Resolve, **said), EscalationResolved)
+    note = "try the other account"
+    event = is_(
+        court.control(Resolve, turn=court.turn, again=True, summary=note, by="Ada"), EscalationResolved
+    )
     past = event.work.past[-1]
-    assert (past.round, past.how, past.reply, past.by) == (0, "resolved", "try the other account", "Ada")
+    assert (past.round, past.how, past.reply, past.by) == (0, "resolved", note, "Ada")
     assert isinstance(past.move, Escalate)
     assert event.work.round == 1
 

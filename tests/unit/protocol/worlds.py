@@ -114,6 +114,8 @@ class Court:
     heard: dict[str, MoveProposed] = field(default_factory=dict)
     """Every move that was judged, by the cause that its events name."""
     controls: int = 0
+    traced: bool = False
+    """Whether the guard traces: each event then has a span of its own, all of one trace."""
 
     # --- what happens ------------------------------------------------------------------------------
 
@@ -250,18 +252,24 @@ class Court:
             grounds=self.grounds_for(hearing),
             policy=self.policy if submit else self.ledger.policy,
             prices=self.prices if submit else None,
+            trace=self.trace,
         )
 
     def world_for_due(self) -> World:
         asked = asks_who_serves(self.ledger, None, self.now)
         served = None if asked is None else self.served
-        return World(now=self.now, salt=self.salt, grounds=Grounds(fleet=1, human=self.human, served=served))
+        grounds = Grounds(fleet=1, human=self.human, served=served)
+        return World(now=self.now, salt=self.salt, grounds=grounds, trace=self.trace)
 
     # --- reading ----------------------------------------------------------------------------------
 
     @property
     def salt(self) -> str:
         return f"{len(self.events):032x}"
+
+    @property
+    def trace(self) -> str:
+        return f"00-{7:032x}-{len(self.events) + 1:016x}-01" if self.traced else ""
 
     @property
     def holder(self) -> Turn:

@@ -1,0 +1,160 @@
+"""A round built again from what it journaled, to see what its model was sent; nothing is done anew.
+
+The agent's own code runs over the recorded steps, and stops where they end: no tool is called, no model is
+asked, nothing is written. A prompt that comes out with the digest that was recorded is the one that was sent,
+to the letter; at the first one that does not, the journal says so, and whatever would follow is not told.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from mesh.agent.definition import Agent
+from mesh.agent.failures import TurnError
+from mesh.agent.journal import Journal
+from mesh.agent.record import Call, Record, decode
+from mesh.agent.stops import JournalMismatch
+from mesh.agent.turn import Produce, Turn, digest_of
+from protocol.events import Work
+from protocol.fleet import Fleet
+from protocol.messages import Usage
+
+T = TypeVar("T")
+
+
+class JournalEnds(TurnError):
+    """The code wants a step that was never recorded."""
+
+    code: ClassVar[str] = "journal.ends"
+
+
+class Sent(NamedTuple):
+    """One prompt of the round."""
+
+    prompt: Any
+    name: str
+    """The model's, as recorded."""
+    digest: str
+    """The prompt's as it came out here."""
+    record: Record | None
+    """The recorded reply to this very prompt; None if there is none."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is what was sent."""
+        return self.record is not None
+
+
+class Rebuilt(NamedTuple):
+    """What a round's code came to, over its journal."""
+
+    sent: tuple[Sent, ...]
+    """Its prompts in order, those of earlier rounds' conversation included; the last may not be exact."""
+    version: str
+    """The agent's that began the round; empty if it recorded nothing."""
+    ended: str
+    """Why the code stopped; empty if it came to its end."""
+    differs: bool
+    """Whether it stopped because it does other things than the journal says."""
+
+
+async def rebuild(
+    agent: Agent, request: str, work: Work, fleet: Fleet, steps: Mapping[str, bytes]
+) -> Rebuilt:
+    """Return what the model was sent in one round, by running the agent's code over its journal.
+
+    Args:
+        work: the round.
+        fleet: whom the agent may hand to, where its journal does not say.
+        steps: the turn's journal: stored steps by name, `<round>-<n>`.
+    """
+    journal = _Recorded(
+        _Store(steps),
+        request=request,
+        turn=work.continues or work.turn,
+        round_=work.round,
+        nonce="",
+        version=agent.version,
+        past=work.past,
+    )
+    turn = _Turn(request, work, fleet, journal=journal, prompt_version=agent.prompt_version)
+    turn.replies = [record for name, body in steps.items() if (record := decode(body)).kind == "model"]
+    ended, differs = "", False
+    try:
+        await agent(turn)
+    except Exception as error:
+        broken = journal.broken or error
+        differs = isinstance(broken, JournalMismatch) or not isinstance(broken, TurnError)
+        ended = str(broken) if isinstance(broken, TurnError) else f"the code broke: {type(broken).__name__}"
+    return Rebuilt(tuple(turn.sent), journal.version or "", ended, differs)
+
+
+class _Store:
+    """Steps as they were stored; there are no others."""
+
+    def __init__(self, steps: Mapping[str, bytes]) -> None:
+        self._steps = steps
+
+    async def get(self, request: str, turn: str, name: str) -> bytes | None:
+        return self._steps.get(name)
+
+    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        raise JournalEnds(f"step {name} was never recorded")
+
+
+class _Recorded(Journal):
+    """A journal that brings nothing about."""
+
+    async def step(
+        self,
+        call: Call,
+        produce: Produce,
+        *,
+        cost: Callable[[Any], Usage] | None = None,
+        on_reuse: Callable[[], None] | None = None,
+    ) -> Any:
+        return await super().step(call, self._never(call), cost=cost, on_reuse=on_reuse)
+
+    async def effect(
+        self,
+        call: Call,
+        key: str,
+        produce: Produce,
+        *,
+        again: Produce | None,
+        allow: Callable[[], None] | None = None,
+    ) -> Any:
+        never = self._never(call)
+        return await super().effect(call, key, never, again=never, allow=allow)
+
+    def _never(self, call: Call) -> Produce:
+        async def stop() -> Any:
+            what = f"{call[0]} {call[1]}".strip()
+            raise self.stop(JournalEnds(f"the journal ends here: {what} was never recorded"))
+
+        return stop
+
+
+class _Turn(Turn):
+    """A turn that keeps what its code would send."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sent: list[Sent] = []
+        self.replies: list[Record] = []
+        """What the turn's model said in all its rounds."""
+
+    async def model(
+        self,
+        name: str,
+        prompt: Any,
+        produce: Produce,
+        kind: type[T],
+        *,
+        cost: Callable[[T], Usage] | None = None,
+    ) -> tuple[T, bool]:
+        digest = digest_of(prompt)
+        said = next((record for record in self.replies if record.digest == digest), None)
+        known = said or next(iter(self.replies), None)
+        name = known.name if known is not None else name  # here another model may be the agent's
+        self.sent.append(Sent(prompt, name, digest, said))
+        return await super().model(name, prompt, produce, kind, cost=cost)

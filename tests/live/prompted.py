@@ -1,0 +1,32 @@
+"""An agent as its model sees it, and the same one after somebody has changed it."""
+
+from mesh.agent.tools import tool
+from mesh.model import ROUTING, ClaudeAgent
+from mesh.model.instructions import Instructions
+
+ran: list[str] = []
+"""What the tool was really called with."""
+
+
+@tool
+async def find(who: str) -> str:
+    """Find somebody."""
+    ran.append(who)
+    return f"{who} is in the attic"
+
+
+def made(text: str, prompt_version: str, version: str) -> ClaudeAgent:
+    return ClaudeAgent(
+        "a",
+        instructions=Instructions(prompt_version, text),
+        tools=[find],
+        model=ROUTING,
+        max_tokens=777,
+        version=version,
+    )
+
+
+agent = made("You find people.\nBe brief.", "7", "1")
+changed = made("You find everybody.", "8", "2")
+other = made("You find people.\nBe brief.", "7", "1")
+object.__setattr__(other, "name", "b")

@@ -1,0 +1,154 @@
+"""`mesh agent prompt`: what is printed is what the vendor got, to the letter, and printing it does nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mesh.cli.exits import Exit
+from mesh.model import ROUTING, choose
+from mesh.testing.claude_stub import StubClaude, calls, fails, says
+from protocol.events import MoveRefused, RequestCompleted
+from tests.guard.stage import Stage
+from tests.live import prompted
+from tests.system.office import Office
+
+TOO_LARGE = {"key": "all", "value": "x" * 70_000}
+SCRIPT = [
+    calls(("find", {"who": "Ada"}), text="I look."),
+    calls(("transfer_to_b", {"summary": "take her", "facts": [TOO_LARGE]})),
+    says("She is in the attic."),
+]
+MODULE = ("--module", "tests.live.prompted:agent")
+
+
+@pytest_asyncio.fixture
+async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
+    async with StubClaude(SCRIPT) as stub:
+        monkeypatch.setenv(choose.VARIABLE, "stub")
+        monkeypatch.setenv(choose.STUB_URL, stub.url)
+        yield stub
+        await choose.close_models()
+
+
+@pytest.fixture
+def office(stage: Stage, tmp_path: Path) -> Office:
+    return Office(stage, tmp_path)
+
+
+async def asked(stage: Stage) -> str:
+    """Let the agent answer a request in two rounds; return its id."""
+    await stage.runtime(prompted.agent)
+    client = await stage.client()
+    request = await client.submit("Where is Ada?")
+    assert (await client.wait(request, timeout_s=20)).answer == "She is in the attic."
+    return request
+
+
+def body(vendor: StubClaude, number: int) -> dict[str, Any]:
+    """Return what the vendor got; the SDK itself adds that it wants a stream."""
+    return {name: value for name, value in vendor.asked[number].body.items() if name != "stream"}
+
+
+async def shown(office: Office, request: str, *more: object, status: int = Exit.DONE) -> Any:
+    done = await office.mesh("agent", "prompt", "a", "--request", request, "--json", *more, who="audit")
+    assert done.status == status, done
+    return done.json
+
+
+async def test_it_is_what_the_vendor_got_and_nothing_is_done_again(
+    stage: Stage, office: Office, vendor: StubClaude
+) -> None:
+    request = await asked(stage)
+    ran, steps = list(prompted.ran), await stage.last_seq("STEPS")
+    for number in range(3):
+        found = await shown(office, request, *MODULE, "--call", number + 1)
+        assert found["sent"] == body(vendor, number)
+        assert (found["exact"], found["differs"], found["calls"]) == (True, [], 3)
+    assert found["sent"]["max_tokens"] == 777
+    assert found["agent_version"] == {"then": "1", "here": "1"}
+    assert found["prompt_version"] == {"then": "7", "here": "7"}
+    assert (len(vendor.asked), prompted.ran, await stage.last_seq("STEPS")) == (3, ran, steps)
+
+
+async def test_the_events_name_prompt_and_model(stage: Stage, vendor: StubClaude) -> None:
+    log = await stage.log(await asked(stage))
+    reports = [event.report for event in log if isinstance(event, MoveRefused | RequestCompleted)]
+    assert [report.prompt for report in reports] == ["7", "7"]
+    assert [report.usage.models[ROUTING].calls for report in reports] == [2, 3]
+
+
+async def test_a_move_is_named_by_its_event(stage: Stage, office: Office, vendor: StubClaude) -> None:
+    request = await asked(stage)
+    refused = next(event.n for event in await stage.log(request) if isinstance(event, MoveRefused))
+    found = await shown(office, request, *MODULE, "--move", refused)
+    assert (found["round"], found["call"], found["calls"]) == (0, 2, 2)
+    assert found["sent"] == body(vendor, 1)
+    done = await office.mesh("agent", "prompt", "a", "--request", request, *MODULE, "--move", 0, who="audit")
+    assert done.status == Exit.USAGE
+    assert f"those are {refused}, " in done.err
+
+
+async def test_people_get_the_words_as_they_were(stage: Stage, office: Office, vendor: StubClaude) -> None:
+    request = await asked(stage)
+    done = await office.mesh("agent", "prompt", "a", "--request", request, *MODULE, who="audit")
+    assert done.status == Exit.DONE, done
+    assert "exact: this is what was sent, to the letter" in done.out
+    assert "You find people.\nBe brief.\n" in done.out
+    assert 'text: "Where is Ada?"' in done.out
+    assert '"content":"\\"Ada is in the attic\\""' in done.out
+    assert "prompt version 7, agent version 1" in done.out
+
+
+async def test_changed_code_is_found_out_and_said(stage: Stage, office: Office, vendor: StubClaude) -> None:
+    request = await asked(stage)
+    found = await shown(office, request, "--module", "tests.live.prompted:changed", status=Exit.FAILED)
+    assert not found["exact"]
+    assert found["call"] == 1, "what follows a difference is nobody's prompt"
+    said = "\n".join(found["differs"])
+    assert "version 1 of the agent began the round, this is 2" in said
+    assert "version 7 of its prompt was used, this is 8" in said
+
+
+async def test_a_round_that_runs_is_shown_as_far_as_its_journal_goes(
+    stage: Stage, office: Office, vendor: StubClaude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor._script = iter([SCRIPT[0], fails(529, retry_after_s=3600)])
+    await stage.runtime(prompted.agent)
+    request = await (await stage.client()).submit("Where is Ada?")
+    await stage.reaches(request, "turn.failed")
+    found = await shown(office, request, *MODULE, "--call", 1)
+    assert found["sent"] == body(vendor, 0)
+    last = await shown(office, request, *MODULE, status=Exit.FAILED)
+    assert (last["call"], last["exact"]) == (2, False)
+    assert "was never recorded" in last["differs"][-1]
+    assert last["sent"] == body(vendor, 1), "it was sent all the same; only its reply is not there"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says_so"),
+    [
+        pytest.param((), "say --module or --fleet", id="no-code"),
+        pytest.param(("--module", "tests.live.prompted:other"), "is the agent 'b', not 'a'", id="anothers"),
+        pytest.param((*MODULE, "--call", 9), "calls 1 to 3", id="no-such-call"),
+        pytest.param(("--module", "tests.live.prompted:nobody"), "has no 'nobody'", id="no-such-code"),
+    ],
+)
+async def test_what_cannot_be_shown_is_a_matter_of_usage(
+    arguments: tuple[object, ...], says_so: str, stage: Stage, office: Office, vendor: StubClaude
+) -> None:
+    request = await asked(stage)
+    done = await office.mesh("agent", "prompt", "a", "--request", request, *arguments, who="audit")
+    assert done.status == Exit.USAGE
+    assert says_so in done.err
+
+
+async def test_an_agent_that_was_given_nothing_was_sent_nothing(
+    stage: Stage, office: Office, vendor: StubClaude
+) -> None:
+    request = await asked(stage)
+    done = await office.mesh("agent", "prompt", "c", "--request", request, *MODULE, who="audit")
+    assert done.status == Exit.FAILED
+    assert "c was given nothing" in done.err
