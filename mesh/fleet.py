@@ -33,6 +33,9 @@ trial_s = 60.0                    # how long the others wait for what comes of i
 [agents.triage.breaker]           # what differs for one agent
 failures = 20
 
+[prices]                          # what models cost: protocol.prices.Price, or as the vendor's list has it
+claude-haiku-5-5 = "listed"       # when `mesh setup` runs, with handoff-mesh[prices]
+
 [models.claude-haiku-5-5]         # how fast a model may be asked, by all processes together
 concurrency = 40                  # requests under way; leave out for no limit
 per_minute = 1000                 # requests that begin
@@ -66,6 +69,7 @@ from protocol.fleet import (
 )
 from protocol.ids import AgentName
 from protocol.policy import Policy
+from protocol.prices import Price
 
 FILE_NAME = "mesh.toml"
 _DAY_S = 86_400.0
@@ -209,6 +213,16 @@ class FleetFile(_Strict):
                 raise FleetFileError(f"policies.{name}: {wrong}") from wrong
         return found
 
+    def _check_prices(self) -> list[str]:
+        wrong = []
+        for model, price in self.prices.items():
+            if price != "listed":
+                try:
+                    msgspec.convert(price, Price)
+                except msgspec.ValidationError as mistake:
+                    wrong.append(f'prices.{model}: {mistake}; or say "listed"')
+        return wrong
+
     @property
     def storage(self) -> Storage:
         return Storage(replicas=self.log.replicas, log_max_bytes=self.log.max_bytes)
@@ -220,7 +234,7 @@ class FleetFile(_Strict):
         return {name: section.nkey for name, section in sections.items() if section.nkey is not None}
 
     def _check(self) -> list[str]:
-        wrong = []
+        wrong = self._check_prices()
         if self.entry not in self.agents:
             wrong.append(f"entry: {self.entry!r} is no agent of this file")
         for name, section in self.agents.items():

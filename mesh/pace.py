@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
@@ -48,10 +48,21 @@ class HeldBack(Exception):
 
 
 class Pace:
-    """This process's requests to one model. First come, first served."""
+    """This process's requests to one model. First come, first served.
 
-    def __init__(self, model: str) -> None:
+    Args:
+        clock, sleep: monotonic seconds, and what waits for them.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._model = model
+        self._clock, self._sleep = clock, sleep
         self._gate = asyncio.Lock()
         self._freed = asyncio.Event()
         self._running = 0
@@ -72,7 +83,7 @@ class Pace:
             async with asyncio.timeout(within_s), self._gate:
                 await self._free()
                 self._running += 1
-                self._begun.append(time.monotonic())
+                self._begun.append(self._clock())
         except TimeoutError:
             raise HeldBack(f"no room for a request to {self._model} within {within_s:g} s") from None
         try:
@@ -90,7 +101,7 @@ class Pace:
         if pause_s is None:
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._refused)
         self._refused += 1
-        until = time.monotonic() + pause_s * (1 + random.uniform(0, _JITTER))
+        until = self._clock() + pause_s * (1 + random.uniform(0, _JITTER))
         self._not_before = max(self._not_before, until)
         _log.warning("model_held_back", model=self._model, pause_s=round(pause_s, 3))
 
@@ -99,14 +110,14 @@ class Pace:
         self._refused = 0
 
     async def _free(self) -> None:
-        """Wait for the end of a pause, for a place in the minute, and for one among the requests under way."""
+        """Wait for the end of a pause, for a place in the minute, for one among the requests under way."""
         while True:
-            held_s = self._not_before - time.monotonic()
+            held_s = self._not_before - self._clock()
             if held_s > LONGEST_HOLD_S:
                 raise HeldBack(f"the vendor of {self._model} asked for a pause", held_s)
             wait_s = max(held_s, self._until_a_place_s())
             if wait_s > 0:
-                await asyncio.sleep(wait_s)
+                await self._sleep(wait_s)
                 continue
             most = share(_limits.get(self._model, _NO_LIMITS)).at_once
             if most is None or self._running < most:
@@ -117,7 +128,7 @@ class Pace:
     def _until_a_place_s(self) -> float:
         """Return how long it is until another request may begin; 0 or less: now."""
         own = share(_limits.get(self._model, _NO_LIMITS))
-        now = time.monotonic()
+        now = self._clock()
         while self._begun and self._begun[0] <= now - own.window_s:
             self._begun.popleft()
         if own.begin is None or len(self._begun) < own.begin:

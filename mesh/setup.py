@@ -8,6 +8,7 @@ consumers, the fleet document and the policies.
 from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,8 @@ from mesh.errors import ApiError
 from mesh.fleet import FleetFile
 from protocol.subjects import PRICES, policy
 
+LISTED = "listed"
+"""In place of a model's price: as the vendor's list has it when the fleet is set up."""
 KEYS = "keys"
 ACCOUNTS = "accounts.conf"
 
@@ -51,18 +54,33 @@ def prepare(file: FleetFile, directory: Path, *, anonymous: str | None = None) -
 async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Change]:
     """Bring a running server to the fleet file; return what was done, or with `dry_run` would be.
 
-    Raises UnsafeChange, NewerSchema, BusError.
+    Raises UnsafeChange, NewerSchema, PricesMissing, BusError.
     """
+    prices = prices_of(file)
     changes = await provision(bus, file.fleet, file.storage, dry_run=dry_run)
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
-    if file.prices:
-        documents[PRICES] = msgspec.json.encode(file.prices)
+    if prices:
+        documents[PRICES] = msgspec.json.encode(prices)
     for subject, document in documents.items():
         if await _stored(bus, subject) != document:
             changes.append(Change("write", subject))
             if not dry_run:
                 await bus.publish_durable(subject, document)
     return changes
+
+
+def prices_of(file: FleetFile) -> dict[str, Any]:
+    """Return what models cost, by id; those whose price is `listed` get today's of the vendor's list.
+
+    Raises PricesMissing.
+    """
+    prices = dict(file.prices)
+    wanted = [model for model, price in prices.items() if price == LISTED]
+    if wanted:
+        from mesh.model.price_list import listed
+
+        prices |= listed(wanted)
+    return prices
 
 
 async def _stored(bus: Bus, subject: str) -> bytes | None:

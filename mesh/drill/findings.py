@@ -27,6 +27,8 @@ class Recovery(_Found, frozen=True, kw_only=True):
     """Faults with work waiting at the victim: what the times are over."""
     idle: int
     """Faults that met nobody at work."""
+    disturbed: int = 0
+    """Faults all of whose work was hit by another one before it moved; they are in no time."""
     unrecovered: int
     """Faults after which some of the work never moved again; they are in no time."""
     p50_s: float | None

@@ -11,10 +11,13 @@ Work moves when the next step of its round is journaled or the next event of its
 fault's recovery time is the longest that any of this work took to move, from the moment of the fault; a
 pause's own length is part of it, and so is the restart of what was killed.
 
-It is an upper bound, and not a flattering one. Where faults overlap, each is charged with what the others
-did. A tool's own time counts, and so does waiting in a queue behind other work. A round of which nothing
-was journaled is known to be interrupted by its next delivery only. Faults that held up nothing are *idle*
-and in no time; work that never moved again makes the fault *unrecovered*.
+Work that another fault hit, too, before it moved tells nothing of either and is left out; a fault all of
+whose work was hit again is *disturbed* and in no time, and in a dense drill many are. Faults that held up
+nothing are *idle*; work that never moved again makes the fault *unrecovered*.
+
+A tool's own time counts, and so does waiting in a queue behind other work. What takes long is more likely
+to be hit again, so that a dense drill shows the quicker ones: single faults are measured by `mesh bench`. A
+round of which nothing was journaled is known to be interrupted by its next delivery only.
 """
 
 from bisect import bisect_right
@@ -47,12 +50,19 @@ class Span:
     """Work that waits at somebody: from when, and each time that it moved. Times in UTC µs."""
 
     agent: str
+    """At whom it waits."""
     begin: int
     end: int | None = None
     """When it was over; None if it never was."""
     moved: list[Moved] = field(default_factory=list)
     again: bool = False
     """Whether it was delivered more than once."""
+    proposer: str = ""
+    """At a guard: whose verdict it waits for."""
+
+    def waits(self, at: int) -> bool:
+        """Say whether it waits at that time."""
+        return self.begin <= at and (self.end is None or self.end > at)
 
     def after(self, at: int) -> int | None:
         """Return when it moved next after `at`; None if it never did."""
@@ -77,17 +87,12 @@ class Span:
         before, following = self._before(at), self._following(at)
         if before is not None and following is not None:
             return before.by != following.by
-        if following is not None:  # nothing before: it was in hand if this is not its first delivery
-            return not following.by.endswith(_FIRST_DELIVERY)
-        return self.again or self.end is None
+        # Nothing before: it was in hand if it was delivered again, or never came to anything.
+        return self.again or (following is None and self.end is None)
 
 
 def _at(moved: Moved) -> int:
     return moved.at
-
-
-_FIRST_DELIVERY = "-1"
-"""How a step's `nonce` ends that a first delivery wrote: `<process>-<position in the log>-<delivery>`."""
 
 
 def recovery(reading: Reading) -> dict[str, Recovery]:
@@ -96,31 +101,45 @@ def recovery(reading: Reading) -> dict[str, Recovery]:
     at_guards = [*_submits(reading), *_verdicts(at_agents)]
     hit: dict[str, list[int | None]] = defaultdict(list)
     idle: dict[str, int] = defaultdict(int)
+    disturbed: dict[str, int] = defaultdict(int)
     for fault in reading.evidence.faults:
         name = fault.name if fault.name in (GUARD, SERVER) else AGENT
-        waits = _waits(fault, name, at_agents, at_guards)
-        if waits is None:
+        held_up = [span for span in _held_up(fault, name, at_agents, at_guards) if span.waits(fault.at)]
+        others = [other for other in reading.evidence.faults if other is not fault]
+        waits = [_wait(fault, span) for span in held_up if not _is_disturbed(fault, span, others)]
+        if not held_up:
             idle[name] += 1
+        elif not waits:
+            disturbed[name] += 1
         else:
             hit[name].append(max(waits) if None not in waits else None)  # type: ignore[type-var]
-    return {name: _summary(hit[name], idle[name]) for name in sorted({*hit, *idle})}
+    return {
+        name: _summary(hit[name], idle[name], disturbed[name]) for name in sorted({*hit, *idle, *disturbed})
+    }
 
 
-def _waits(fault: Fault, name: str, at_agents: list[Span], at_guards: list[Span]) -> list[int | None] | None:
-    """Return how long each piece of work at the victim waited, in µs; None if there was none."""
-    spans: Iterable[Span]
+def _held_up(fault: Fault, name: str, at_agents: list[Span], at_guards: list[Span]) -> Iterable[Span]:
+    """Yield the work at the victim."""
     if name == GUARD:
-        spans = at_guards
-    elif name == SERVER:
-        spans = (*(span for span in at_agents if span.in_hand(fault.at)), *at_guards)
-    else:
-        spans = (span for span in at_agents if span.agent == fault.name and span.interrupted(fault.at))
-    waits: list[int | None] = []
-    for span in spans:
-        if span.begin <= fault.at and (span.end is None or span.end > fault.at):
-            moved = span.after(fault.at)
-            waits.append(None if moved is None else moved - fault.at)
-    return waits or None
+        return at_guards
+    if name == SERVER:
+        return (*(span for span in at_agents if span.in_hand(fault.at)), *at_guards)
+    return (span for span in at_agents if span.agent == fault.name and span.interrupted(fault.at))
+
+
+def _wait(fault: Fault, span: Span) -> int | None:
+    """Return how long a piece of work waited, in µs; None if it never moved again."""
+    moved = span.after(fault.at)
+    return None if moved is None else moved - fault.at
+
+
+def _is_disturbed(fault: Fault, span: Span, others: Iterable[Fault]) -> bool:
+    """Say whether another fault hit the same work before it moved."""
+    moved = span.after(fault.at)
+    concerned = {span.agent, span.proposer, GUARD, SERVER}
+    return moved is not None and any(
+        other.name in concerned and fault.at < other.at < moved for other in others
+    )
 
 
 def _rounds(reading: Reading, story: Story) -> Iterator[Span]:
@@ -166,14 +185,15 @@ def _verdicts(rounds: Iterable[Span]) -> Iterator[Span]:
     """Yield what waited for the verdict on a round: from its last step on, if it has any."""
     for span in rounds:
         if span.moved and span.end is not None:
-            yield Span(GUARD, span.moved[-1].at, span.end)
+            yield Span(GUARD, span.moved[-1].at, span.end, proposer=span.agent)
 
 
-def _summary(times: list[int | None], idle: int) -> Recovery:
+def _summary(times: list[int | None], idle: int, disturbed: int) -> Recovery:
     known = sorted(time for time in times if time is not None)
     return Recovery(
         faults=len(times),
         idle=idle,
+        disturbed=disturbed,
         unrecovered=len(times) - len(known),
         p50_s=_percentile(known, 50),
         p99_s=_percentile(known, 99),

@@ -36,7 +36,7 @@ def _counts(counted: Mapping[str, int]) -> str:
 
 
 def _recovery(found: Mapping[str, Recovery]) -> list[str]:
-    head = ("recovery after", "faults", "p50", "p99", "max", "idle", "never")
+    head = ("recovery after", "faults", "p50", "p99", "max", "idle", "disturbed", "never")
     rows = [
         (
             name,
@@ -45,6 +45,7 @@ def _recovery(found: Mapping[str, Recovery]) -> list[str]:
             _seconds(each.p99_s),
             _seconds(each.max_s),
             str(each.idle),
+            str(each.disturbed),
             str(each.unrecovered),
         )
         for name, each in found.items()

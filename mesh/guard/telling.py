@@ -3,6 +3,7 @@
 Names, ids and codes alone go into it: of a move its kind, of a refusal its rule.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from opentelemetry.trace import Span, get_current_span
@@ -20,6 +21,15 @@ _ENDED = {
     events.RequestFailed: "failed",
     events.RequestExpired: "expired",
     events.RequestCancelled: "cancelled",
+}
+_VERDICTS: Mapping[type, str] = {
+    Late: "late",
+    Objection: "objected",
+    events.MoveRefused: "refused",
+    events.RequestRefused: "refused",
+    events.MoveDeferred: "deferred",
+    events.TurnFailed: "recorded",
+    events.EffectDoubted: "recorded",
 }
 Ruled = AnyEvent | Late | Objection
 _CONSUMES = {names.SYSTEM: names.NATS, names.MESSAGING_OPERATION: names.PROCESS}
@@ -120,18 +130,7 @@ def _asked(hearing: Hearing) -> str:
 
 
 def _verdict(ruling: Ruled) -> str:
-    match ruling:
-        case Late():
-            return "late"
-        case Objection():
-            return "objected"
-        case events.MoveRefused() | events.RequestRefused():
-            return "refused"
-        case events.MoveDeferred():
-            return "deferred"
-        case events.TurnFailed() | events.EffectDoubted():
-            return "recorded"
-    return "admitted"
+    return _VERDICTS.get(type(ruling), "admitted")
 
 
 def _rule(ruling: Ruled) -> str:

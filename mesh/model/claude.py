@@ -140,12 +140,15 @@ class ClaudeModel:
 
         pace = pace_of(model)
         try:
-            async with pace.room(self._timeout_s), asyncio.timeout(self._timeout_s):
-                async with self._on_record().messages.stream(**self.request(prompt, model)) as stream:
-                    async for text in stream.text_stream:
-                        if hear is not None:
-                            hear(text)
-                    message = await stream.get_final_message()
+            async with (
+                pace.room(self._timeout_s),
+                asyncio.timeout(self._timeout_s),
+                self._on_record().messages.stream(**self.request(prompt, model)) as stream,
+            ):
+                async for text in stream.text_stream:
+                    if hear is not None:
+                        hear(text)
+                message = await stream.get_final_message()
         except HeldBack as held:
             raise ModelRetry(str(held), after_s=held.after_s) from held
         except APIStatusError as error:

@@ -40,6 +40,7 @@ class ClaudeAgent(Agent):
         fallback: asked instead when that one is overloaded or failing.
         script: rules for the scripted model, which stands in without a key.
         labels: labels that facts of a key have to have, whatever the model says.
+        live: whether the request's client may read along with what the model says.
         max_calls: calls that a round may take before its move.
         version: the code's; a turn that is journaled is bound to it.
 
@@ -57,6 +58,7 @@ class ClaudeAgent(Agent):
         fallback: str | None = None,
         script: Path | None = None,
         labels: Labels | None = None,
+        live: bool = True,
         max_calls: int = MAX_CALLS,
         max_tokens: int | None = None,
         version: str = "1",
@@ -78,6 +80,7 @@ class ClaudeAgent(Agent):
                 handoffs=reachable,
                 max_calls=max_calls,
                 labels=labels,
+                live=live,
             )
 
         super().__init__(

@@ -61,6 +61,7 @@ async def drive(
     handoffs: Container[str] | None = None,
     max_calls: int = MAX_CALLS,
     labels: Labels | None = None,
+    live: bool = True,
 ) -> Move:
     """Return the move that a model makes of this round.
 
@@ -73,6 +74,7 @@ async def drive(
         handoffs: to whom it may transfer, of those whom the fleet lets it; None for all of these.
         max_calls: calls, wrong ones and empty replies included, that a round may take before its move.
         labels: labels that facts of a key have to have, whatever the model says.
+        live: whether the request's client may read along with what the model says.
 
     Raises Retry and Permanent, the model's or a tool's, and every other error of the mesh but
     ToolError; what else a tool raises is told to the model as the call's result.
@@ -80,7 +82,7 @@ async def drive(
     offered = tuple(tools)
     seen = await outlook(turn, offered)
     return await _Conversation(
-        turn, seen, model, instructions, offered, handoffs, max_calls, labels
+        turn, seen, model, instructions, offered, handoffs, max_calls, labels, live
     ).until_a_move()
 
 
@@ -97,10 +99,12 @@ class _Conversation:
         handoffs: Container[str] | None,
         max_calls: int,
         labels: Labels | None,
+        live: bool,
     ) -> None:
         self._turn, self._model, self._instructions = turn, model, instructions
         self._tools = {tool.name: tool for tool in tools if tool.name in seen.tools}
         self._moves = MoveTools(turn, seen, labels, handoffs)
+        self._hear = turn.live.hear if live else None
         self._brief = render(turn, seen)
         self._transcript: list[Exchange] = []
         self._left = self._most = max_calls
@@ -140,7 +144,7 @@ class _Conversation:
     async def _reply(self, prompt: Prompt) -> Reply:
         agent = self._turn.agent
         with reply_span(self._model, agent, self._turn.request) as span:
-            reply = await self._model.reply(prompt, self._turn.live.hear)
+            reply = await self._model.reply(prompt, self._hear)
             replied(span, self._model, agent, reply, self._cost(reply))
         return reply
 

@@ -21,6 +21,7 @@ from mesh.client import POLL_S
 from mesh.guard.intake import AHEAD_MS
 from mesh.guard.mesh_wide import FreezeEntry
 from mesh.guard.service import OVERTAKEN_S
+from mesh.live import LiveNote
 from protocol import chain, codec, ids
 from protocol.breaker import BreakerEntry
 from protocol.events import AnyEvent, Event, Past, Work, type_of
@@ -67,6 +68,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "ended": _reader(notices.Ended),
     "dead-letter": _reader(notices.DeadLetter),
     "card": _reader(Card),
+    "live": _reader(LiveNote),
     "fleet": _reader(Fleet),
     "policy": _reader(Policy),
     "breaker": _reader(BreakerEntry),

@@ -154,6 +154,20 @@ def modelled(tokens: int, prompt: str) -> Report:
     return Report(usage=usage, actions=("lookup",), steps=2, digest="ab" * 32, prompt=prompt)
 
 
+def traced_story() -> Court:
+    """A request that guards traced: a refusal, a failure and what follows from it, a freeze, an answer."""
+    played = court()
+    played.traced = True
+    submit(played)
+    played.move(transfer("sales", summary="sell more"), spent(900))
+    played.fail("model.overloaded", report=spent(1000))
+    played.wait(60)
+    played.control(Freeze, by="Ada", reason="the bank is down")
+    played.move(Complete(answer="Done."), spent(1100))
+    played.control(Thaw, by="Ada", reason="it is back")
+    return played
+
+
 def specimens() -> dict[str, AnyEvent]:
     """Return one event of each type that can happen now, with as many fields set as can be."""
     failed, expired, cancelled, refused = court(), court(), court(), court()
@@ -190,7 +204,8 @@ def add_missing() -> list[Path]:
         if not path.exists():
             path.write_text(pretty(event))
             made.append(path)
-    for name, story in (("long-story", long_story), ("modelled-story", modelled_story)):
+    stories = (("long-story", long_story), ("modelled-story", modelled_story), ("traced-story", traced_story))
+    for name, story in stories:
         log = LOGS / f"{name}.jsonl"
         if not log.exists():
             log.write_bytes(b"".join(body + b"\n" for body in story().bodies))

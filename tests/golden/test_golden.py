@@ -103,3 +103,13 @@ def test_a_golden_log_says_which_prompt_and_which_model_each_turn_had() -> None:
     assert told == [("3", 1), ("2026-11.1", 1)]
     ledger = fold_bodies(bodies)
     assert (ledger.status, ledger.spent.tokens) == ("completed", 2_100)
+
+
+def test_a_golden_log_says_which_spans_decided_it() -> None:
+    bodies = (LOGS / "traced-story.jsonl").read_bytes().splitlines()
+    assert breaks(bodies) == []
+    happened = [codec.decode_event(body) for body in bodies]
+    assert [event.trace for event in happened] == [
+        f"00-{7:032x}-{number:016x}-01" for number in range(1, len(happened) + 1)
+    ]
+    assert (happened[-1].n, fold_bodies(bodies).status) == (8, "completed")

@@ -48,7 +48,7 @@ class Speaker:
             self.go_on.set()
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        assert hear is not None
+        hear = hear or (lambda piece: None)
         if not prompt.transcript:
             hear(LOOK.text)
             return LOOK
@@ -142,6 +142,20 @@ async def test_no_argument_and_no_result_of_a_tool_is_shown(
     await client.wait(request, timeout_s=20)
     await until(lambda: any(b'"ended"' in message.data for message in seen))
     assert not [message for message in seen if CANARY.encode() in message.data]
+
+
+async def test_a_model_whose_words_are_for_nobody_is_not_heard(stage: Stage, speaker: Speaker) -> None:
+    async def quiet(turn: Turn) -> Move:
+        return await drive(turn, speaker, instructions="Help.", tools=[find], live=False)
+
+    await stage.runtime(Agent("a", quiet))
+    client = await stage.client()
+    request = client.new_id()
+    speaker.go_on.set()
+    async with client.follow(request) as feed:
+        await client.submit("Where is it?", request=request)
+        items = await everything(feed)
+    assert [each[0] for each in heard(items)] == ["began", *["step"] * 6, "ended"]
 
 
 async def test_a_viewer_that_comes_late_gets_the_journal_first_and_then_the_rest(

@@ -1,4 +1,4 @@
-"""`mesh agent prompt`: what is printed is what the vendor got, to the letter, and printing it does nothing."""
+"""`mesh agent prompt`: what is printed is what the vendor got, to the letter; printing it does nothing."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

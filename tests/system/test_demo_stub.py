@@ -125,3 +125,31 @@ def test_agents_without_rules_leave_nothing_for_a_stand_in_to_follow(tmp_path: P
     done = Folder(tmp_path).process("dev", "--fleet", "plain:plain", "--port", "0", "--model", "stub")
     assert done.status == Exit.FAILED
     assert "no agent here has rules" in done.err
+
+
+def test_what_an_agent_does_and_says_is_followed_and_its_prompt_shown_afterwards(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "stub")
+    with folder.running(*arguments, until=READY) as dev:
+        assert "model: stub (the vendor's SDK against a stand-in with rules" in dev.said
+        sent = folder.process("send", "What are your opening hours?", "--follow")
+        assert sent.status == Exit.DONE, sent
+        lines = [line.strip() for line in sent.err.splitlines()]
+        assert f"triage: [asks {ROUTING}]" in lines
+        assert "triage: [search_help]" in lines
+        assert f"triage: {sent.out.strip()}" in lines
+        request = next(
+            word for word in folder.process("request", "ls", "--json").out.split('"') if "app_" in word
+        )
+        shown = folder.process("agent", "prompt", "triage", "--request", request, "--fleet", "support")
+        assert shown.status == Exit.DONE, shown
+        assert "exact: this is what was sent, to the letter" in shown.out
+        assert "You are triage, the first to read" in shown.out
+        told = folder.process("request", "show", request, "--json").json
+        assert {event["report"]["prompt"] for event in told["events"] if "report" in event} == {"1"}
+        assert {
+            name
+            for event in told["events"]
+            for name in event.get("report", {}).get("usage", {}).get("models", {})
+        } == {ROUTING}
+        dev.end(signal.SIGINT)

@@ -14,11 +14,14 @@ from mesh.agent.failures import Permanent
 from mesh.agent.tools import ToolError
 from mesh.telemetry import tracing
 from protocol import codec, subjects
-from protocol.messages import Freeze, Move, Reply, Submit, Transfer
+from protocol.ids import AgentName, TurnId
+from protocol.messages import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer
 from tests.guard.stage import Stage
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said, trace_of, traceparent_of
 
 CANARY = "xylophone"
+NOBODYS = codec.encode(Submit(text="hello", to=AgentName("e")))
+"""For an agent that none of these tests runs."""
 STRANGERS = f"00-{'ab' * 16}-{'cd' * 8}-01"
 
 
@@ -204,7 +207,6 @@ async def test_nothing_that_anybody_wrote_is_in_any_span(stage: Stage, seen: See
 
     await stage.runtime(Agent("d", paying, tools=(pay,)))
     client = await stage.client()
-    request = await client.submit(CANARY, to="a")
     await completed(stage)
     request = await client.submit(CANARY, to="d", facts={CANARY: CANARY}, intent=None, conversation=CANARY)
     await stage.reaches(request, "turn.suspended")
@@ -260,7 +262,7 @@ async def test_a_process_that_does_not_trace_passes_on_what_came(untraced_stage:
 async def test_what_is_no_trace_does_not_go_on(untraced_stage: Stage, came: str) -> None:
     request, bus = (await untraced_stage.client()).new_id(), await untraced_stage.bus("c1")
     headers = {"traceparent": came} if came else None
-    await bus.publish_durable(subjects.prop("c1", request), codec.encode(Submit(text="hello")), headers)
+    await bus.publish_durable(subjects.prop("c1", request), NOBODYS, headers)
     opened = (await untraced_stage.reaches(request, "request.opened"))[0]
     assert opened.trace == ""
     assert b'"trace"' not in (await untraced_stage.bodies(request))[0]
@@ -283,3 +285,27 @@ def test_an_error_is_told_by_its_code_alone(seen: Seen) -> None:
     work = json.loads(seen.all[-1].to_json())
     assert work["attributes"] == {"error.type": "ValueError"}
     assert (work["status"], work["events"]) == ({"status_code": "ERROR"}, [])
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+async def test_what_comes_to_nothing_is_counted_by_its_code(stage: Stage, readings: Readings) -> None:
+    stranger, bus = (await stage.client()).new_id(), await stage.bus("a")
+    nothing = MoveProposed(turn=TurnId("t"), round=0, move=Complete(answer="x"))
+    await bus.publish_durable(subjects.prop("a", stranger), codec.encode(nothing))
+    await stage.buried("unknown_request", request=stranger)
+    await stage.drained()
+    assert readings.value("mesh.dead_letters", mesh__code="unknown_request", mesh__by="guard") == 1
+    assert readings.value("mesh.handoffs", mesh__verdict="objected", mesh__from="a") == 1
+    assert readings.value("mesh.guard.lag", mesh__kind="proposal") == 1
+
+
+async def test_requests_and_turns_are_counted_where_they_happen(stage: Stage, readings: Readings) -> None:
+    await completed(stage)
+    assert readings.value("mesh.requests.opened") == readings.value("mesh.requests.ended") == 1
+    assert readings.value("mesh.requests.ended", mesh__status="completed") == 1
+    assert readings.value("mesh.requests.open") == 0
+    for name in "ab":
+        assert readings.value("mesh.queue.time", gen_ai__agent__name=name) == 1
+        assert readings.value("mesh.turn.duration", gen_ai__agent__name=name) == 1

@@ -66,6 +66,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.settings",
         "mesh.fleet",
         "mesh.health",
+        "mesh.telemetry.setup",
     )
     codes = {"agent.not_found"}
     for name in modules:

@@ -113,10 +113,29 @@ def test_percentiles_are_over_faults() -> None:
         scene.pass_s(1.0)
         scene.delivery += 1
         scene.step(f"0-{n}", "remark")
-    # Fault k comes k hundredths of a second before a step.
-    faults = [Fault("kill", "a-1", "a", start + 1000 - k * 10_000 + SECOND, 0) for k in range(1, 100)]
+    # Fault k comes k hundredths of a second before step k.
+    faults = [
+        Fault("kill", "a-1", "a", start + (k + 1) * (SECOND + 1000) - k * 10_000, 0) for k in range(1, 100)
+    ]
     found = of(replace(scene.evidence(), faults=tuple(faults)))["agent"]
     assert (found.faults, found.p50_s, found.p99_s, found.max_s) == (99, 0.5, 0.99, 0.99)
+
+
+@pytest.mark.parametrize("name", ["a", "guard", "nats-server"])
+def test_work_that_is_hit_again_before_it_moves_is_in_no_time(name: str) -> None:
+    scene = opened()
+    scene.step("0-0", "remark")
+    at = scene.court.now + SECOND
+    scene.pass_s(5.0)
+    scene.delivery += 1
+    scene.step("0-1", "remark")
+    first = Fault("kill", "a-1", "a", at, at)
+    again = Fault("kill", f"{name}-1", name, at + SECOND, at + SECOND)
+    elsewhere = Fault("kill", "b-1", "b", at + SECOND, at + SECOND)
+    assert of(replace(scene.evidence(), faults=(first, elsewhere)))["agent"].max_s == 4.001
+    found = of(replace(scene.evidence(), faults=(first, again)))["agent"]
+    assert found.disturbed == 1
+    assert found.max_s == (3.001 if name == "a" else None)
 
 
 def test_it_is_part_of_the_findings() -> None:

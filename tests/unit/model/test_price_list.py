@@ -3,7 +3,9 @@
 import pytest
 from genai_prices import Usage, calc_price
 
+from mesh.fleet import FleetFileError, parse_fleet
 from mesh.model.price_list import PricesMissing, listed
+from mesh.setup import prices_of
 from protocol.prices import Tokens, cost
 
 MODELS = ("claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5")
@@ -32,3 +34,22 @@ def test_cost_is_what_the_list_says(model: str, tokens: Tokens) -> None:
 def test_a_model_without_a_listed_price_says_what_to_do() -> None:
     with pytest.raises(PricesMissing, match=r"\[prices\] in the fleet file"):
         listed(["claude-of-tomorrow"])
+
+
+FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n[prices]\n'
+
+
+def test_a_fleet_file_says_a_price_or_that_it_is_listed() -> None:
+    said = 'claude-haiku-5-5 = "listed"\nmine = {input = 5, output = 7}\n'
+    assert prices_of(parse_fleet(FLEET + said)) == {
+        "claude-haiku-5-5": listed(["claude-haiku-5-5"])["claude-haiku-5-5"],
+        "mine": {"input": 5, "output": 7},
+    }
+    with pytest.raises(PricesMissing):
+        prices_of(parse_fleet(FLEET + 'claude-of-tomorrow = "listed"\n'))
+
+
+@pytest.mark.parametrize("price", ['"cheap"', "5", "{input = 5}", "{input = 5, output = 0.1}"])
+def test_a_price_that_is_none_is_said(price: str) -> None:
+    with pytest.raises(FleetFileError, match=r"prices\.mine: .*listed"):
+        parse_fleet(f"{FLEET}mine = {price}\n")

@@ -1,0 +1,74 @@
+"""docs/models.md: its example runs, its settings are read, and its numbers and options are the code's."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from mesh import live, pace
+from mesh.agent.runtime import REFRESH_S
+from mesh.cli import app
+from mesh.cli.models import Kind
+from mesh.fleet import parse_fleet
+from mesh.pace import share
+from mesh.setup import prices_of
+from tests.docs.pages import DOCS, blocks, codes, table
+from tests.servers import ROOT
+
+PAGE = (DOCS / "models.md").read_text()
+BLOCKS = list(blocks(PAGE))
+FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n'
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    names = []
+    for block in BLOCKS:
+        if block.kind.startswith("title="):
+            names.append(block.kind.removeprefix('title="').removesuffix('"'))
+            (tmp_path / names[-1]).write_text(block.text)
+    assert names == ["librarian.md", "librarian.py", "rules.toml"]
+    done = subprocess.run(
+        [sys.executable, tmp_path / "librarian.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "MESH_MODEL": "scripted", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "On Handoffs, on shelf 7" in done.stdout
+
+
+def test_the_settings_are_those_of_a_fleet_file() -> None:
+    prices, limits = (parse_fleet(FLEET + block.text) for block in BLOCKS if block.kind == "fleet")
+    assert set(prices_of(prices)) == {"claude-haiku-5-5", "my-own-model"}
+    own = share(limits.fleet.models["claude-haiku-5-5"])
+    assert f"{own.at_once} requests at a time and {own.begin} a minute" in PAGE
+
+
+def test_the_kinds_of_models_are_those_of_the_option() -> None:
+    assert [codes(row[0])[0] for row in table(PAGE, Kind.SCRIPTED.value)] == [kind.value for kind in Kind]
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    assert f"at most every {live.TEXT_S * 1000:g} ms, {live.MOST_A_SECOND} notes a second" in PAGE
+    assert f"more than {pace.LONGEST_HOLD_S:g} s is not waited for" in PAGE
+    assert f"within {REFRESH_S:g} s of `mesh setup`" in PAGE
+
+
+@pytest.mark.parametrize(
+    "command", sorted({line.split("#")[0].strip() for block in BLOCKS if block.language == "sh"
+                       for line in block.text.splitlines()})
+)  # fmt: skip
+def test_the_commands_have_these_options(command: str) -> None:
+    node = typer.main.get_command(app)
+    _, *words = command.split()
+    while words and hasattr(node, "commands"):
+        node = node.commands[words.pop(0)]
+    known = {name for parameter in node.params for name in parameter.opts}
+    assert set(re.findall(r"--\w+", command)) <= known

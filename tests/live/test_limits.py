@@ -1,0 +1,60 @@
+"""The fleet says how fast a model may be asked, and an agent's instance keeps to its part of that."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mesh import pace
+from mesh.model import ROUTING, choose
+from mesh.testing import LocalMesh
+from mesh.testing.claude_stub import Answer, StubClaude, says
+from protocol.fleet import ModelLimits
+from tests.guard.stage import FLEET, Stage, furnish
+from tests.live import prompted
+from tests.servers import until
+
+LIMITS = ModelLimits(concurrency=4, instances=2)
+
+
+async def test_an_instance_asks_no_faster_than_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, most, go_on = 0, 0, asyncio.Event()
+
+    async def answer(body: object) -> Answer:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await go_on.wait()
+        under_way -= 1
+        return says("ok")
+
+    fleet = msgspec.structs.replace(FLEET, models={ROUTING: LIMITS})
+    async with LocalMesh(fleet, tmp_path / "mesh") as mesh, StubClaude(answer) as stub:
+        monkeypatch.setenv(choose.VARIABLE, "stub")
+        monkeypatch.setenv(choose.STUB_URL, stub.url)
+        await furnish(mesh)
+        stage = Stage(mesh)
+        await stage.open()
+        await stage.ready(await stage.guard())
+        await stage.runtime(prompted.agent)
+        client = await stage.client()
+        shown: list[bytes] = []
+        await (await stage.bus("c1", "listening")).subscribe(
+            "mesh.live.c1.>", lambda message: shown.append(message.data)
+        )
+        requests = [await client.submit("Where?") for _ in range(8)]
+        await until(lambda: sum(b'"called"' in data for data in shown) == len(requests))
+        await until(lambda: under_way >= 2)
+        for _ in range(20):  # whatever else was on its way to the vendor arrives
+            await client._bus.settle()
+        go_on.set()
+        outcomes = await asyncio.gather(*(client.wait(request, timeout_s=30) for request in requests))
+        await stage.close()
+        await choose.close_models()
+        await mesh.server.kill()
+    pace.configure({})
+    assert {outcome.answer for outcome in outcomes} == {"ok"}
+    assert most == 2

@@ -1,0 +1,214 @@
+"""How fast a model is asked: each process takes its part, and a vendor's pause is for all of it."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from mesh import pace
+from mesh.fleet import FleetFileError, parse_fleet
+from mesh.model.claude import ClaudeModel, ModelRetry
+from mesh.model.port import Prompt
+from mesh.pace import HeldBack, Pace, share
+from mesh.testing.claude_stub import Answer, StubClaude, fails, says
+from protocol.fleet import ModelLimits
+from tests.servers import until
+
+PROMPT = Prompt(agent="a", instructions="Help.", brief="You are: a")
+FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n[models.claude-x]\n'
+
+
+@pytest.fixture(autouse=True)
+def _no_limits_left() -> Iterator[None]:
+    yield
+    pace.configure({})
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    async def sleep(self, delay_s: float) -> None:
+        self.slept.append(delay_s)
+        self.now += delay_s
+
+    def pace(self, **limits: int) -> Pace:
+        pace.configure({"m": ModelLimits(**limits)})
+        return Pace("m", clock=lambda: self.now, sleep=self.sleep)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.mark.parametrize(
+    ("limits", "at_once", "begin", "window_s"),
+    [
+        ({}, None, None, 0.0),
+        ({"concurrency": 40, "instances": 20}, 2, None, 0.0),
+        ({"concurrency": 50, "instances": 20}, 2, None, 0.0),
+        ({"per_minute": 1000, "instances": 20}, None, 50, 60.0),
+        ({"per_minute": 10, "instances": 20}, None, 1, 120.0),
+    ],
+)
+def test_every_process_takes_its_part(
+    limits: dict[str, int], at_once: int | None, begin: int | None, window_s: float
+) -> None:
+    own = share(ModelLimits(**limits))
+    assert (own.at_once, own.begin, own.window_s) == (at_once, begin, window_s)
+    parts = ModelLimits(**limits).instances
+    assert (own.at_once or 0) * parts <= limits.get("concurrency", 0)
+    assert (own.begin or 0) * parts * 60 <= limits.get("per_minute", 0) * max(60.0, window_s)
+
+
+async def test_no_more_requests_are_under_way_than_may_be_and_they_go_in_their_order() -> None:
+    clock = Clock()
+    own = clock.pace(concurrency=2)
+    running: list[int] = []
+    order: list[int] = []
+    most = 0
+    go_on = asyncio.Event()
+
+    async def one(number: int) -> None:
+        nonlocal most
+        async with own.room(30):
+            running.append(number)
+            order.append(number)
+            most = max(most, len(running))
+            await go_on.wait()
+            running.remove(number)
+
+    tasks = [asyncio.create_task(one(number)) for number in range(6)]
+    while len(running) < 2:  # noqa: ASYNC110 - what is watched sets no event
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert running == [0, 1]
+    go_on.set()
+    await asyncio.gather(*tasks)
+    assert most == 2
+    assert order == list(range(6))
+
+
+async def test_a_request_that_fails_or_is_given_up_makes_room(clock: Clock) -> None:
+    own = clock.pace(concurrency=1)
+    for error in (ValueError, asyncio.CancelledError):
+        with pytest.raises(error):
+            async with own.room(30):
+                raise error
+    async with own.room(30):
+        waiting = asyncio.create_task(own.room(30).__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    async with own.room(30):
+        pass
+
+
+async def test_no_more_begin_in_a_minute_than_may(clock: Clock) -> None:
+    own = clock.pace(per_minute=3)
+    begun = []
+    for _ in range(7):
+        async with own.room(30):
+            begun.append(clock.now)
+    assert begun == [1000, 1000, 1000, 1060, 1060, 1060, 1120]
+
+
+async def test_a_pause_holds_everything_back_a_little_longer_than_was_asked(clock: Clock) -> None:
+    own = clock.pace()
+    own.hold(8.0)
+    own.hold(2.0)  # a shorter one ends no longer one
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(own.room(30))
+    assert len(clock.slept) == 1
+    assert 8.0 <= clock.slept[0] <= 10.0
+
+
+async def test_without_a_word_of_the_vendors_each_pause_is_twice_the_one_before(clock: Clock) -> None:
+    own = clock.pace()
+    for least in (1.0, 2.0, 4.0):
+        own.hold(None)
+        async with own.room(30):
+            pass
+        assert least <= clock.slept.pop() <= least * 1.25
+    own.answered()
+    own.hold(None)
+    async with own.room(30):
+        pass
+    assert clock.slept.pop() <= 1.25
+
+
+async def test_a_long_pause_is_not_waited_for(clock: Clock) -> None:
+    own = clock.pace()
+    own.hold(3600.0)
+    with pytest.raises(HeldBack, match="asked for a pause") as held:
+        async with own.room(30):
+            pass
+    assert held.value.after_s is not None
+    assert 3600.0 <= held.value.after_s <= 4500.0
+    assert clock.slept == []
+
+
+async def test_after_the_vendors_no_nothing_more_is_asked_of_this_model_and_others_are() -> None:
+    async with StubClaude([fails(429, retry_after_s=3600), says("other")]) as stub:
+        model = ClaudeModel("one", base_url=stub.url, api_key="stub")
+        other = ClaudeModel("two", base_url=stub.url, api_key="stub")
+        with pytest.raises(ModelRetry, match="status 429") as first:
+            await model.reply(PROMPT)
+        assert first.value.after_s == 3600
+        with pytest.raises(ModelRetry, match="asked for a pause") as second:
+            await model.reply(PROMPT)
+        assert second.value.after_s is not None
+        assert len(stub.asked) == 1
+        assert (await other.reply(PROMPT)).text == "other"
+        await model.close()
+        await other.close()
+
+
+async def test_twenty_turns_at_once_do_not_run_at_the_vendor_together() -> None:
+    pace.configure({"one": ModelLimits(concurrency=6, instances=2)})
+    under_way, most, go_on = 0, 0, asyncio.Event()
+
+    async def answer(body: Mapping[str, Any]) -> Answer:
+        nonlocal under_way, most
+        if body["model"] == "one":
+            under_way += 1
+            most = max(most, under_way)
+            await go_on.wait()
+            under_way -= 1
+        return says("ok")
+
+    async with StubClaude(answer) as stub:
+        model = ClaudeModel("one", base_url=stub.url, api_key="stub")
+        probe = ClaudeModel("probe", base_url=stub.url, api_key="stub")
+        asking = [asyncio.create_task(model.reply(PROMPT)) for _ in range(20)]
+        await until(lambda: under_way >= 3)
+        for _ in range(5):  # whatever else was on its way arrives before these do
+            await probe.reply(PROMPT)
+        go_on.set()
+        replies = await asyncio.gather(*asking)
+        await model.close()
+        await probe.close()
+    assert [reply.text for reply in replies] == ["ok"] * 20
+    assert most == 3
+
+
+def test_the_fleet_file_says_it() -> None:
+    fleet = parse_fleet(FLEET + "concurrency = 40\nper_minute = 600\ninstances = 20\n").fleet
+    assert fleet.models == {"claude-x": ModelLimits(concurrency=40, per_minute=600, instances=20)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["concurrency = 0", "per_minute = 0", "instances = 0", "concurrency = 3\ninstances = 4", "rpm = 3"],
+)
+def test_what_makes_no_sense_is_said(line: str) -> None:
+    with pytest.raises(FleetFileError, match=r"models\.claude-x"):
+        parse_fleet(f"{FLEET}{line}\n")
