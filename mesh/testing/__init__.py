@@ -1,7 +1,24 @@
-"""Doubles and servers for tests: of this project, and of whoever builds a fleet with it."""
+"""Doubles and servers for tests: of this project, and of whoever builds a fleet with it (docs/testing.md)."""
 
+from mesh.testing.court import Court, NotDecided
+from mesh.testing.fleets import fleet_of
 from mesh.testing.memory_log import MemoryLog
+from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.server import LocalMesh
+from mesh.testing.strict_model import StrictModel, calls, says
 from mesh.testing.turns import turn
+from mesh.testing.walking import Walk
 
-__all__ = ["LocalMesh", "MemoryLog", "turn"]
+__all__ = [
+    "Court",
+    "LocalMesh",
+    "MemoryLog",
+    "MemorySteps",
+    "NotDecided",
+    "StrictModel",
+    "Walk",
+    "calls",
+    "fleet_of",
+    "says",
+    "turn",
+]

@@ -1,0 +1,54 @@
+"""A whole path in memory: agents' own code, journaled, with the guard's own verdicts."""
+
+from mesh.agent import Retry, Turn, agent, tool
+from mesh.testing import Court, Walk, fleet_of
+
+done: list[str] = []
+
+
+@tool(effect="idempotent")
+async def book(what: str, idempotency_key: str) -> str:
+    """Book something."""
+    done.append(idempotency_key)
+    return what
+
+
+@agent(name="a", tools=[book])
+async def a(turn: Turn):  # type: ignore[no-untyped-def]
+    await turn.call(book, what="room")
+    if not turn.refusals:
+        return turn.transfer("nobody", summary="cannot be")
+    return turn.transfer("b", summary="please")
+
+
+@agent(name="b")
+async def b(turn: Turn):  # type: ignore[no-untyped-def]
+    if not turn.failures:
+        raise Retry("later", after_s=5)
+    if turn.reply is None:
+        return turn.ask("which?")
+    return turn.complete(turn.reply)
+
+
+async def test_refusals_failures_and_replies_open_rounds_and_effects_happen_once() -> None:
+    done.clear()
+    walk = await Walk(Court(fleet_of("a", "b")), {"a": a, "b": b}).go("hello", replies=["the red one"])
+    assert (walk.path, walk.refused, walk.broke) == (["a", "b"], ["known_agent"], ["retry"])
+    assert (walk.status, walk.answer) == ("completed", "the red one")
+    assert len(done) == 1
+    assert [turn.round for turn in walk.turns] == [0, 1, 0, 1, 2]
+
+
+async def test_it_stops_where_somebody_says_nothing() -> None:
+    walk = await Walk(Court(fleet_of("b")), {"b": b}).go("hello")
+    assert (walk.status, walk.answer) == ("open", None)
+
+
+@agent(name="c")
+async def c(turn: Turn):  # type: ignore[no-untyped-def]
+    return turn.escalate("too hard")
+
+
+async def test_what_people_have_is_escalated() -> None:
+    walk = await Walk(Court(fleet_of("c")), {"c": c}).go("hello")
+    assert walk.status == "escalated"
