@@ -14,12 +14,13 @@ from bench.figures import Report
 from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.machine import machine
+from bench.model_turn import model_turns
 from bench.printing import as_text
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from mesh.logs import configure_logging
 
-PARTS = ("chain", "fold", "cold", "recovery", "first-decision")
+PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn")
 
 
 class Amount(NamedTuple):
@@ -34,10 +35,11 @@ class Amount(NamedTuple):
     read_rounds: int
     kills: int
     starts: int
+    turns: int
 
 
-FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7)
-QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2)
+FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7, 200)
+QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2, 20)
 UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
 
 
@@ -93,5 +95,9 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
     if "first-decision" in parts:
         report.figures.extend(
             await first_decisions(directory / "first", sizes=amount.log_sizes, rounds=amount.starts)
+        )
+    if "model-turn" in parts:
+        report.figures.extend(
+            await model_turns(directory / "model", turns=amount.turns, rounds=amount.read_rounds)
         )
     return report

@@ -5,6 +5,7 @@ may try again in the same round. Whether it may happen is for the guard alone, a
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
@@ -19,6 +20,8 @@ from protocol.handoff import Fact
 from protocol.messages import Move
 
 TRANSFER = "transfer_to_"
+_KEPT = 256
+"""Schemas that are kept: one for each set of intents, and one for each move."""
 
 Labels = Mapping[str, tuple[str, ...]]
 """By fact key: labels that a fact of this key has to have, whatever the model says."""
@@ -163,12 +166,21 @@ def _offers(turn: Turn, seen: Outlook, handoffs: Container[str] | None) -> Itera
 
 
 def _offer(name: str, description: str, arguments: type[BaseModel]) -> _Offer:
-    return _Offer(ToolSpec(name, description, untitled(arguments.model_json_schema())), arguments)
+    return _Offer(ToolSpec(name, description, _schema(arguments)), arguments)
+
+
+@lru_cache(_KEPT)
+def _schema(arguments: type[BaseModel]) -> Mapping[str, Any]:
+    """Return the schema of a move's arguments. Making one takes a millisecond; a turn needs several."""
+    return untitled(arguments.model_json_schema())
 
 
 def _to(peer: AgentEntry) -> type[BaseModel]:
     """Return the arguments of a transfer to `peer`: those of every transfer, with the intents it takes."""
-    if not peer.intents:
-        return TransferArguments
-    intent: Any = Literal[peer.intents]
+    return _with_intents(tuple(peer.intents)) if peer.intents else TransferArguments
+
+
+@lru_cache(_KEPT)
+def _with_intents(intents: tuple[str, ...]) -> type[BaseModel]:
+    intent: Any = Literal[intents]
     return create_model("TransferArguments", __base__=TransferArguments, intent=(intent | None, None))

@@ -1,0 +1,162 @@
+"""What the mesh adds to a turn that a model drives: a tool call and a transfer, the vendor's SDK, a stand-in.
+
+The mesh's time is that of the whole turn by the guard's clock, from the event that opened it to the verdict
+on its transfer: delivery, journal, both model calls, the tool, the proposal. From it goes what the same two
+calls take by themselves, with the same prompts, SDK and stand-in, in the same process, right afterwards.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.crew import Crew, Member, obey
+from bench.figures import Figure, Target, percentile, spread
+from bench.place import CLIENT, FLEET, place
+from mesh.agent import Agent, Move, Turn, tool
+from mesh.agent.runtime import Runtime
+from mesh.bus.connection import connect
+from mesh.bus.keys import read_key, seed_file
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.bus.wire import Incoming
+from mesh.client import Client
+from mesh.logs import configure_logging
+from mesh.model.claude import ROUTING, ClaudeModel
+from mesh.model.loop import drive
+from mesh.model.port import Hear, Prompt, Reply
+from mesh.setup import apply
+from mesh.testing.claude_stub import Answer, StubClaude, calls
+from protocol import codec
+
+ADDED_MS = Target("at most", 8.0)
+AGENT, NEXT, STUB = "a", "b", "stub"
+INSTRUCTIONS = "You take requests first. Look up who is asking, then give the work to b. " * 8
+_PATIENCE_S = 60.0
+_LOOK_S = 0.01
+
+
+async def model_turns(directory: Path, *, turns: int, rounds: int) -> list[Figure]:
+    """Measure rounds of so many turns, one at a time."""
+    took, bare, added = [], [], []
+    async with (
+        place(directory, sync_always=False) as at,
+        await at.connect_as(ADMIN) as admin,
+        Crew(directory) as crew,
+        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
+    ):
+        await apply(admin, FLEET)
+        stub = await crew.start(STUB, "bench.model_turn", STUB)
+        url = await stub.ask("url")
+        await crew.start(GUARD, "bench.recovery", GUARD, at.url, str(at.keys), GUARD)
+        agent = await crew.start(AGENT, "bench.model_turn", AGENT, at.url, str(at.keys), url)
+        admitted: asyncio.Queue[int] = asyncio.Queue()
+        await admin.subscribe(f"mesh.evt.{NEXT}.*", lambda message: _heard(message, admitted))
+        opened: asyncio.Queue[int] = asyncio.Queue()
+        await admin.subscribe(f"mesh.evt.{AGENT}.*", lambda message: _heard(message, opened))
+        for _ in range(rounds):
+            ours = [await _turn(client, opened, admitted) for _ in range(turns)]
+            theirs = await _bare(agent, turns)
+            took.append(percentile(ours, 0.5))
+            bare.append(percentile(theirs, 0.5))
+            added.append(took[-1] - bare[-1])
+    return [
+        Figure("a model-driven turn, tool call and transfer: p50", "ms", spread(took), spread(bare)),
+        Figure("of it, what the mesh adds: p50", "ms", spread(added), target=ADDED_MS),
+    ]
+
+
+def _heard(message: Incoming, queue: "asyncio.Queue[int]") -> None:
+    if message.data:  # not the server's own notes on a subject
+        queue.put_nowait(codec.decode_event(message.data).at)
+
+
+async def _turn(client: Client, opened: "asyncio.Queue[int]", admitted: "asyncio.Queue[int]") -> float:
+    """Return how long one turn took, in ms."""
+    async with asyncio.timeout(_PATIENCE_S):
+        await client.submit("Where is my parcel?", to=AGENT)
+        begun = await opened.get()
+        return (await admitted.get() - begun) / 1e3
+
+
+async def _bare(agent: Member, turns: int) -> list[float]:
+    """Return how long the two model calls of a turn take by themselves, in ms, so many times."""
+    found: list[float] = await agent.ask(turns)
+    return found
+
+
+# --- inside a member ------------------------------------------------------------------------------
+
+
+@tool
+async def look_up(name: str) -> dict[str, Any]:
+    """Find a customer by name."""
+    return {"id": 7, "tier": "gold"}
+
+
+def _answer(asked: Mapping[str, Any]) -> Answer:
+    if len(asked["messages"]) == 1:
+        return calls(("look_up", {"name": "Ada"}), text="I look.")
+    return calls((f"transfer_to_{NEXT}", {"summary": "Find the parcel of a gold customer."}))
+
+
+class _Recording:
+    """A model whose prompts are kept, to ask the same once more without a mesh."""
+
+    def __init__(self, inner: ClaudeModel) -> None:
+        self._inner = inner
+        self.prompts: list[Prompt] = []
+
+    @property
+    def mode(self) -> str:
+        return self._inner.mode
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        self.prompts = [*self.prompts[-1:], prompt]
+        return await self._inner.reply(prompt, hear)
+
+    async def again(self, turns: int) -> list[float]:
+        took = []
+        for _ in range(turns):
+            began = time.perf_counter()
+            for prompt in self.prompts:
+                await self._inner.reply(prompt)
+            took.append((time.perf_counter() - began) * 1e3)
+        return took
+
+
+async def _stub() -> None:
+    async with StubClaude(_answer) as stub:
+
+        async def url(_: Any) -> str:
+            return f'"{stub.url}"'
+
+        await obey(url)
+
+
+async def _agent(url: str, keys: Path, stub: str) -> None:
+    model = _Recording(ClaudeModel(ROUTING, base_url=stub, api_key="stub"))
+
+    async def work(turn: Turn) -> Move:
+        return await drive(turn, model, instructions=INSTRUCTIONS, tools=(look_up,))
+
+    async with await connect(url, name=AGENT, seed=read_key(seed_file(keys, AGENT)).seed) as bus:
+        runtime = Runtime(bus, Agent(name=AGENT, handler=work, tools=(look_up,)))
+        running = asyncio.create_task(runtime.run())
+        while not runtime.ready and not running.done():  # noqa: ASYNC110 - it sets no event
+            await asyncio.sleep(_LOOK_S)
+        await obey(model.again)
+        await runtime.drain(1.0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    configure_logging("json", "info")
+    os.environ.pop("ANTHROPIC_API_KEY", None)
+    if sys.argv[1] == STUB:
+        asyncio.run(_stub())
+    else:
+        asyncio.run(_agent(sys.argv[2], Path(sys.argv[3]), sys.argv[4]))
