@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.testing import LocalMesh
-from tests.guard.stage import FLEET, Stage, furnish, plain_logs
+from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,11 +17,5 @@ def logs() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
-        await furnish(mesh)
-        own = Stage(mesh)
-        await own.open()
-        await own.ready(await own.guard())
+    async with furnished_mesh(tmp_path / "mesh") as mesh, staged(mesh, guards=1) as own:
         yield own
-        await own.close()
-        await mesh.server.kill()

@@ -429,6 +429,26 @@ def seed_directory(mesh: LocalMesh) -> Path:
     return mesh.server.store.parent / "keys"
 
 
+@contextlib.asynccontextmanager
+async def furnished_mesh(directory: Path) -> AsyncIterator[LocalMesh]:
+    """Give a server with streams, fleet and policies, and kill it: nobody looks at its store again."""
+    async with LocalMesh(FLEET, directory) as mesh:
+        await furnish(mesh)
+        yield mesh
+        await mesh.server.kill()
+
+
+@contextlib.asynccontextmanager
+async def staged(mesh: LocalMesh, *, guards: int = 0) -> AsyncIterator[Stage]:
+    """Give a stage with so many guards; every log that is left behind is judged again when it ends."""
+    own = Stage(mesh)
+    await own.open()
+    for _ in range(guards):
+        await own.ready(await own.guard())
+    yield own
+    await own.close()
+
+
 def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Hearing:
     """Return a submit as a guard takes it up."""
     body = codec.encode(submit)

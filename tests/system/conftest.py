@@ -8,42 +8,31 @@ import pytest
 import pytest_asyncio
 
 from mesh.testing import LocalMesh
-from tests.guard.stage import FLEET, Stage, furnish, plain_logs
+from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
 from tests.system.office import Office
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
     """A server with streams, fleet and policies, shared by one module's tests."""
-    async with LocalMesh(FLEET, tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
         yield mesh
-        await mesh.server.kill()
 
 
 @pytest_asyncio.fixture
 async def stage(furnished: LocalMesh) -> AsyncIterator[Stage]:
     """A stage with one guard; every log that the test leaves behind is judged again when it ends."""
     with plain_logs(logging.CRITICAL):  # what this process logs would mix with what commands print
-        own = Stage(furnished)
-        await own.open()
-        await own.ready(await own.guard())
-        yield own
-        await own.close()
+        async with staged(furnished, guards=1) as own:
+            yield own
 
 
 @pytest_asyncio.fixture
 async def own_stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """The same on a server of its own, which may be killed."""
     with plain_logs(logging.CRITICAL):
-        async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
-            await furnish(mesh)
-            own = Stage(mesh)
-            await own.open()
-            await own.ready(await own.guard())
+        async with furnished_mesh(tmp_path / "mesh") as mesh, staged(mesh, guards=1) as own:
             yield own
-            await own.close()
-            await mesh.server.kill()
 
 
 @pytest.fixture

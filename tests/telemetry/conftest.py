@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mesh.telemetry import tracing
 from mesh.testing import LocalMesh
-from tests.guard.stage import FLEET, Stage, furnish, plain_logs
+from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
 from tests.telemetry.seen import Readings, Seen
 
 
@@ -45,21 +45,16 @@ def readings() -> Iterator[Readings]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
     """A server with streams, fleet and policies, shared by one module's tests."""
-    async with LocalMesh(FLEET, tmp_path_factory.mktemp("mesh")) as mesh:
-        await furnish(mesh)
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
         yield mesh
-        await mesh.server.kill()
 
 
 @pytest_asyncio.fixture
 async def untraced_stage(furnished: LocalMesh) -> AsyncIterator[Stage]:
     """A stage with a guard in a process that traces nothing."""
     with plain_logs():
-        own = Stage(furnished)
-        await own.open()
-        await own.ready(await own.guard())
-        yield own
-        await own.close()
+        async with staged(furnished, guards=1) as own:
+            yield own
 
 
 @pytest_asyncio.fixture
@@ -71,7 +66,5 @@ async def stage(seen: Seen, readings: Readings, untraced_stage: Stage) -> Stage:
 
 @pytest_asyncio.fixture
 async def own_mesh(tmp_path: Path) -> AsyncIterator[LocalMesh]:
-    async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
-        await furnish(mesh)
+    async with furnished_mesh(tmp_path / "mesh") as mesh:
         yield mesh
-        await mesh.server.kill()
