@@ -4,7 +4,7 @@ Beside it, in this folder, the runtime that takes turns off the inbox and runs t
 """
 
 from mesh.agent.definition import Agent, agent
-from mesh.agent.failures import Permanent, Retry
+from mesh.agent.failures import EffectUnknown, Permanent, Retry
 from mesh.agent.stops import ApprovalNeeded, BudgetExhausted
 from mesh.agent.tools import Tool, ToolError, ToolRefused, tool
 from mesh.agent.turn import Refusal, Turn
@@ -18,6 +18,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "Constraints",
+    "EffectUnknown",
     "Fact",
     "Move",
     "Permanent",

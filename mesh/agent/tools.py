@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints, overload
 
+from mesh.agent.failures import EffectUnknown
 from mesh.errors import MeshError
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ class ToolRefused(ToolError):
         self.reason = reason
 
 
+class ToolTimedOut(ToolError):
+    """A tool that only reads took longer than it may. It is an outcome, like a no."""
+
+    code: ClassVar[str] = "tool.timed_out"
+
+
 class ToolArgumentsInvalid(ToolError):
     """The arguments do not fit the tool's schema; nothing was run. The text names each mistake."""
 
@@ -91,6 +98,8 @@ class Tool:
     """Who has to say yes before the effect happens; None: nobody."""
     approve_within_s: float | None = None
     """After how long no word is a no; None: as long as the request's deadline lets it."""
+    timeout_s: float | None = None
+    """How long one call may take; None: as long as the round."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -117,14 +126,22 @@ class Tool:
     async def run(self, arguments: Mapping[str, Any], *, idempotency_key: str = "") -> Any:
         """Check the arguments, run the function (in a thread unless it is async), return its result.
 
-        Raises ToolArgumentsInvalid, and whatever the function raises.
+        Raises ToolArgumentsInvalid, ToolTimedOut, EffectUnknown for an effect that took too long, and
+        whatever the function raises. A thread cannot be stopped: what it does later is not waited for.
         """
         given = self.check(arguments)
         if self.takes_key:
             given[KEY] = idempotency_key
-        if inspect.iscoroutinefunction(self.fn):
-            return await self.fn(**given)
-        return await asyncio.to_thread(self.fn, **given)
+        try:
+            async with asyncio.timeout(self.timeout_s) as limit:
+                if inspect.iscoroutinefunction(self.fn):
+                    return await self.fn(**given)
+                return await asyncio.to_thread(self.fn, **given)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # a time limit of the tool's own
+        why = f"{self.name} gave no answer within {self.timeout_s:g} s"
+        raise ToolTimedOut(why) if self.effect is None else EffectUnknown(why)
 
     async def ask(self, key: str) -> Any:
         """Return what became of the effect with this key, by the tool's own `reconcile`."""
@@ -186,6 +203,7 @@ def tool(
     reconcile: Callable[[str], Any] | None = None,
     approve: Approver | None = None,
     approve_within_s: float | None = None,
+    timeout_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -199,6 +217,7 @@ def tool(
     reconcile: Callable[[str], Any] | None = None,
     approve: Approver | None = None,
     approve_within_s: float | None = None,
+    timeout_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -212,6 +231,8 @@ def tool(
         approve: who has to say yes to an effect before it happens: `human` or `client`. The turn is
             suspended until they do. The yes is for these arguments alone, and counts as an ask.
         approve_within_s: after how long no word is a no; as long as the request's deadline lets it if None.
+        timeout_s: how long one call may take. A tool that only reads is then told to have failed; of an
+            effect nobody knows what came of it, as after a crash.
         name, description: the function's name and docstring by default.
 
     Raises TypeError for a function that no model could call.
@@ -230,6 +251,8 @@ def tool(
             raise TypeError(
                 "`approve_within_s` is for a tool that waits for an approval: say whose with `approve`"
             )
+        if timeout_s is not None and not timeout_s > 0:
+            raise TypeError(f"a tool needs some time: timeout_s is {timeout_s:g}")
         if approve is not None and effect is None:
             raise TypeError("only an effect waits for an approval: say which with `effect`")
         _require_callable_by_name(function, effect)
@@ -241,6 +264,7 @@ def tool(
             reconcile=reconcile,
             approve=approve,
             approve_within_s=approve_within_s,
+            timeout_s=timeout_s,
         )
 
     return make if fn is None else make(fn)
