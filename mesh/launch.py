@@ -320,7 +320,7 @@ class LocalFleet:
             self._on_trouble(f"{service.identity} (process {service.pid}) {why}; its log: {service.log}")
             if not self._restart:
                 return
-            tries = 0 if time.monotonic() - started > _SETTLED_S else tries + 1
+            tries = 1 if time.monotonic() - started > _SETTLED_S else tries + 1
             await asyncio.sleep(_RESTART_S[min(tries, len(_RESTART_S)) - 1])
             await service.start()
             service.restarts += 1

@@ -70,6 +70,8 @@ class Turn:
     """Of a person's turn: the agent's turn that the escalation ended."""
     person: str = ""
     """Of a person's turn: whom it was assigned to."""
+    ended_by: AnyEvent | None = None
+    """What ended it."""
 
 
 @dataclass(slots=True)
@@ -252,9 +254,9 @@ class Ledger:
         self.spent = self.spent_after(turn, report)
         turn.report, turn.reported = summed_up(turn, report), True
 
-    def _close(self, turn_id: TurnId) -> Turn:
+    def _close(self, turn_id: TurnId, by: AnyEvent) -> Turn:
         turn = self.turns[turn_id]
-        turn.state = "ended"
+        turn.state, turn.ended_by = "ended", by
         self.open.pop(turn_id, None)
         return turn
 
@@ -342,7 +344,7 @@ class Ledger:
         self._end(event, "refused")
 
     def _on_admitted(self, event: events.HandoffAdmitted) -> None:
-        giver = self._close(event.turn)
+        giver = self._close(event.turn, event)
         self._settle(giver, event.report)
         turn = self._begin(event, event.work)
         handoff = event.work.handoff
@@ -393,7 +395,7 @@ class Ledger:
         turn.approval = (event.ask.digest or "") if event.ask.action else ""
 
     def _on_escalated(self, event: events.EscalationRaised) -> None:
-        ended = self._close(event.turn)
+        ended = self._close(event.turn, event)
         if ended.agent == HUMAN:
             instead_of = ended.instead_of
         else:
@@ -412,7 +414,7 @@ class Ledger:
         self.turns[event.turn].person = event.person
 
     def _on_resolved(self, event: events.EscalationResolved) -> None:
-        self._close(event.turn)
+        self._close(event.turn, event)
         turn = self._begin(event, event.work)
         frame = self._frame(event.work.handoff, self._ceiling(event.work.handoff))
         self._segment = Segment((frame,))
@@ -451,7 +453,7 @@ class Ledger:
     def _end(self, event: AnyEvent, status: Status) -> None:
         self.status, self.ended = status, event
         for turn in self.open.values():
-            turn.state = "ended"
+            turn.state, turn.ended_by = "ended", event
         self.open.clear()
         self.deferred.clear()
 

@@ -181,8 +181,9 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:
             "suspended": "a question waits for its reply",
             "doubted": "an effect is in doubt",
         }.get(turn.state, turn.state)
-        who = str(turn.asked) if turn.state == "suspended" else turn.agent
-        yield Waiting(for_=who, since=turn.clock, why=why)
+        who = {"suspended": str(turn.asked), "doubted": HUMAN}.get(turn.state, turn.agent)
+        since = turn.clock if turn.state == "working" else happened[turn.since_n].at
+        yield Waiting(for_=who, since=since, why=why)
 
 
 def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
@@ -294,7 +295,11 @@ def _again(ledger: Ledger, event: Any) -> dict[str, Any]:
     name = {"replied": "reply", "expired": "expire", "settled": "settle"}.get(
         past.how if past else "", "retry"
     )
-    said: dict[str, Any] = {"move": name, "from_": getattr(event, "sender", None) or "guard", "to": event.to}
+    person = past.by if past is not None else ""
+    sender = getattr(event, "sender", None) or "guard"
+    said: dict[str, Any] = {"move": name, "from_": person or sender, "to": event.to}
+    if past is not None and past.settled is not None:
+        said["detail"] = past.settled
     if past is not None and past.reply is not None:
         said["summary"] = (
             past.reply if isinstance(past.reply, str) else msgspec.json.encode(past.reply).decode()

@@ -366,8 +366,12 @@ class Journal:
         """
         while self._is_overtaken is not None and time.monotonic() - since > self._lease_s / 2:
             since = time.monotonic()
-            if await self._is_overtaken():
+            if await self._is_overtaken() or await self._is_closed():
                 raise self.stop(Fenced("another instance took this turn over while this one was held up"))
+
+    async def _is_closed(self) -> bool:
+        """Say whether a later round has fenced this one."""
+        return any(record.kind == FENCE for record in (await self._steps.read(self._round)).values())
 
     async def _require_unfenced(self, n: int) -> None:
         """Raise Fenced if a later round has closed this one beneath place `n`.

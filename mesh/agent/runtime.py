@@ -254,12 +254,14 @@ class Runtime:
                 _show_end(voice, proposal)
             message.ack()
         except Fenced as late:
-            # Somebody else has the turn, and the lease: neither acknowledge it nor give it back.
+            # Somebody else has the turn, and the lease: neither acknowledge it nor give it back. But the
+            # process lives: it was no crash.
+            if begun:
+                await _note_return(attempts)
             _log.warning("turn_fenced", detail=str(late))
         except asyncio.CancelledError:
             if begun:
-                with contextlib.suppress(BusError):
-                    await asyncio.shield(attempts.given_back())
+                await asyncio.shield(_note_return(attempts))
             message.nak()  # draining: somebody else takes it
             raise
         finally:
@@ -405,6 +407,13 @@ class Runtime:
         metrics.dead_letters.add(1, {names.CODE: error.code, names.BY: self._agent.name})
         _log.error("dead_letter", code=error.code, subject=message.subject)
         message.term(error.code)
+
+
+async def _note_return(attempts: Attempts) -> None:
+    """Note that an attempt ended in good order, if the bus lets us while we leave."""
+    with contextlib.suppress(BusError, TimeoutError):
+        async with asyncio.timeout(LEAVE_S):
+            await attempts.given_back()
 
 
 def _journaled(work: Work) -> str:

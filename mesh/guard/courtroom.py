@@ -279,11 +279,10 @@ class Courtroom:
 
     async def _end_again(self, docket: Docket) -> None:
         """Say once more that the last turn is over: whoever ended it may have died before it could."""
-        ended, turns = docket.ledger.ended, docket.ledger.turns
-        if isinstance(ended, events.RequestExpired | events.RequestCancelled):
-            last = next(reversed(turns.values()))
-            if last.agent != HUMAN:
-                await self._end(ended, last)
+        over = (turn for turn in reversed(docket.ledger.turns.values()) if turn.state == "ended")
+        last = next((turn for turn in over if turn.agent != HUMAN), None)
+        if last is not None and last.ended_by is not None:
+            await self._end(last.ended_by, last)
 
 
 def _what(hearing: Hearing | None) -> object:

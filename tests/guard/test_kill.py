@@ -6,14 +6,16 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.bus.roles import GET
 from mesh.guard.conf import read
 from mesh.guard.mesh_wide import FreezeEntry
 from mesh.testing import LocalMesh
 from protocol import events
 from protocol.handoff import Fact
 from protocol.messages import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
-from protocol.subjects import FREEZE
+from protocol.subjects import FREEZE, step
 from tests.guard.stage import FLEET, Stage, furnish
+from tests.servers import eventually
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
@@ -174,3 +176,20 @@ async def test_a_timer_outlives_the_server_and_every_guard(own_stage: Stage) -> 
     assert isinstance(failed, events.TurnFailed)
     assert failed.error.code == "unattended"
     assert len(log) == 3
+
+
+async def test_between_an_escalation_by_the_clock_and_the_step_that_tells_its_agent(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a", served=True)
+    async with stage.doomed_guard("append:escalation.raised") as doomed:
+        request = await client.submit("hello", policy="brisk")
+        turn = (await a.work(request)).turn
+        await doomed.ended()
+    await stage.guard()
+    await stage.drained()
+    assert (await stage.types(request))[-1] == "escalation.raised"
+    async with stage.mesh.connected_as("audit") as bus:
+
+        async def told() -> bool:
+            return not (await bus.request(f"{GET}STEPS.{step('a', request, turn, 'end')}")).status
+
+        await eventually(told)

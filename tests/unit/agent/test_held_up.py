@@ -79,3 +79,41 @@ async def test_an_attempt_is_overtaken_by_later_ones_alone() -> None:
     assert not await second.is_crash_loop()
     assert await first.is_overtaken()
     assert not await second.is_overtaken()
+
+
+async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -> None:
+    store = MemorySteps()
+    done: list[str] = []
+    own = attempts(store)
+
+    async def later() -> bool:
+        """A later round comes, and does it, just as this one looks."""
+        other = Journal(store, request="r", turn="t", round_=1, nonce="m", version="1")
+
+        async def produce() -> Any:
+            done.append("later")
+            return "ok"
+
+        await other.effect(PAY, "key", produce, again=produce)
+        return False
+
+    held_up = Journal(
+        store,
+        request="r",
+        turn="t",
+        round_=0,
+        nonce="n",
+        version="1",
+        fresh=True,
+        lease_s=0.0,
+        is_overtaken=later,
+    )
+
+    async def produce() -> Any:
+        done.append("held up")
+        return "ok"
+
+    with pytest.raises(Fenced):
+        await held_up.effect(PAY, "key", produce, again=produce)
+    assert done == ["later"]
+    assert not await own.is_overtaken()
