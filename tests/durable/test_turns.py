@@ -105,12 +105,13 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         async with mesh.connected_as("admin") as admin:
             await admin.publish_durable(policy("default"), codec.encode(Policy()))
         played = Stage(mesh, tmp_path / "ledger")
-        guard = asyncio.create_task(Guard(await mesh.connect_as("guard"), identity="g").run())
-        agent = asyncio.create_task(played.keep_alive())
-        yield played
-        for task in (agent, guard):
-            task.cancel()
-        await asyncio.gather(agent, guard, return_exceptions=True)
+        async with mesh.connected_as("guard") as bus:
+            guard = asyncio.create_task(Guard(bus, identity="g").run())
+            agent = asyncio.create_task(played.keep_alive())
+            yield played
+            for task in (agent, guard):
+                task.cancel()
+            await asyncio.gather(agent, guard, return_exceptions=True)
 
 
 async def run(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]:

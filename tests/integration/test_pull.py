@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from mesh.bus.connection import Bus, connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.pull import Message, Puller
-from mesh.errors import TimedOut, Unreachable
+from mesh.errors import ApiError, TimedOut, Unreachable
 from tests.servers import child, eventually, until
 
 NS = 10**9
+_STORE_FAILED = 10012  # JetStream: the consumer's store could not be made
 LEASE_S = 1.0
 EXPIRES_S = 0.5
 
@@ -49,6 +50,16 @@ class Queue:
         config = {"name": "w", "durable_name": "w", "ack_policy": "explicit", "ack_wait": int(LEASE_S * NS)}
         body = {"stream_name": self.stream, "config": {**config, **more}, "action": ""}
         await self.bus.api(f"CONSUMER.CREATE.{self.stream}.w", body)
+
+    async def recreated(self) -> bool:
+        """Create the consumer again; False while the server still removes the folder of the old one."""
+        try:
+            await self.consumer()
+        except ApiError as error:
+            if error.err_code != _STORE_FAILED:
+                raise
+            return False
+        return True
 
     async def put(self, count: int) -> None:
         await asyncio.gather(*(self.bus.publish_durable(f"{self.stream}.x", b"%d" % n) for n in range(count)))
@@ -421,7 +432,7 @@ async def test_a_puller_goes_on_over_a_broken_bus(tmp_path: Path, how: str) -> N
             await until(lambda: bus.connected)
         else:
             await bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
-            await queue.consumer()
+            await eventually(queue.recreated)
         busy.go.set()
         await queue.put(3)
         await eventually(queue.empty)
