@@ -16,6 +16,10 @@ from tests.servers import ROOT
 Mount = Callable[..., McpServer]
 
 
+READY_S = 60.0
+"""A guard against hanging, not a measure."""
+
+
 class World:
     """What the server did to the world, and the gate that it waits at."""
 
@@ -47,10 +51,10 @@ class HttpServer:
         """Start it on a free port, and return its URL."""
         self._port.unlink(missing_ok=True)
         self._process = subprocess.Popen([*self._world.command, "--http"], cwd=ROOT)
-        for _ in range(6000):
-            if self._port.exists():
-                break
-            assert self._process.poll() is None
+        give_up_at = time.monotonic() + READY_S
+        while not self._port.exists():  # another process writes it
+            assert self._process.poll() is None, "the server ended as it started"
+            assert time.monotonic() < give_up_at, f"the server was not ready within {READY_S:g} s"
             time.sleep(0.01)
         return f"http://127.0.0.1:{self._port.read_text()}/mcp"
 

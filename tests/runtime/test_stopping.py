@@ -51,7 +51,7 @@ async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(stage: Stage)
         await costly.ask(turn)
         asleep.set()
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()  # until somebody stops it
         except asyncio.CancelledError:
             ended.append("woken")
             raise
@@ -128,7 +128,7 @@ async def test_what_a_round_cost_that_ran_out_of_time_is_reported_by_the_next(st
     async def slow(turn: Turn) -> Move:
         if turn.round == 0:
             await costly.ask(turn)
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()  # until somebody stops it
         return turn.complete(turn.report.usage.tokens)
 
     await stage.runtime(Agent("a", slow))

@@ -279,7 +279,7 @@ async def persist(attempt: Callable[[], Awaitable[Any]]) -> None:
         try:
             await attempt()
         except PASSING:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # as a client would: the bus is away, and the test's own time ends it
         else:
             return
 
