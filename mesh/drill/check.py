@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mesh.drill import log_checks, world_checks
-from mesh.drill.evidence import Evidence
+from mesh.drill.evidence import Evidence, Fault
 from mesh.drill.findings import Breach, Findings
 from mesh.drill.letters import letters, no_dead_letters
 from mesh.drill.log_checks import asks_client, waits_for_people
-from mesh.drill.reading import Reading
+from mesh.drill.reading import SERVER, Reading
 from mesh.drill.recovery import recovery
 from protocol import events
 
@@ -83,8 +83,13 @@ def check(evidence: Evidence) -> Findings:
         in_doubt=sum(turn.state == "doubted" for ledger in opened for turn in ledger.open.values()),
         deeds=dict(sorted(Counter(deed.kind for deed in evidence.deeds).items())),
         ledger=evidence.with_ledger,
-        faults=dict(sorted(Counter(fault.kind for fault in evidence.faults).items())),
+        faults=dict(sorted(Counter(map(_kind, evidence.faults)).items())),
         dead_letters=dict(sorted(codes.items())),
         breaches=breaches,
         recovery=recovery(reading),
     )
+
+
+def _kind(fault: Fault) -> str:
+    """Return what was done, as `--kinds` names it."""
+    return f"server-{fault.kind}" if fault.name == SERVER else fault.kind

@@ -4,6 +4,7 @@ A checker that has never failed proves nothing: a check without a case here fail
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -409,3 +410,8 @@ def test_nothing_is_called_forgotten_while_the_fleet_may_still_be_down() -> None
 def test_findings_are_json() -> None:
     encoded = msgspec.json.encode(check(left_with_an_agent()))
     assert msgspec.json.decode(encoded, type=Findings) == check(left_with_an_agent())
+
+
+def test_what_was_done_to_the_server_is_counted_by_itself() -> None:
+    faults = (Fault("kill", "a-1", "a", 1, 1), Fault("kill", "nats-server", "nats-server", 2, 2))
+    assert check(replace(whole().evidence(), faults=faults)).faults == {"kill": 1, "server-kill": 1}
