@@ -27,6 +27,7 @@ from mesh.agent.micro import Presence
 from mesh.agent.proposals import sound, store
 from mesh.agent.running import RunningRounds
 from mesh.agent.stops import ApprovalNeeded, Fenced, InDoubt
+from mesh.agent.stored import WINDOW
 from mesh.agent.toolbox import put_away, unpacked_in_time
 from mesh.agent.turn import Turn
 from mesh.agent.watchdog import Watchdog
@@ -281,7 +282,10 @@ class Runtime:
             return True
         if message.stored_us / 1e6 > max(self._bus.since_s, time.time() - FRESH_S):
             return False
-        return await self._steps.get(request, _journaled(work), f"{work.round}-0") is not None
+        # Steps that run side by side are stored in any order: the first place may still be free.
+        places = (f"{work.round}-{n}" for n in range(WINDOW))
+        found = await asyncio.gather(*(self._steps.get(request, _journaled(work), name) for name in places))
+        return any(body is not None for body in found)
 
     def _journal(self, request: str, work: Work, attempts: Attempts, *, fresh: bool) -> Journal:
         return Journal(

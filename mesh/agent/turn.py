@@ -209,7 +209,7 @@ class Turn(Moves):
                     allow()
                 return await run()
             if tool.effect is None:
-                return await self._journal.step(("call", tool.name, digest), run)
+                return await self._journal.step(("call", tool.name, digest), self._while_open(run))
             await self._require_open()
             again = self._again(tool, run, key)
             call = ("effect", tool.name, digest)
@@ -263,6 +263,15 @@ class Turn(Moves):
         ordinal = self._calls.get((tool, digest), 0)
         self._calls[tool, digest] = ordinal + 1
         return derive(self.request, self._work.continues or self.id, tool, digest, ordinal)
+
+    def _while_open(self, run: Produce) -> Produce:
+        """Return what runs a reading tool, unless the turn was ended; a recorded result needs no look."""
+
+        async def checked() -> Any:
+            await self._require_open()
+            return await run()
+
+        return checked
 
     async def _require_open(self) -> None:
         """Raise Superseded if a guard ended this turn; asked before whatever counts or costs."""

@@ -68,13 +68,21 @@ async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(stage: Stage)
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
 
 
-@pytest.mark.parametrize("next_", ["model", "effect"])
+@pytest.mark.parametrize("next_", ["model", "effect", "read"])
 @pytest.mark.parametrize("brazen", [False, True], ids=["as-it-comes", "swallowed"])
-async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_what_costs(
+async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_its_next_step(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, next_: str, brazen: bool
 ) -> None:
     monkeypatch.setattr(RunningRounds, "on_note", lambda rounds, message: None)
     costly, waits, go = Costly(), asyncio.Event(), asyncio.Event()
+    read: list[str] = []
+
+    @tool
+    async def look() -> None:
+        """Look at something."""
+        read.append("looked")
+
+    tools = {"effect": costly.pay, "read": look}
 
     async def deaf(turn: Turn) -> Move:
         await turn.remark("before")
@@ -82,7 +90,7 @@ async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_what_costs(
         await go.wait()
         for _ in range(2 if brazen else 1):
             try:
-                await (costly.ask(turn) if next_ == "model" else turn.call(costly.pay))
+                await (costly.ask(turn) if next_ == "model" else turn.call(tools[next_]))
             except Exception:
                 if not brazen:
                     raise
@@ -98,7 +106,7 @@ async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_what_costs(
     proposed = await stage.last_seq("PROP")
     go.set()
     await eventually(lambda: _empty(stage))
-    assert (costly.asked, costly.paid) == (0, 0)
+    assert (costly.asked, costly.paid, read) == (0, 0, [])
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
     assert await stage.last_seq("PROP") == proposed
 
