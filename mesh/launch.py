@@ -320,8 +320,8 @@ class LocalFleet:
             self._on_trouble(f"{service.identity} (process {service.pid}) {why}; its log: {service.log}")
             if not self._restart:
                 return
-            tries = 1 if time.monotonic() - started > _SETTLED_S else tries + 1
-            await asyncio.sleep(_RESTART_S[min(tries, len(_RESTART_S)) - 1])
+            tries, pause_s = next_try(tries, time.monotonic() - started)
+            await asyncio.sleep(pause_s)
             await service.start()
             service.restarts += 1
             self._on_trouble(f"{service.identity} runs again as process {service.pid}")
@@ -379,6 +379,17 @@ def _instances(name: str, count: int) -> tuple[str, ...]:
 
 async def _all(awaited: Iterable[Awaitable[None]]) -> None:
     await asyncio.gather(*awaited)
+
+
+def next_try(tries: int, ran_s: float) -> tuple[int, float]:
+    """Return how many starts in a row the next one of a service makes, and the pause (s) before it.
+
+    Args:
+        tries: starts in a row before this end.
+        ran_s: how long the service ran; one that ran for long begins anew with the shortest pause.
+    """
+    tries = 1 if ran_s > _SETTLED_S else tries + 1
+    return tries, _RESTART_S[min(tries, len(_RESTART_S)) - 1]
 
 
 def _exit_words(status: int) -> str:
