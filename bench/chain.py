@@ -25,6 +25,7 @@ from mesh.bus.connection import connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
+from mesh.garbage import collect_rarely
 from mesh.guard.service import Guard
 from mesh.logs import configure_logging
 from mesh.setup import apply
@@ -114,4 +115,5 @@ async def _member(role: str, url: str, keys: Path) -> None:
 
 if __name__ == "__main__":
     configure_logging("json", "info")
+    collect_rarely()
     asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

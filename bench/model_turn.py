@@ -23,6 +23,7 @@ from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.client import Client
+from mesh.garbage import collect_rarely
 from mesh.logs import configure_logging
 from mesh.model.claude import ROUTING, ClaudeModel
 from mesh.model.loop import drive
@@ -155,6 +156,7 @@ async def _agent(url: str, keys: Path, stub: str) -> None:
 
 if __name__ == "__main__":
     configure_logging("json", "info")
+    collect_rarely()
     os.environ.pop("ANTHROPIC_API_KEY", None)
     if sys.argv[1] == STUB:
         asyncio.run(_stub())

@@ -29,6 +29,7 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import queue_consumer
 from mesh.bus.wire import Incoming
 from mesh.client import Client
+from mesh.garbage import collect_rarely
 from mesh.guard.service import Guard
 from mesh.logs import configure_logging
 from mesh.setup import apply
@@ -183,4 +184,5 @@ async def _member(role: str, url: str, keys: Path, name: str) -> None:
 
 if __name__ == "__main__":
     configure_logging("json", "info")
+    collect_rarely()
     asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))

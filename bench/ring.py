@@ -34,6 +34,7 @@ from bench.sizes import Sizes
 from mesh.bus.connection import Bus
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD, inbox_prefix
+from mesh.garbage import collect_rarely
 
 DRIVER = "driver"
 _NEXT = dict(itertools.pairwise((CLIENT, *AGENTS, CLIENT)))
@@ -192,5 +193,6 @@ async def _member(role: str, url: str, keys: Path, sizes: Sizes) -> None:
 
 
 if __name__ == "__main__":
+    collect_rarely()  # as the mesh's services do
     told = msgspec.json.decode(sys.argv[4], type=Sizes)
     asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3]), told))

@@ -15,7 +15,7 @@ import hashlib
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ class Journal:
         self._reusable: dict[Call, deque[tuple[str, Record]]] = defaultdict(deque)
         self._effects: dict[str, tuple[str, Record]] = {}
         """Of earlier rounds, by key: the result, or the newest intent of one that has none."""
+        self._began: deque[Any] = deque()
+        """What the conversations of earlier deliveries and rounds began with, in their order."""
         self._loaded = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
         if fresh and round_ == 0:
@@ -157,11 +159,13 @@ class Journal:
             if round_ in unreported:
                 self._owe(found.values())
                 self.owed = plus(self.owed, _cost(found.values()))
+            self._began.extend(_began(found))
             for name, record in found.items():
                 self._offer(name, record)
         if self._round:
             reached("turn.fenced")
         self._own = await self._steps.read(self._round)
+        self._began.extend(_began(self._own))
         self._owe(self._own.values())
         self._unseen = _cost(self._own.values())
         self._highest = max(map(place_of, self._own), default=-1)
@@ -220,6 +224,14 @@ class Journal:
 
     # --- one step ---------------------------------------------------------------------------------
 
+    async def begun(self) -> Any:
+        """Return what the next conversation with a model began with; None for one that begins only now.
+
+        It is recorded with that conversation's first reply. Raises as `step`.
+        """
+        await self._begin()
+        return self._began.popleft() if self._began else None
+
     async def _begin(self) -> None:
         await self.load()
         if self.broken is not None:
@@ -234,6 +246,7 @@ class Journal:
         *,
         cost: Callable[[Any], Usage] | None = None,
         on_reuse: Callable[[], None] | None = None,
+        began: Any = None,
     ) -> Any:
         """Return a step's value: as recorded, or freshly produced and recorded.
 
@@ -243,6 +256,7 @@ class Journal:
             cost: what a fresh value cost. It is recorded too, and counts again when this round runs
                 again; in a later round, which was told of it in the report, it does not.
             on_reuse: called when the value is an earlier round's: it was reported then.
+            began: recorded with a fresh value, for `begun`.
         """
         await self._begin()
         reused = self._reuse(call)
@@ -254,7 +268,7 @@ class Journal:
         if place.record is not None:
             return value_of(place.record)
         try:
-            record = await self._produced(call, produce, cost=cost)
+            record = await self._produced(call, produce, cost=cost, began=began)
             reached("step.ran")
             await self._write(f"{self._round}-{place.n}", record)
         finally:
@@ -386,14 +400,19 @@ class Journal:
                     raise self.stop(Fenced(f"a later round has fenced this one at step {self._round}-{free}"))
 
     async def _produced(
-        self, call: Call, produce: Produce, key: str = "", cost: Callable[[Any], Usage] | None = None
+        self,
+        call: Call,
+        produce: Produce,
+        key: str = "",
+        cost: Callable[[Any], Usage] | None = None,
+        began: Any = None,
     ) -> Record:
         try:
             value = await produce()
         except Recorded as no:
             return self._record(call[0], call, key=key, error=Refused(code=no.reason, message=str(no)))
         usage = None if cost is None else cost(value)
-        return self._record(call[0], call, key=key, value=value, usage=usage)
+        return self._record(call[0], call, key=key, value=value, usage=usage, began=began)
 
     def _reuse(self, call: Call) -> Record | None:
         kept = self._reusable.get(call)
@@ -481,10 +500,17 @@ class Journal:
             raise self.stop(Fenced(f"another instance wrote step {name}"))
         self._free.discard(place_of(name))
         self._highest = max(self._highest, place_of(name))
-        self.spent = plus(self.spent, record.usage or NOTHING)
+        if record.usage is not None:
+            self.spent = plus(self.spent, record.usage)
         if record.kind != "intent":
             reached("step.recorded")
             self._count(name, record)
+
+
+def _began(steps: Mapping[str, Record]) -> list[Any]:
+    """Return what the conversations of one round began with, in their order."""
+    with_it = [name for name, record in steps.items() if record.began is not None]
+    return [steps[name].began for name in sorted(with_it, key=place_of)]
 
 
 def _cost(records: Iterable[Record]) -> Usage:

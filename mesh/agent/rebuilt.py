@@ -111,8 +111,9 @@ class _Recorded(Journal):
         *,
         cost: Callable[[Any], Usage] | None = None,
         on_reuse: Callable[[], None] | None = None,
+        began: Any = None,
     ) -> Any:
-        return await super().step(call, self._never(call), cost=cost, on_reuse=on_reuse)
+        return await super().step(call, self._never(call), cost=cost, on_reuse=on_reuse, began=began)
 
     async def effect(
         self,
@@ -151,10 +152,11 @@ class _Turn(Turn):
         kind: type[T],
         *,
         cost: Callable[[T], Usage] | None = None,
+        began: Any = None,
     ) -> tuple[T, bool]:
         digest = digest_of(prompt)
         said = next((record for record in self.replies if record.digest == digest), None)
         known = said or next(iter(self.replies), None)
         name = known.name if known is not None else name  # here another model may be the agent's
         self.sent.append(Sent(prompt, name, digest, said))
-        return await super().model(name, prompt, produce, kind, cost=cost)
+        return await super().model(name, prompt, produce, kind, cost=cost, began=began)

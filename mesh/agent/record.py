@@ -33,7 +33,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     v: int = 1
     kind: str
-    """`call`, `effect`, `intent`, `model`, `kept`, `remark`, `now`, `random` or `fence`."""
+    """`call`, `effect`, `intent`, `model`, `remark`, `now`, `random` or `fence`."""
     name: str = ""
     digest: str = ""
     """Of the arguments."""
@@ -49,6 +49,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Refused | None = None
     usage: Usage | None = None
     """What the step cost, where it cost anything."""
+    began: Any = None
+    """Of a model's first reply in a conversation: what that began with, and every later round has to know."""
 
     @property
     def called(self) -> str:

@@ -11,23 +11,24 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
 
 import msgspec
 import structlog
 
-from mesh import notices, pace
+from mesh import notices
 from mesh.agent import telling
 from mesh.agent.attempts import Attempts
 from mesh.agent.card import card_of, publish_card
 from mesh.agent.definition import Agent
 from mesh.agent.failures import Superseded, TurnError, failure_of
+from mesh.agent.foreign import ForeignRounds
 from mesh.agent.journal import Journal
 from mesh.agent.micro import Presence
 from mesh.agent.proposals import sound, store
 from mesh.agent.running import RunningRounds
 from mesh.agent.stops import ApprovalNeeded, Fenced, InDoubt
 from mesh.agent.stored import WINDOW
+from mesh.agent.surroundings import Surroundings
 from mesh.agent.toolbox import put_away, unpacked_in_time
 from mesh.agent.turn import Turn
 from mesh.agent.watchdog import Watchdog
@@ -36,7 +37,6 @@ from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
 from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
-from mesh.bus.troubles import NO_FLEET
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.live import SILENT, Voice
 from mesh.telemetry import metrics, names, tracing
@@ -44,8 +44,7 @@ from mesh.windows import reached
 from protocol import codec, subjects
 from protocol.codec import MAX_PROMPT_CHARS
 from protocol.events import Work, type_of
-from protocol.fleet import Fleet
-from protocol.ids import is_token
+from protocol.ids import AgentName, is_token
 from protocol.messages import (
     Doubt,
     EffectDoubted,
@@ -57,16 +56,13 @@ from protocol.messages import (
     TurnFailed,
     move_name,
 )
-from protocol.prices import Price, price_list
 
 _log = structlog.get_logger(__name__)
 
 LATER_S = 5.0
 VERSION_AGAIN_S = 1.0
-AGAIN_S = 1.0
 LEAVE_S = 2.0
 """How long a server that does not answer may keep an agent from leaving."""
-REFRESH_S = 30.0
 UNKNOWN_S = 3600.0
 """How long an event of a newer version waits for a newer instance; a roll-out takes less."""
 FRESH_S = 1.0
@@ -87,12 +83,10 @@ class Runtime:
         self._model = model
         self.instance = secrets.token_hex(8)
         self._presence = Presence(bus, agent, self.instance)
-        self._fleet = Fleet(name="", entry=agent.name)  # type: ignore[arg-type]
-        self._prices: Mapping[str, Price] = {}
+        self._around = Surroundings(bus, AgentName(agent.name))
         self._running = RunningRounds(self._was_ended)
         self._steps = JetStreamSteps(bus, agent.name)
-        self._foreign: dict[tuple[str, int], float] = {}
-        """When this instance first saw a turn that another version began (monotonic seconds)."""
+        self._foreign = ForeignRounds()
         self._puller: Puller | None = None
         self._deliveries = itertools.count(1)
         self._leaving = False
@@ -109,10 +103,7 @@ class Runtime:
         """
         name, patiently = self._agent.name, self._bus.patiently
         tracing.look()
-        while not await patiently(self._read_fleet):  # what a turn may do is in there; without it none begins
-            self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
-            await asyncio.sleep(AGAIN_S)
-        self._bus.troubles.well(NO_FLEET)
+        await self._around.start()  # what a turn may do is in the fleet; without it none begins
         await patiently(lambda: self._bus.subscribe(f"mesh.note.{name}.*", self._running.on_note))
         tools = await unpacked_in_time(self._agent.tools, self._bus.troubles)
         card = card_of(self._agent, tools, self.instance, self._model)
@@ -124,7 +115,7 @@ class Runtime:
             inbox_consumer(name),
             self._on_message,
             slots=self._agent.concurrency,
-            expires_s=self._fleet.pull_s,
+            expires_s=self._around.fleet.pull_s,
         )
         self._puller = puller
         if self._leaving:
@@ -134,32 +125,7 @@ class Runtime:
             return
         _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
         with Watchdog():
-            while True:
-                await asyncio.sleep(REFRESH_S)
-                with contextlib.suppress(BusError):
-                    await self._read_fleet()
-
-    async def _read_fleet(self) -> bool:
-        """Take over the fleet as it is now. False if there is none to read; then the last one holds."""
-        found = await self._bus.request(f"{GET}CONF.{subjects.FLEET}")
-        if found.status:
-            return False
-        try:
-            self._fleet = msgspec.json.decode(found.data, type=Fleet)
-        except _UNREADABLE:
-            _log.error("conf_unreadable", entry=subjects.FLEET)
-            return False
-        pace.configure(self._fleet.models)
-        await self._read_prices()
-        return True
-
-    async def _read_prices(self) -> None:
-        """Take over what models cost now; a list that cannot be read leaves the last one."""
-        found = await self._bus.request(f"{GET}CONF.{subjects.PRICES}")
-        try:
-            self._prices = {} if found.status else price_list(msgspec.json.decode(found.data, type=dict))
-        except _UNREADABLE:
-            _log.error("conf_unreadable", entry=subjects.PRICES)
+            await self._around.keep_current()
 
     async def drain(self, grace_s: float) -> None:
         """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
@@ -234,6 +200,7 @@ class Runtime:
         try:
             if await self._is_over(message, request, work):
                 _log.info("turn_over")
+                self._foreign.forget(work.turn, work.round)
                 message.ack()
                 return
             begun = await self._was_begun(message, request, work)
@@ -248,7 +215,7 @@ class Runtime:
             if proposal is not None:
                 reached("turn.journaled")
                 proposal = sound(proposal)
-                with telling.proposal_span(self._agent, request, proposal, self._fleet):
+                with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
                     await store(self._bus, self._agent.name, request, proposal, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
                 reached("turn.proposed")
@@ -297,7 +264,7 @@ class Runtime:
             version=self._agent.version,
             fresh=fresh,
             past=work.past,
-            lease_s=self._fleet.lease_s,
+            lease_s=self._around.fleet.lease_s,
             is_overtaken=attempts.is_overtaken,
         )
 
@@ -309,26 +276,24 @@ class Runtime:
         await journal.load()
         if journal.version in (None, self._agent.version):
             return False
-        first = self._foreign.setdefault((work.turn, work.round), time.monotonic())
-        if time.monotonic() - first < self.version_grace_s:
+        if self._foreign.leaves(work.turn, work.round, self.version_grace_s):
             return True
-        del self._foreign[work.turn, work.round]
         _log.warning("turn_of_another_version", began=journal.version, own=self._agent.version)
         return False
 
     async def _beat(self, message: Message) -> None:
         while True:
-            await asyncio.sleep(self._fleet.heartbeat_s)
+            await asyncio.sleep(self._around.fleet.heartbeat_s)
             message.in_progress()
 
     def _turn(self, request: str, work: Work, journal: Journal, voice: Voice = SILENT) -> Turn:
         return Turn(
             request,
             work,
-            self._fleet,
+            self._around.fleet,
             journal=journal,
             is_over=lambda: self._was_ended(request, work.turn),
-            prices=self._prices,
+            prices=self._around.prices,
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=voice,
         )

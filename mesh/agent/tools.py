@@ -104,7 +104,7 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
-    @property
+    @cached_property
     def takes_key(self) -> bool:
         return KEY in inspect.signature(self.fn).parameters
 

@@ -300,6 +300,7 @@ class Turn(Moves):
         kind: type[T],
         *,
         cost: Callable[[T], Usage] | None = None,
+        began: Any = None,
     ) -> tuple[T, bool]:
         """Return a model's reply to `prompt`, and whether this round is the one that pays for it.
 
@@ -308,6 +309,7 @@ class Turn(Moves):
         Args:
             cost: what a reply cost. It is recorded with the reply, so that a process that dies
                 afterwards takes nothing of the bill with it.
+            began: of a conversation's first call: what it begins with, for `begun` to return from now on.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         """
@@ -330,16 +332,16 @@ class Turn(Moves):
             return reply, True
         priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
         call = ("model", name, digest_of(prompt))
-        value = await self._journal.step(call, ask, cost=priced, on_reuse=reused)
+        kept = None if began is None else plain(began)
+        value = await self._journal.step(call, ask, cost=priced, on_reuse=reused, began=kept)
         return msgspec.convert(value, kind), paid
 
-    async def keep(self, name: str, value: Any) -> Any:
-        """Return `value` as it was when this turn first came here: the same in every round and delivery."""
+    async def begun(self) -> Any:
+        """Return what the turn's next conversation with a model began with, as it was recorded.
 
-        async def produce() -> Any:
-            return plain(value)
-
-        return value if self._journal is None else await self._journal.step(("kept", name, ""), produce)
+        None for one that begins only now; then `model` is told with its first call.
+        """
+        return None if self._journal is None else await self._journal.begun()
 
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for whoever reads it later."""

@@ -8,11 +8,14 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mesh.bus.roles import ACCOUNT, SERVICES, Account, Grants, Service, grants, members
+from mesh.bus.roles import ACCOUNT, SERVICES, TOLD_AGENTS, Account, Grants, Service, grants, members
 from protocol.fleet import Fleet
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 _NOTES = f'{{ stream: {{ account: {Account.CORE}, subject: "mesh.note.>" }} }}'
+_CHANGES = tuple(
+    f"{{ stream: {{ account: {Account.CORE}, subject: {json.dumps(subject)} }} }}" for subject in TOLD_AGENTS
+)
 _LIVE = f'{{ stream: {{ account: {Account.EDGE}, subject: "mesh.live.>" }} }}'
 _DISCOVERY = f'{{ service: {{ account: {Account.EDGE}, subject: "$SRV.>" }} }}'
 
@@ -36,13 +39,17 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
             raise ValueError(f"no public key for {name!r}")
         granted = grants(role, name, anonymous=name == anonymous)
         users[granted.account].append(user(nkeys[name], granted))
-    exports = (*_exports(), _entry('stream: "mesh.note.>"', (Account.EDGE, Account.USERS)))
+    exports = (
+        *_exports(),
+        _entry('stream: "mesh.note.>"', (Account.EDGE, Account.USERS)),
+        *(_entry(f"stream: {json.dumps(subject)}", (Account.EDGE,)) for subject in TOLD_AGENTS),
+    )
     answered = 'service: "$SRV.>", response_type: stream'
     edge_exports = (
         _entry('stream: "mesh.live.>"', (Account.USERS,)),
         _entry(answered, (Account.USERS, Account.CORE)),
     )
-    edge_imports = (*_imports(Account.EDGE), _NOTES)
+    edge_imports = (*_imports(Account.EDGE), _NOTES, *_CHANGES)
     users_imports = (*_imports(Account.USERS), _NOTES, _LIVE, _DISCOVERY)
     blocks = (
         "accounts {",

@@ -69,7 +69,11 @@ INBOX = "_I"
 ANONYMOUS_INBOX = "_INBOX"
 
 CONF_CHANGED = "mesh.changed"
-"""Prefix of the wake-ups that follow each write to CONF: `mesh.changed.<what was after mesh.conf.>`."""
+"""Prefix of the wake-ups that follow each write to CONF, `mesh.changed.<what was after mesh.conf.>`, and to
+CARDS, `mesh.changed.card.<agent>`."""
+
+TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "prices", "card.*"))
+"""Of these wake-ups, those that agents hear, too."""
 
 _SUBMIT = Service("mesh.prop.{me}.*", "mesh.prop.*.*")
 _CONTROL = Service("mesh.ctl.{me}.*", "mesh.ctl.*.*")
@@ -140,6 +144,7 @@ SUBSCRIBE: dict[Role, tuple[str, ...]] = {
     Role.GUARD: ("mesh.note._.>", CONF_CHANGED + ".>"),
     Role.AGENT: (
         "mesh.note.{me}.*",
+        *TOLD_AGENTS,
         *(f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")),
         *(f"$SRV.{verb}.{{me}}{tail}" for verb in ("PING", "INFO", "STATS") for tail in ("", ".*")),
     ),

@@ -125,6 +125,11 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "deny_purge": True,
             "max_msgs_per_subject": 1,
             "max_msg_size": 64 * KIB,
+            "republish": {
+                "src": "mesh.card.*",
+                "dest": f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}",
+                "headers_only": True,
+            },
         },
         "DEAD": {
             "subjects": ["mesh.dead.*"],

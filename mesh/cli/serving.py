@@ -6,7 +6,6 @@ second signal does not make it faster; SIGKILL does, and costs nothing but a red
 
 import asyncio
 import contextlib
-import gc
 import signal
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from mesh.bus.connection import Bus, connect
 from mesh.errors import BusError
+from mesh.garbage import collect_rarely
 from mesh.health import Health, Page
 from mesh.leash import hold
 from mesh.logs import configure_logging
@@ -76,10 +76,7 @@ def run_service(
     hold()
     at = health or settings.health or None
     with configure_telemetry(f"mesh-{access.name}", prometheus=at is not None) as telemetry:
-        # What was imported lives as long as the process, and a message leaves hardly a cycle behind: looking
-        # for them as often as Python does by default cost a guard a fifth of its time (docs/benchmarks.md).
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        collect_rarely()
         asyncio.run(_answering(access, make, grace_s, at, telemetry))
 
 

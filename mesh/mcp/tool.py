@@ -20,7 +20,7 @@ class McpTool(Tool):
     remote: str
     """The server's own name for it."""
 
-    @property
+    @cached_property
     def takes_key(self) -> bool:
         """Whether the server has a parameter for the idempotency key, and an admin said that it means it."""
         return self.effect == "idempotent" and KEY in self.input_schema.get("properties", ())

@@ -80,9 +80,9 @@ async def drive(
     ToolError; what else a tool raises is told to the model as the call's result.
     """
     offered = tuple(tools)
-    seen = await outlook(turn, offered)
+    seen, is_new = await outlook(turn, offered)
     return await _Conversation(
-        turn, seen, model, instructions, offered, handoffs, max_calls, labels, live
+        turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live
     ).until_a_move()
 
 
@@ -93,6 +93,7 @@ class _Conversation:
         self,
         turn: Turn,
         seen: Outlook,
+        is_new: bool,
         model: Model,
         instructions: str,
         tools: Iterable[Tool],
@@ -106,6 +107,8 @@ class _Conversation:
         self._moves = MoveTools(turn, seen, labels, handoffs)
         self._hear = turn.live.hear if live else None
         self._brief = render(turn, seen)
+        self._begins = seen if is_new else None
+        """What the first reply is recorded with."""
         self._transcript: list[Exchange] = []
         self._left = self._most = max_calls
         self._answered = deque(_answers(turn.past[seen.past :]))
@@ -134,8 +137,14 @@ class _Conversation:
             transcript=tuple(self._transcript),
         )
         reply, _ = await self._turn.model(
-            self._model.mode, prompt, lambda: self._reply(prompt), Reply, cost=self._cost
+            self._model.mode,
+            prompt,
+            lambda: self._reply(prompt),
+            Reply,
+            cost=self._cost,
+            began=self._begins,
         )
+        self._begins = None
         if reply.stop in FATAL:
             raise ModelGaveUp(FATAL[reply.stop])
         self._transcript.append(Said(reply.text, reply.calls, reply.blocks))

@@ -3,7 +3,7 @@
 A round after a refusal goes on where the last one ended: the recorded replies are said again, and what was
 refused is the result of the call that asked for it. That holds only while the prompt is the same to the
 letter (a vendor binds a model's thoughts to it, too), so that what may change between rounds is written down
-once: who is there, which tools there are, and what had happened before the conversation began.
+with the first reply: who is there, which tools there are, and what had happened before it all began.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,9 @@ def outlook_now(turn: Turn, tools: Iterable[Tool] = ()) -> Outlook:
     )
 
 
-async def outlook(turn: Turn, tools: Iterable[Tool]) -> Outlook:
-    """Return what this turn's conversation began with, or begins with now."""
-    now = outlook_now(turn, tools)
-    return msgspec.convert(await turn.keep("outlook", msgspec.to_builtins(now)), Outlook)
+async def outlook(turn: Turn, tools: Iterable[Tool]) -> tuple[Outlook, bool]:
+    """Return what this turn's conversation began with, and whether it begins only now."""
+    begun = await turn.begun()
+    if begun is None:
+        return outlook_now(turn, tools), True
+    return msgspec.convert(begun, Outlook), False

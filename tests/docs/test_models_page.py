@@ -10,7 +10,6 @@ import pytest
 import typer.main
 
 from mesh import live, pace
-from mesh.agent.runtime import REFRESH_S
 from mesh.cli import app
 from mesh.cli.models import Kind
 from mesh.fleet import parse_fleet
@@ -58,7 +57,6 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"at most every {live.TEXT_S * 1000:g} ms, {live.MOST_A_SECOND} notes a second" in PAGE
     assert f"more than {pace.LONGEST_HOLD_S:g} s is not waited for" in PAGE
-    assert f"within {REFRESH_S:g} s of `mesh setup`" in PAGE
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ chain must hold, and no turn may have two successors. A test that spoils a log o
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,10 @@ class Stage:
         self._clients: dict[str, Client] = {}
         self._runtimes: dict[Runtime, asyncio.Task[None]] = {}
         self._first = 1
+
+    def at_end(self, end: Callable[[], Awaitable[object]]) -> None:
+        """Call `end` before the connections are closed."""
+        self._stack.push_async_callback(end)
 
     async def open(self) -> None:
         self._first = await self.last_seq("LOG") + 1

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from mesh.agent import runtime as runtime_module
+from mesh.agent import surroundings
 from mesh.agent.card import Card
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
@@ -117,7 +118,7 @@ async def test_a_running_agent_shows_its_card(stage: Stage) -> None:
 async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_module, "AGAIN_S", 0.02)
+    monkeypatch.setattr(surroundings, "AGAIN_S", 0.02)
     admin, client = await stage.bus("admin"), await stage.client()
     request = await client.submit("hello")
     await stage.reaches(request, "request.opened")
@@ -138,20 +139,21 @@ async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
 async def test_a_fleet_that_can_no_longer_be_read_leaves_the_last_good_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_module, "REFRESH_S", 0.02)
+    monkeypatch.setattr(surroundings, "AGAIN_S", 0.02)
+    monkeypatch.setattr(surroundings, "REFRESH_S", 0.02)
     runtime = await stage.runtime(AGENT)
     admin, client = await stage.bus("admin"), await stage.client()
     wider = Fleet(name="wider", entry=AgentName("a"), agents={"a": AgentEntry(name=AgentName("a"))})
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(wider))
-    await until(lambda: runtime._fleet.name == "wider")
+    await until(lambda: runtime._around.fleet.name == "wider")
     reads = (await stage.bus("a", "runtime")).counters.requests
     await admin.publish_durable(subjects.FLEET, b'{"name":')
     bus = await stage.bus("a", "runtime")
     await until(lambda: bus.counters.requests >= reads + 3)
-    assert runtime._fleet.name == "wider"
+    assert runtime._around.fleet.name == "wider"
     assert stage.runs(runtime)
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
-    await until(lambda: runtime._fleet.name == "stage")
+    await until(lambda: runtime._around.fleet.name == "stage")
     assert (await client.wait(await client.submit("hello"), timeout_s=20)).answer == "done"
 
 
