@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -144,7 +145,7 @@ class LocalFleet:
         environment: added to the environment of every service.
         agent_environment: the same for agents alone; None takes a variable away.
         search: directories in which services look for agents' modules.
-        on_trouble: told in one line whenever a service dies.
+        on_trouble: told in one line whenever a service dies, or cannot be started again.
         ready_s: how long services may take to be ready.
     """
 
@@ -320,9 +321,9 @@ class LocalFleet:
             self._on_trouble(f"{service.identity} (process {service.pid}) {why}; its log: {service.log}")
             if not self._restart:
                 return
-            tries, pause_s = next_try(tries, time.monotonic() - started)
-            await asyncio.sleep(pause_s)
-            await service.start()
+            tries = await self._start_again(
+                service.identity, service.start, tries, time.monotonic() - started
+            )
             service.restarts += 1
             self._on_trouble(f"{service.identity} runs again as process {service.pid}")
 
@@ -337,9 +338,27 @@ class LocalFleet:
             self._on_trouble(f"nats-server ended; its log: {self.server.log_path}")
             if not self._restart:
                 return
-            await asyncio.sleep(_RESTART_S[0])
-            await self.server.start()
+            await self._start_again("nats-server", self.server.start, 0, 0.0)
             self._on_trouble(f"nats-server runs again as process {self.server.pid}")
+
+    async def _start_again(
+        self, what: str, start: Callable[[], Awaitable[None]], tries: int, ran_s: float
+    ) -> int:
+        """Start something that ended, for as long as it takes; return how many starts in a row that made.
+
+        What cannot be started at all, for want of room say, is tried again like one that ends at once.
+        """
+        while True:
+            tries, pause_s = next_try(tries, ran_s)
+            await asyncio.sleep(pause_s)
+            try:
+                await start()
+            except (OSError, subprocess.SubprocessError, MeshError) as failed:
+                why = str(failed).partition("\n")[0]  # a server's last lines follow
+                self._on_trouble(f"{what} cannot be started, and is tried again: {why}")
+                ran_s = 0.0
+            else:
+                return tries
 
     # --- ending -----------------------------------------------------------------------------------
 

@@ -282,9 +282,12 @@ def _deferred(ledger: Ledger, event: events.MoveDeferred) -> dict[str, Any]:
 
 
 def _failed_turn(ledger: Ledger, event: events.TurnFailed) -> dict[str, Any]:
+    by_the_clock = event.sender is None  # then the agent said nothing: a guard ended the round
+    agent = ledger.turns[event.turn].agent
     return {
         "move": "turn_failed",
-        "from_": ledger.turns[event.turn].agent,
+        "from_": "guard" if by_the_clock else agent,
+        "to": agent if by_the_clock else None,
         "summary": event.error.message,
         "detail": event.error.code,
     }

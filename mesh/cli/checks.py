@@ -184,7 +184,8 @@ async def _guards(bus: Bus) -> AsyncIterator[Finding]:
     ]
     without = sum(not pulls for pulls in waiting)
     if without:
-        yield found("guards", f"{without} of {PARTITIONS} partitions have no guard; run `mesh guard run`")
+        have = "has" if without == 1 else "have"
+        yield found("guards", f"{without} of {PARTITIONS} partitions {have} no guard; run `mesh guard run`")
     else:
         yield ok("guards", "every partition is served")
 

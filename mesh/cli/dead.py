@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mesh.cli.counts import counted
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
 from mesh.cli.output import Format, chosen, emit, say, table, when
 
@@ -58,8 +59,9 @@ async def show(
     if chosen(output, as_json) is Format.JSON:
         emit(_as_program_reads(seq, letter))
         return
+    deliveries = counted(letter.delivered, "delivery", "deliveries")
     say(f"{letter.code}: {letter.detail}")
-    say(f"at {when(letter.at)}, given up by {letter.by} after {letter.delivered} deliveries")
+    say(f"at {when(letter.at)}, given up by {letter.by} after {deliveries}")
     said = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
     say(f"subject {letter.subject}, {said}")
     for name, value in letter.headers.items():

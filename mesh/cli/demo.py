@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.models import Kind, ModelOption
 from mesh.cli.options import AsJson, run_quietly
@@ -156,10 +157,8 @@ def _sum_up(all_played: "list[Played]", words: str) -> None:
     for played in all_played:
         if played.wrong:
             say(f"WRONG {played.sample.id_hint} ({played.sample.kind}): {'; '.join(played.wrong)}")
-    say(
-        f"{counts['requests']} requests, {counts['handoffs']} handoffs: {counts['right']} right, "
-        f"{counts['wrong']} WRONG, {counts['unfinished']} unfinished"
-    )
+    total = f"{counted(counts['requests'], 'request')}, {counted(counts['handoffs'], 'handoff')}"
+    say(f"{total}: {counts['right']} right, {counts['wrong']} WRONG, {counts['unfinished']} unfinished")
     say(words)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.options import AsJson, Where, on_the_bus
 from mesh.cli.output import emit_bytes, remark, say, when
@@ -69,7 +70,7 @@ async def export(
             count += 1
         file.flush()
     if out is not None:
-        remark(f"mesh: {count} events in {out}")
+        remark(f"mesh: {counted(count, 'event')} in {out}")
 
 
 async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
@@ -114,6 +115,7 @@ async def verify(
                 chains.take(body)
     for request, broken in chains.breaks:
         say(f"{request} event {broken.n}: {broken.what}")
-    say(f"{chains.requests} requests, {chains.events} events: {len(chains.breaks)} breaks")
+    looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"
+    say(f"{looked_at}: {counted(len(chains.breaks), 'break')}")
     if chains.breaks:
         raise typer.Exit(Exit.FAILED)

@@ -26,7 +26,7 @@ def conclude(outcome: "Outcome") -> None:
     if outcome.status == "completed":
         say(in_words(outcome.answer))
     else:
-        remark(f"mesh: {outcome.request} was {_participle(outcome.status)}: {outcome.reason}")
+        remark(f"mesh: {outcome.request} was {_ended(outcome.status, outcome.reason)}")
     leave(outcome.status)
 
 
@@ -37,5 +37,10 @@ def leave(status: str) -> None:
         raise typer.Exit(code)
 
 
-def _participle(status: str) -> str:
-    return {"failed": "given up", "expired": "too late"}.get(status, status)
+def _ended(status: str, reason: str) -> str:
+    """Return how and why a request ended; no reason says the status again."""
+    if reason.startswith(f"{status} "):
+        return reason  # cancelled by …
+    said = {"failed": "given up", "expired": "too late"}.get(status, status)
+    why = "" if reason == status else reason.removeprefix(f"{status}: ")
+    return f"{said}: {why}" if why else said

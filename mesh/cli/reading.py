@@ -5,6 +5,7 @@ are a request's id or a file of exported events; either way the stored bytes are
 """
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +17,11 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog, Stored
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
+from mesh.cli.counts import counted
 from mesh.cli.errors import NotFound, UsageWrong
 from mesh.cli.options import Where
+from mesh.cli.output import remark
+from mesh.errors import BusError
 from mesh.replay.load import load
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent
@@ -29,6 +33,7 @@ READERS = ("viewer", "operator", "admin")
 _BATCH = 1000
 _LOOK_S = 0.2
 _NO_MESSAGE = 404
+_NOT_THERE = "there is no request {} in the log"
 
 
 class Kept(NamedTuple):
@@ -93,7 +98,7 @@ async def one_of(where: Where, source: str) -> list[bytes]:
     """Return the stored events of the one request in a source. Raises as `bodies_of`."""
     found = await bodies_of(where, source)
     if len(found) != 1:
-        raise UsageWrong(f"{source} holds {len(found)} requests; this command takes one")
+        raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
     return next(iter(found.values()))
 
 
@@ -102,8 +107,32 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     checked_id(request)
     stored = await JetStreamLog(bus).read(request)
     if not stored:
-        raise NotFound(f"there is no request {request} in the log")
+        raise NotFound(f"{_NOT_THERE.format(request)}{await _frozen(bus)}")
     return [each.body for each in stored]
+
+
+async def _frozen(bus: Bus) -> str:
+    """Return why a request need not be in the log yet: the whole mesh is frozen. Empty if it is not."""
+    from mesh.cli.freezing import mesh_freeze  # which reads by this module
+
+    try:
+        stands = await mesh_freeze(bus)
+    except BusError:
+        return ""
+    return f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
+
+
+async def remark_if_held_up(bus: Bus, request: str) -> None:
+    """Say so if the whole mesh is frozen and a request, in the log or not, has not ended. Raises BusError."""
+    from mesh.cli.freezing import mesh_freeze
+    from mesh.cli.live import remark_if_frozen
+
+    head = await JetStreamLog(bus, leader=False).head(request)
+    if head is None:
+        if frozen := await _frozen(bus):
+            remark(f"mesh: {_NOT_THERE.format(request)}{frozen}")
+    elif not has_ended(head.body):
+        remark_if_frozen(await mesh_freeze(bus))
 
 
 def checked_id(request: str) -> RequestId:
@@ -174,15 +203,19 @@ async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
 
 
 async def tail(bus: Bus, subject: str, from_seq: int) -> AsyncIterator[Stored]:
-    """Yield the events of a subject from `from_seq` on, and go on with those that come. Never ends."""
+    """Yield the events of a subject from `from_seq` on, and go on with those that come. Never ends.
+
+    Raises BusError when the bus cannot be read at the beginning; one that goes away later is waited for.
+    """
+    part = await batch(bus, "LOG", subject, from_seq)
     while True:
-        part = await batch(bus, "LOG", subject, from_seq)
         for kept in part:
             yield Stored(kept.seq, subjects.parse_evt(kept.subject)[0], kept.data)
         if part:
             from_seq = part[-1].seq + 1
         else:
             await asyncio.sleep(_LOOK_S)
+        part = await bus.patiently(functools.partial(batch, bus, "LOG", subject, from_seq))
 
 
 async def until(bus: Bus, from_seq: int, last: int) -> AsyncIterator[Stored]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.options import AsJson, SourceArgument, Where, on_the_bus
 from mesh.cli.output import emit, say
@@ -43,7 +44,8 @@ async def replay(
             _tell(result, changed=judged_by is not None)
         events = sum(result.events for result in results)
         differing = sum(not result.same for result in results)
-        say(f"{len(results)} requests, {events} events judged again; {differing} differ")
+        judged = f"{counted(len(results), 'request')}, {counted(events, 'event')} judged again"
+        say(f"{judged}; {differing} {'differs' if differing == 1 else 'differ'}")
     if not all(result.same for result in results):
         raise typer.Exit(Exit.FAILED)
 

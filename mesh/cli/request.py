@@ -67,7 +67,9 @@ async def ls(
     status: Annotated[
         str | None,
         typer.Option(
-            "--status", help="Only open, human, frozen, completed, refused, failed …", show_default=False
+            "--status",
+            help="Only open, human (people have to act), frozen, completed, refused, failed …",
+            show_default=False,
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.", min=1)] = 20,
@@ -147,14 +149,15 @@ async def show(
 async def watch(where: Where, request: RequestArgument, as_json: AsJson = False) -> None:
     """Show what happens in a request until it ends.
 
-    The exit status says how it ended.
+    The exit status says how it ended. A bus that goes away meanwhile is waited for.
     """
-    from mesh.cli.reading import checked_id, decoded, story_so_far
+    from mesh.cli.reading import checked_id, decoded, remark_if_held_up, story_so_far
     from mesh.cli.story import Teller, ending
 
     checked_id(request)
     teller, shown, told = Teller(), 0, None
     async with await where.connect(*_READERS) as bus:
+        await remark_if_held_up(bus, request)
         async for bodies in story_so_far(bus, request):
             if as_json:
                 for body in bodies[shown:]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
+from mesh.cli.counts import counted
 from mesh.cli.output import short, when
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
@@ -56,7 +57,9 @@ def ending(told: Timeline) -> Iterator[Text]:
     if told.status == "completed":
         yield Text.assemble(("answer: ", "green"), _said(told.answer))
     if told.error is not None:
-        yield Text.assemble((f"{told.status}: ", "red"), f"{told.error['code']}: {told.error['detail']}")
+        code, detail = told.error["code"], told.error["detail"]
+        parts = (told.status, *([] if code == told.status else [code]), *([detail] if detail else []))
+        yield Text.assemble((parts[0], "red"), *(f": {part}" for part in parts[1:]))
     for waiting in told.waiting:
         line = Text.assemble(
             ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {waiting.why}"
@@ -66,8 +69,9 @@ def ending(told: Timeline) -> Iterator[Text]:
         yield line
     cost = told.cost
     if cost.model_calls or cost.tokens or cost.nano_dollars:
-        calls = f"{cost.model_calls} model calls, {cost.tokens} tokens, {cost.nano_dollars / 1e9:.6f} dollars"
-        yield Text(f"reported cost: {calls}", style="dim")
+        calls, tokens = counted(cost.model_calls, "model call"), counted(cost.tokens, "token")
+        dollars = f"{cost.nano_dollars / 1e9:.6f} dollars"
+        yield Text(f"reported cost: {calls}, {tokens}, {dollars}", style="dim")
 
 
 def entry(move: MoveTold) -> Iterator[Text]:
@@ -92,16 +96,12 @@ def entry(move: MoveTold) -> Iterator[Text]:
         yield _beneath("dropped", ", ".join(move.dropped))
     if move.withheld is not None:
         counts = ((move.withheld.facts, "fact"), (move.withheld.artifacts, "artifact"))
-        hidden = " and ".join(_count(number, what) for number, what in counts if number)
+        hidden = " and ".join(counted(number, what) for number, what in counts if number)
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 
 def _beneath(what: str, text: str) -> Text:
     return Text.assemble((f"       {what}: ", "dim"), text)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _fact(fact: Fact) -> str:

@@ -17,7 +17,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import GUARD_GROUP, queue_consumer
-from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, UnknownEvent
+from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import intake, telling
 from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.guard.courtroom import Contended, Courtroom, Decided, Frozen, Ruling
@@ -41,7 +41,13 @@ LEAVE_S = 2.0
 GIVE_UP_AFTER = 20
 """Deliveries after which a message that makes the guard itself fail becomes a dead letter."""
 NOT_NOW = Kind("not_now", "now_again", "messages wait: {}", settle_s=5.0, blocks=False)
+LOG_UNREADABLE = Kind(
+    "log_unreadable", "log_readable", "the events of {} cannot be read", settle_s=12.0, blocks=False
+)
+"""It settles later than what met it comes again."""
 _AGAIN_S = 1.0
+_FULL_MOST_S = 10.0
+"""How long a message waits at most for room in a full stream; the first times it waits for less."""
 
 
 class Guard:
@@ -150,19 +156,24 @@ class Guard:
 
         async def handle(message: Message) -> None:
             # The handler runs in a task of its own: what is bound here ends with it.
-            structlog.contextvars.bind_contextvars(request=message.subject.rpartition(".")[2])
+            request = message.subject.rpartition(".")[2]
+            structlog.contextvars.bind_contextvars(request=request)
             try:
                 await handler(message)
+                self._bus.troubles.well(LOG_UNREADABLE, request)
             except asyncio.CancelledError:
                 message.nak()  # this guard is going; another one need not wait for the lease to end
                 raise
             except (UnknownEvent, LogUnreadable) as error:
-                _log.error("log_unreadable", code=error.code, detail=str(error), subject=message.subject)
+                said = {"code": error.code, "detail": str(error)}
+                self._bus.troubles.hit(LOG_UNREADABLE, request, held=message.subject, **said)
                 message.nak(5 * _AGAIN_S)
             except Malformed as error:
                 await self._bury(message, Objection(error.code, str(error)))
             except Frozen:
                 message.nak(_AGAIN_S)
+            except StreamFull:  # the bus has said it; to make room takes a person, so ask less and less often
+                message.nak(min(_AGAIN_S * message.delivered, _FULL_MOST_S))
             except PASSING as error:
                 _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
                 message.nak(_AGAIN_S)

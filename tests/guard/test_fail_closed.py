@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mesh.bus import streams
+from mesh.bus.pull import Message
 from mesh.guard import service, surroundings
 from mesh.testing import LocalMesh
 from protocol import codec, subjects
@@ -53,21 +54,26 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
     note = {**note, "sender": "op"}
     await stage.forge(msgspec.json.encode(note), "_", newer, after=await _head(stage, newer))
 
+    readable_soon = service.LOG_UNREADABLE._replace(settle_s=0.2)
+    monkeypatch.setattr(service, "LOG_UNREADABLE", readable_soon)
     with saying() as lines:
-        await stage.guard("second")
+        guard = await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
         assert (await client.wait(plain, timeout_s=20)).status == "completed"
         await said(lines, "log_unreadable")
-    assert await stage.waiting("PROP") == 1
-    assert len(await stage.bodies(newer)) == 2
+        await until(lambda: guard._bus.troubles.met >= 3)  # it comes again and again, and is said once
+        assert [line["about"] for line in lines if line["event"] == "log_unreadable"] == [newer]
+        assert await stage.waiting("PROP") == 1
+        assert len(await stage.bodies(newer)) == 2
 
-    monkeypatch.setitem(
-        codec.UPCASTERS,  # a newer build can read it
-        ("request.frozen", 2),
-        lambda raw: {key: value for key, value in raw.items() if key in _FROZEN} | {"v": 1},
-    )
-    await stage.drained("PROP")
+        monkeypatch.setitem(
+            codec.UPCASTERS,  # a newer build can read it
+            ("request.frozen", 2),
+            lambda raw: {key: value for key, value in raw.items() if key in _FROZEN} | {"v": 1},
+        )
+        await stage.drained("PROP")
+        await said(lines, "log_readable")
     assert await stage.types(newer) == ["request.opened", "request.frozen", "move.deferred"]
 
 
@@ -92,6 +98,28 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
         assert (await client.wait(plain, timeout_s=20)).status == "completed"
         await said(lines, "log_unreadable")
     assert await stage.waiting("PROP") == 1
+
+
+async def test_what_waits_for_room_asks_less_and_less_often_and_goes_on_once_there_is_some(
+    own_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_FULL_MOST_S", 0.07)
+    pauses, nak = list[float](), Message.nak
+
+    def noted(message: Message, delay_s: float = 0.0) -> bool:
+        pauses.append(round(delay_s, 3))
+        return nak(message, delay_s)
+
+    monkeypatch.setattr(Message, "nak", noted)
+    admin, client = await own_stage.bus("admin"), await own_stage.client()
+    config = (await admin.api("STREAM.INFO.LOG"))["config"]
+    await admin.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 1})
+    await own_stage.guard()
+    request = await client.submit("hello")
+    await until(lambda: len(pauses) >= 6)
+    assert pauses[:6] == [0.02, 0.04, 0.06, 0.07, 0.07, 0.07]
+    await admin.api("STREAM.UPDATE.LOG", config)
+    await own_stage.reaches(request, "request.opened")
 
 
 async def _head(stage: Stage, request: str) -> int:

@@ -156,3 +156,10 @@ async def test_without_a_guard_it_waits_in_its_queue(
 def test_a_letters_bytes_are_what_was_said() -> None:
     letter = dead_letter(at=1, by="guard", code="x", detail="", subject="s", data=b"\x00\xff")
     assert base64.b64decode(letter.data) == letter.original == b"\x00\xff"
+
+
+async def test_a_letter_that_was_given_up_at_once_says_so(office: Office, stage: Stage) -> None:
+    subject = subjects.prop("c1", (await stage.client()).new_id())
+    for delivered, said in ((1, "after 1 delivery\n"), (3, "after 3 deliveries\n")):
+        seq = await kept(stage, subject, b"{}", delivered=delivered)
+        assert said in (await office.mesh("dead", "show", seq)).out

@@ -85,6 +85,11 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     for request, work in begun:
         await a.propose(request, work, TO_B)
     fresh = await (await stage.client()).submit("hello")
+    for command in (("request", "show"), ("why",), ("log", "export")):
+        unknown = await office.mesh(*command, fresh)
+        assert unknown.status == Exit.FAILED
+        assert f"there is no request {fresh} in the log; it may wait in its queue: the whole" in unknown.err
+        assert "mesh is frozen by kim since 2" in unknown.err
 
     said = "the whole mesh is frozen by kim since 2"
     looked = await office.mesh("doctor")
@@ -99,12 +104,19 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     assert [await stage.types(request) for request, _ in begun] == [["request.opened"]] * 3
     assert await stage.types(fresh) == []
 
-    done = await office.mesh("thaw", "--by", "kim")
-    assert done.status == Exit.DONE, done
-    assert "the mesh goes on; it was frozen by kim" in done.out
-    for request, _ in begun:
-        await b.work(request)
-    await a.work(fresh)
+    async with office.running("request", "watch", begun[0][0], until=said):
+        pass
+    queued = f"there is no request {fresh} in the log; it may wait in its queue"
+    async with office.running("request", "watch", fresh, until=queued) as watch:
+        done = await office.mesh("thaw", "--by", "kim")
+        assert done.status == Exit.DONE, done
+        assert "the mesh goes on; it was frozen by kim" in done.out
+        for request, _ in begun:
+            await b.work(request)
+        await a.work(fresh)
+        await asyncio.to_thread(watch.wait_for, "submit  admitted")
+    missing = await office.mesh("request", "show", f"{fresh[:-1]}{'0' if fresh[-1] != '0' else '1'}")
+    assert "in the log [" in missing.err  # and nothing of a freeze
     assert "ok       freeze: the mesh is not frozen" in (await office.mesh("doctor")).out
     assert "nothing to do" in (await office.mesh("thaw")).err
 

@@ -39,6 +39,10 @@ async def test_everything_that_waits_for_people_is_in_one_list(office: Office) -
     by_status = (await office.mesh("request", "ls", "--status", "human", "-n", "100", "--json")).json
     assert {escalated, asked, doubted} <= {each["request"] for each in by_status}
     assert for_the_client not in {each["request"] for each in by_status}
+    still_open = (await office.mesh("request", "ls", "--status", "open", "-n", "100", "--json")).json
+    stands = {each["request"]: (each["status"], each["holder"]) for each in still_open}
+    assert stands[for_the_client] == ("open", "c1")
+    assert {stands[request] for request in (escalated, asked, doubted)} == {("human", "human")}
     assert listed[asked]["summary"] == "which one?"
     assert (listed[doubted]["action"], listed[doubted]["key"]) == ("pay", "k7")
     assert all(each["from_agent"] == "a" for each in listed.values())

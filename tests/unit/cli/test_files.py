@@ -85,7 +85,7 @@ def test_an_event_that_is_not_there_is_not_found(mesh: Mesh) -> None:
 def test_a_log_judged_again_comes_out_the_same(mesh: Mesh) -> None:
     result = mesh("replay", STORY)
     assert result.exit_code == Exit.DONE, result.output
-    assert result.output == "1 requests, 21 events judged again; 0 differ\n"
+    assert result.output == "1 request, 21 events judged again; 0 differ\n"
 
 
 def test_a_changed_log_is_found_by_replay_and_by_verify(mesh: Mesh, here: Path) -> None:
