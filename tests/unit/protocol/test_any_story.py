@@ -1,17 +1,14 @@
 """Whatever happens, in whatever order: what holds of every request.
 
 A machine plays arbitrary stories and, after each step, checks what must always be true; an oracle judges
-every verdict. A second test feeds the verdict arbitrary messages in every stage of a request.
+every verdict.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -20,7 +17,6 @@ from protocol import codec
 from protocol.chain import GENESIS, breaks, digest
 from protocol.decide import decide
 from protocol.due import due, next_due
-from protocol.errors import Malformed
 from protocol.events import (
     AnyEvent,
     Ended,
@@ -34,19 +30,14 @@ from protocol.events import (
     RequestRefused,
     TurnSuspended,
 )
-from protocol.handoff import Artifact, Budget, Constraints
+from protocol.handoff import Constraints
 from protocol.ids import AgentName, Cause, TurnId, control_cause
 from protocol.ledger import fold_bodies
 from protocol.messages import (
-    Ask,
     Assign,
     Cancel,
-    Complete,
     Control,
-    Escalate,
-    Fail,
     Freeze,
-    HandBack,
     Hearing,
     Move,
     MoveProposed,
@@ -56,122 +47,27 @@ from protocol.messages import (
     Settle,
     Submit,
     Thaw,
-    Transfer,
-    UnknownMove,
-    Usage,
     id_of,
 )
 from protocol.policy import Policy
-from protocol.standing import Late, Objection
+from protocol.standing import Late
 from protocol.timeline import timeline
 from protocol.world import Grounds, World
-from tests.unit.protocol.oracle import Auditor
-from tests.unit.protocol.test_codec import places, said, values
+from tests.unit.protocol.anything import (
+    NAMES,
+    agents_,
+    facts,
+    hand_ons,
+    limits,
+    moves,
+    names,
+    policies,
+    reports,
+)
+from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.test_ledger import state
-from tests.unit.protocol.worlds import (
-    REQUEST,
-    Court,
-    agent,
-    ask,
-    complete,
-    escalate,
-    fact,
-    opened,
-    transfer,
-)
+from tests.unit.protocol.worlds import REQUEST, Court, agent
 
-NAMES = ("a", "b", "c", "d")
-agents_ = st.sampled_from([AgentName(name) for name in NAMES])
-names = st.one_of(agents_, agents_, agents_, st.sampled_from([AgentName("human"), AgentName("nobody")]))
-keys = st.sampled_from(["k", "l", "text", "hidden"])
-plain = st.builds(fact, keys, st.integers(0, 2) | st.booleans())
-labelled = st.builds(fact, keys, st.integers(0, 2), st.just("pii"))
-facts = st.lists(plain | labelled, max_size=2, unique_by=lambda item: item.key).map(tuple)
-artifacts = st.lists(
-    st.sampled_from([Artifact(name="x", uri="s3://x"), Artifact(name="y", uri="s3://y", labels=("pii",))]),
-    max_size=2,
-    unique_by=lambda item: item.name,
-).map(tuple)
-amounts = st.none() | st.integers(0, 120)
-actions = st.none() | st.lists(st.sampled_from(["look", "pay"]), unique=True).map(tuple)
-constraints = st.builds(
-    Constraints,
-    max_resolution_time_s=st.none() | st.sampled_from([0.0, 5.0, 1000.0]),
-    allowed_actions=actions,
-    budget=st.none() | st.builds(Budget, tokens=amounts, nano_dollars=amounts),
-    must_carry=st.lists(keys, max_size=1, unique=True).map(tuple),
-)
-drops = st.lists(keys, max_size=2).map(tuple)
-limits = st.just(Constraints()) | constraints
-intents = st.sampled_from([None, None, "bill", "sing"])
-hand_ons = st.one_of(
-    st.builds(
-        Transfer,
-        to_agent=agents_,
-        summary=st.just("please"),
-        intent=intents,
-        facts=facts,
-        artifacts=artifacts,
-        return_to=st.none() | agents_,
-        no_return=st.sampled_from([False, False, True]),
-    ),
-    st.builds(Transfer, to_agent=agents_, summary=st.just("yours"), facts=facts, drop=drops),
-    st.builds(HandBack, summary=st.just("found"), facts=facts, artifacts=artifacts, drop=drops),
-)
-"""What is often admitted, so that stories go on for a while."""
-moves = st.one_of(
-    st.builds(
-        Transfer,
-        to_agent=names,
-        summary=st.just("please"),
-        intent=intents,
-        facts=facts,
-        artifacts=artifacts,
-        drop=drops,
-        constraints=limits,
-        return_to=st.none() | names,
-        no_return=st.booleans(),
-    ),
-    st.builds(Transfer, to_agent=names, summary=st.just("please"), facts=facts),
-    st.builds(
-        HandBack,
-        summary=st.just("found"),
-        to_agent=st.none() | names,
-        facts=facts,
-        artifacts=artifacts,
-        drop=drops,
-    ),
-    st.builds(
-        Ask,
-        to_agent=st.sampled_from([AgentName("c1"), AgentName("human"), AgentName("a")]),
-        question=st.just("which?"),
-        expires_s=st.none() | st.sampled_from([0.0, 10.0, 1e6]),
-    ),
-    st.builds(Escalate, summary=st.just("help"), facts=facts),
-    st.builds(Complete, answer=st.sampled_from(["done", None])),
-    st.builds(Fail, reason=st.just("no")),
-    st.builds(UnknownMove, name=st.just("delegate")),
-)
-reports = st.builds(
-    Report,
-    usage=st.builds(Usage, tokens=st.integers(0, 60), nano_dollars=st.integers(0, 60)),
-    actions=st.sampled_from([(), (), (), ("look",), ("look", "pay")]),
-)
-policies = st.builds(
-    Policy,
-    max_depth=st.sampled_from([0, 1, 3, 5, 7, 9]),
-    max_refusals=st.integers(0, 5),
-    max_retries=st.integers(0, 3),
-    max_asks=st.integers(0, 2),
-    max_escalations=st.integers(0, 5),
-    max_handoff_bytes=st.sampled_from([65_536, 65_536, 65_536, 500]),
-    deadline_s=st.sampled_from([86_400.0, 86_400.0, 86_400.0, 30.0]),
-    turn_timeout_s=st.sampled_from([900.0, 20.0, 0.0]),
-    unattended_after_s=st.sampled_from([None, 50.0, 0.0]),
-    escalation_sla_s=st.sampled_from([None, 40.0, 0.0]),
-    retry_backoff_s=st.sampled_from([0.0, 1.0]),
-    budget=st.none() | st.builds(Budget, tokens=amounts, nano_dollars=amounts),
-)
 CONTROLS: dict[type[Control], tuple[str, ...]] = {
     Cancel: (),
     Freeze: (),
@@ -446,147 +342,6 @@ TestAnyStory.settings = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a story takes minutes
     suppress_health_check=list(HealthCheck),  # many a story ends early
 )
-
-
-# --- every message, in every stage ----------------------------------------------------------------
-
-
-def suspended() -> Court:
-    court = opened()
-    court.move(ask())
-    return court
-
-
-def doubted() -> Court:
-    court = opened()
-    court.doubt()
-    return court
-
-
-def with_people() -> Court:
-    court = opened()
-    court.move(escalate())
-    return court
-
-
-def below() -> Court:
-    court = Court(
-        fleet={"a": agent("a", clearance=("pii",)), "b": agent("b", to=("c",)), "c": agent("c")},
-        policy=Policy(budget=Budget(tokens=5)),
-    )
-    court.submit(facts=(fact("ssn", 1, "pii"),), constraints=Constraints(must_carry=("ssn",)))
-    court.move(transfer("b", no_return=True))
-    court.move(transfer("c", return_to="a"))
-    return court
-
-
-def frozen() -> Court:
-    court = below()
-    court.control(Freeze)
-    return court
-
-
-def over() -> Court:
-    court = opened()
-    court.move(complete())
-    return court
-
-
-STAGES: list[Callable[..., Court]] = [Court, opened, suspended, doubted, with_people, below, frozen, over]
-TEMPLATES: list[dict[str, Any]] = [
-    {"text": "x", "to": "a", "facts": [{"key": "k", "value": 1}], "constraints": {"must_carry": ["k"]}},
-    *(
-        {"kind": "move", "turn": "?", "round": 0, "report": {"usage": {"tokens": 1}}, "move": move}
-        for move in (
-            {
-                "move": "transfer",
-                "to_agent": "d",
-                "summary": "s",
-                "intent": "i",
-                "facts": [{"key": "k", "value": 1, "labels": ["pii"]}],
-                "artifacts": [{"name": "n", "uri": "u", "size": 1}],
-                "drop": ["text"],
-                "return_to": "a",
-                "constraints": {"deadline": 1, "budget": {"tokens": 1}, "allowed_actions": ["x"]},
-            },
-            {"move": "hand_back", "summary": "s", "to_agent": "b", "facts": [{"key": "k", "value": 1}]},
-            {"move": "ask", "to_agent": "c1", "question": "q", "expires_s": 5, "schema": {"type": "string"}},
-            {"move": "escalate", "summary": "s", "facts": [{"key": "k", "value": 1}]},
-            {"move": "complete", "answer": {"x": [1]}},
-            {"move": "fail", "reason": "r"},
-            {"move": "?", "name": "transfer"},
-            {"move": "zap", "x": 1},
-        )
-    ),
-    {"kind": "turn_failed", "turn": "?", "round": 0, "error": {"code": "x", "retry_after_s": 1}},
-    {"kind": "effect_doubted", "turn": "?", "round": 0, "effect": {"step": "s", "action": "a"}},
-    {"kind": "cancel", "id": "i", "reason": "r"},
-    {"kind": "freeze", "id": "i"},
-    {"kind": "thaw", "id": "i"},
-    {"kind": "assign", "id": "i", "turn": "?", "to": "Ada"},
-    {
-        "kind": "resolve",
-        "id": "i",
-        "turn": "?",
-        "to": "b",
-        "again": False,
-        "facts": [{"key": "k", "value": 1}],
-    },
-    {"kind": "resolve", "id": "i", "turn": "?", "complete": True, "answer": 1},
-    {"kind": "reply", "id": "i", "turn": "?", "round": 0, "value": 1},
-    {"kind": "settle", "id": "i", "turn": "?", "round": 0, "outcome": "done", "result": 1},
-]
-
-
-@st.composite
-def messages(draw: st.DrawFn) -> dict[str, Any]:
-    """One of the messages above, with up to three of its places changed."""
-    message: dict[str, Any] = json.loads(json.dumps(draw(st.sampled_from(TEMPLATES))))
-    for _ in range(draw(st.integers(0, 3))):
-        *way, key = draw(
-            st.sampled_from([path for path in places(message) if path[0] not in ("turn", "kind")])
-        )
-        node: Any = message
-        for step in way:
-            node = node[step]
-        node[key] = draw(values | st.sampled_from(["a", "b", "c", "human", "pii", 10**30, -1, "ssn", True]))
-    return message
-
-
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: str(stage.__name__))
-@settings(max_examples=100)
-@given(message=messages(), round_=st.integers(0, 1), who=st.sampled_from(["c1", "op1", None]))
-def test_whatever_can_be_read_is_decided_without_an_error(
-    stage: Callable[..., Court], message: dict[str, Any], round_: int, who: str | None
-) -> None:
-    court = stage()
-    turn = court.ledger.holder
-    if message.get("turn") == "?":
-        message["turn"] = "none" if turn is None else turn.id
-    if "round" in message and round_ == 0:
-        message["round"] = 0 if turn is None else turn.round
-    body = said(message)
-    before = len(court.events)
-    try:
-        ruling = heard(court, body, who)
-    except Malformed:
-        return
-    if isinstance(ruling, Late | Objection):
-        assert len(court.events) == before
-    else:
-        assert court.events[before:]
-        assert breaks(court.bodies) == []
-
-
-def heard(court: Court, body: bytes, who: str | None) -> AnyEvent | Late | Objection:
-    """Hear a message as a guard does: whoever holds the turn says what a turn says."""
-    kind = json.loads(body).get("kind")
-    turn = court.ledger.holder
-    if kind in ("move", "turn_failed", "effect_doubted"):
-        return court.propose(codec.parse_proposal(body), "a" if turn is None else turn.agent)
-    if kind is None:
-        return court.hear_submit(codec.parse_submit(body), digest=codec.body_digest(body))
-    return court.hear_control(codec.parse_control(body), who or "op1")
 
 
 def test_a_story_that_is_refused_at_once_has_one_event() -> None:

@@ -23,7 +23,9 @@ from protocol.refusals import Refusal, Rule
 from protocol.rules import Case
 from protocol.trail import Segment
 from protocol.world import Grounds, World
-from tests.unit.protocol.oracle import Account, complaints, learn, opine
+from tests.unit.protocol.oracle.account import Account, learn
+from tests.unit.protocol.oracle.audit import complaints
+from tests.unit.protocol.oracle.opinion import opine
 from tests.unit.protocol.worlds import REQUEST, START, Court, agents, fact, hand_back, transfer
 
 NAMES = ("a", "b", "c")

@@ -1,0 +1,57 @@
+"""An attack: what a hostile agent, client, viewer or operator tries with its own credentials.
+
+Agent `b` attacks, mostly `a`; client `c2` attacks `c1`. Every attack says whether it had its effect: it
+must where the protection lacks, and must not where it does not; and there, nothing at all may have been
+stored but under the attacker's own name.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from mesh.bus.log import JetStreamLog
+from protocol.subjects import evt
+from tests.security.scenes import Scene, quiet
+
+Attack = Callable[[Scene], Awaitable[bool]]
+
+OWN = {
+    "b": (".b.", "mesh.card.b", "mesh.dead.b"),
+    "c2": (".c2.",),
+    "op": (".op.",),
+    "audit": ("(nothing)",),
+}
+
+
+async def has_effect(scene: Scene, attack: Attack, attacker: str = "b") -> bool:
+    """Run an attack; on the shipped mesh, also see that nothing foreign was stored or changed by it."""
+    before = await scene.snapshot()
+    effect = await attack(scene)
+    if scene.shipped:
+        await quiet(await scene.admin())
+        foreign = [
+            (stream, subject)
+            for stream, subject in await scene.stored_since(before)
+            if not any(own in subject for own in OWN[attacker]) and (stream, subject) not in scene.expected
+        ]
+        after = await scene.snapshot()
+        assert foreign == []
+        assert after.removed == before.removed
+        assert after.configs == before.configs
+        assert after.consumers == before.consumers
+    scene.expected.clear()
+    return effect
+
+
+async def append(scene: Scene, to: str, request: str) -> int:
+    """Let the guard write the first event of a request, as it should be."""
+    guard = await scene.bus("guard")
+    scene.expected.add(("LOG", evt(to, request)))
+    body = msgspec.json.encode({"n": 0, "secret": request})
+    return await JetStreamLog(guard).append(to, request, body, after=0)
+
+
+async def stored(scene: Scene, stream: str, subject: str) -> int:
+    """Return how many messages lie under a subject."""
+    info = await (await scene.admin()).api(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
+    return sum((info["state"].get("subjects") or {}).values())

@@ -1,0 +1,137 @@
+"""Attacks that read, or listen to, what is another's."""
+
+import msgspec
+import pytest
+
+from mesh.bus.log import JetStreamLog
+from mesh.bus.roles import API, GET, NEXT
+from protocol.subjects import card, evt, live, note, prop, step
+from tests.security.attacks import append, has_effect
+from tests.security.scenes import Scene, attempt, hearing, quiet, told
+from tests.servers import fresh
+
+
+async def test_an_agent_cannot_read_the_log(shipped: Scene, without_permissions: Scene) -> None:
+    async def attack(scene: Scene) -> bool:
+        request = fresh()
+        seq = await append(scene, "a", request)
+        batch = {"seq": 1, "batch": 10_000, "next_by_subj": f"mesh.evt.*.{request}"}
+        tries = [
+            (GET + "LOG", {"seq": seq}),
+            (GET + "LOG", batch),
+            (GET + "LOG", {"multi_last": [f"mesh.evt.*.{request}"]}),
+            (GET + f"LOG.{evt('a', request)}", None),
+            (API + "STREAM.MSG.GET.LOG", {"seq": seq}),
+            ("mesh.api.STREAM.MSG.GET.LOG", {"seq": seq}),
+            (NEXT + "LOG.audit-audit", {"batch": 10_000, "no_wait": True}),
+        ]
+        answers = []
+        for subject, body in tries:
+            data = b"" if body is None else msgspec.json.encode(body)
+            answers.append(await told(await scene.bus("b"), subject, data))
+        read = [any(request.encode() in each or b'"message"' in each for each in got) for got in answers]
+        if not scene.shipped:
+            assert read[:5] == [True] * 5  # each way is a way
+        return any(read)
+
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+async def test_an_agent_reads_its_own_steps_and_nobody_elses(
+    shipped: Scene, without_permissions: Scene
+) -> None:
+    async def attack(scene: Scene) -> bool:
+        request = fresh()
+        subject = step("a", request, "t", "0-0")
+        scene.expected.add(("STEPS", subject))
+        await (await scene.bus("a")).publish_durable(subject, b"the secret of a")
+        await (await scene.bus("b")).publish_durable(step("b", request, "t", "0-0"), b"mine")
+        last = {"last_by_subj": subject}
+        own = GET + "STEPS." + step("b", request, "t", "0-0")
+        tries = [
+            (GET + "STEPS." + subject, b""),
+            (GET + f"STEPS.mesh.step.*.{request}.t.0-0", b""),
+            (GET + "STEPS.mesh.step.>", b""),
+            (GET + "STEPS", msgspec.json.encode(last)),
+            (own, msgspec.json.encode(last)),
+            (own, msgspec.json.encode({"multi_last": ["mesh.step.>"]})),
+            (own, b'{"seq":1,"batch":1000}'),
+        ]
+        bus = await scene.bus("b")
+        answers = [answer for subject, data in tries for answer in await told(bus, subject, data)]
+        assert await told(bus, own) == [b"mine"]
+        return any(b"the secret of a" in answer for answer in answers)
+
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+async def test_a_client_cannot_read_anothers_answer(shipped: Scene, without_permissions: Scene) -> None:
+    async def attack(scene: Scene) -> bool:
+        theirs, mine = fresh("c1"), fresh("c2")
+        seq = await append(scene, "c1", theirs)
+        await append(scene, "c2", mine)
+        own = GET + "LOG." + evt("c2", mine)
+        tries = [
+            (GET + "LOG." + evt("c1", theirs), b""),
+            (GET + f"LOG.mesh.evt.*.{theirs}", b""),
+            (GET + "LOG.mesh.evt.>", b""),
+            (GET + "LOG", b'{"seq":%d}' % seq),
+            (own, b'{"seq":%d}' % seq),
+            (own, msgspec.json.encode({"last_by_subj": evt("c1", theirs)})),
+            (own, msgspec.json.encode({"multi_last": ["mesh.evt.>"]})),
+            (own, b'{"seq":1,"batch":100000}'),
+            (own, msgspec.json.encode({"seq": 1, "next_by_subj": "mesh.evt.c1.*"})),
+            (API + "STREAM.MSG.GET.LOG", b'{"seq":%d}' % seq),
+        ]
+        bus = await scene.bus("c2")
+        answers = [answer for subject, data in tries for answer in await told(bus, subject, data)]
+        assert any(mine.encode() in answer for answer in await told(bus, own))
+        return any(theirs.encode() in answer or b'"message"' in answer for answer in answers)
+
+    assert await has_effect(without_permissions, attack, "c2")
+    assert not await has_effect(shipped, attack, "c2")
+
+
+@pytest.mark.parametrize(
+    ("attacker", "subject", "speaker"),
+    [
+        pytest.param("c2", "mesh.note.c1.*", "guard", id="a-client-to-anothers-notes"),
+        pytest.param("c2", "mesh.note.>", "guard", id="a-client-to-all-notes"),
+        pytest.param("b", "mesh.note.c1.*", "guard", id="an-agent-to-a-clients-notes"),
+        pytest.param("audit", "mesh.note.>", "guard", id="a-viewer-to-notes"),
+        pytest.param("op", "mesh.note.c1.*", "guard", id="an-operator-to-a-clients-notes"),
+        pytest.param("c2", "mesh.live.c1.>", "a", id="a-client-to-anothers-live-output"),
+        pytest.param("b", "mesh.live.>", "a", id="an-agent-to-live-output"),
+        pytest.param("b", "_I.a.>", "", id="an-agent-to-anothers-answers"),
+        pytest.param("b", "_I.guard.>", "", id="an-agent-to-the-guards-answers"),
+        pytest.param("c2", "_I.c1.>", "", id="a-client-to-anothers-answers"),
+        pytest.param("b", ">", "a", id="an-agent-to-everything"),
+        pytest.param("b", "$JS.EVENT.ADVISORY.>", "", id="an-agent-to-advisories"),
+    ],
+)
+async def test_nobody_listens_to_what_is_anothers(
+    attacker: str, subject: str, speaker: str, shipped: Scene, without_permissions: Scene
+) -> None:
+    async def attack(scene: Scene) -> bool:
+        bus, request = await scene.bus(attacker), fresh()
+        async with hearing(bus, subject) as heard:
+            if speaker == "guard":
+                await (await scene.bus("guard")).publish(note("c1", request), b"a notice")
+            elif speaker:
+                await (await scene.bus("a")).publish(live("c1", request, "a", "t"), b"a token")
+            for name in ("a", "c1"):  # something is answered to each
+                await attempt(await scene.bus(name), card("a") if name == "a" else prop("c1", request), b"{}")
+            await JetStreamLog(await scene.bus("guard")).head(request)
+            await attempt(await scene.bus("admin"), API + "STREAM.INFO.NONE")
+            if "ADVISORY" in subject:
+                await (await scene.admin()).api("CONSUMER.PAUSE.LOG.audit-op", {})
+            await quiet(await scene.admin())
+            await bus.settle()
+            return bool(heard)
+
+    assert await has_effect(without_permissions, attack, attacker)
+    before = await shipped.snapshot()
+    assert not await attack(shipped)
+    assert (await shipped.snapshot()).configs == before.configs

@@ -1,0 +1,109 @@
+"""Attacks on other agents' work: on what acknowledges it, and on the consumers that give it."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from mesh.bus.pull import Message, Puller
+from mesh.bus.roles import API, NEXT
+from protocol.subjects import card
+from tests.security.attacks import append, has_effect
+from tests.security.scenes import Scene, attempt, quiet, told
+from tests.servers import fresh, until
+
+
+async def hold_work(scene: Scene) -> tuple[Puller, list[Message]]:
+    """Let `a` have one message of its inbox in hand, and ask for another."""
+    bus = await scene.bus("a")
+    held: list[Message] = []
+    forever = asyncio.Event()
+
+    async def keep(message: Message) -> None:
+        held.append(message)
+        await forever.wait()
+
+    puller = Puller(bus, "LOG", "in-a", keep, slots=2, expires_s=4.0)
+    await puller.start()
+    await append(scene, "a", fresh())
+    await until(lambda: bool(held))
+    return puller, held
+
+
+@pytest.mark.parametrize("what", [b"+ACK", b"+TERM", b"-NAK"], ids=["ack", "term", "nak"])
+async def test_an_agent_cannot_acknowledge_for_another(
+    what: bytes, shipped: Scene, without_permissions: Scene
+) -> None:
+    async def attack(scene: Scene) -> bool:
+        puller, held = await hold_work(scene)
+        try:
+            subject = held[0]._incoming.reply
+            attacker, admin = await scene.bus("b"), await scene.admin()
+            await attempt(attacker, subject, what)
+            await attempt(attacker, card("b"), b"{}", reply=subject)
+            await attempt(attacker, subject.replace(".in-a.", ".in-b."), what)
+            await quiet(admin)
+            info = await admin.api("CONSUMER.INFO.LOG.in-a")
+            return bool(info["num_ack_pending"] == 0 or len(held) > 1)
+        finally:
+            await held[-1].ack_sync()
+            await puller.close()
+
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+async def test_an_agent_cannot_pull_anothers_work(shipped: Scene, without_permissions: Scene) -> None:
+    async def attack(scene: Scene) -> bool:
+        request = fresh()
+        await append(scene, "e", request)
+        got = await told(await scene.bus("b"), NEXT + "LOG.in-e", b'{"batch":100,"no_wait":true}')
+        delivered = (await (await scene.admin()).api("CONSUMER.INFO.LOG.in-e"))["delivered"]["consumer_seq"]
+        return bool(delivered or got)
+
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        pytest.param(
+            "CONSUMER.CREATE.LOG.spy",
+            {"stream_name": "LOG", "config": {"name": "spy", "ack_policy": "none", "mem_storage": True}},
+            id="a-consumer-of-its-own",
+        ),
+        pytest.param(
+            "CONSUMER.CREATE.LOG.in-d",
+            {
+                "stream_name": "LOG",
+                "config": {
+                    "name": "in-d",
+                    "durable_name": "in-d",
+                    "filter_subject": "mesh.evt.d.*",
+                    "ack_policy": "explicit",
+                    "ack_wait": 3600 * 10**9,
+                    "max_deliver": -1,
+                },
+            },
+            id="another-lease-for-anothers",
+        ),
+        pytest.param("CONSUMER.DELETE.LOG.in-c", {}, id="delete-anothers"),
+        pytest.param("CONSUMER.PAUSE.LOG.in-d", {"pause_until": "2100-01-01T00:00:00Z"}, id="pause-anothers"),
+        pytest.param("CONSUMER.RESET.LOG.in-d", {"seq": 1}, id="reset-anothers"),
+        pytest.param("CONSUMER.RESET.LOG.in-b", {"seq": 1}, id="reset-its-own"),
+    ],
+)
+@pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])
+async def test_nobody_takes_or_alters_a_consumer(
+    verb: str, body: dict[str, object], attacker: str, shipped: Scene, without_permissions: Scene
+) -> None:
+    async def attack(scene: Scene) -> bool:
+        answers = []
+        for prefix in (API, "mesh.api."):
+            answers += await told(await scene.bus(attacker), prefix + verb, msgspec.json.encode(body))
+        return any(b'"error"' not in answer for answer in answers)
+
+    if attacker == "b" and "in-c" not in verb:
+        assert await has_effect(without_permissions, attack, attacker)
+    assert not await has_effect(shipped, attack, attacker)

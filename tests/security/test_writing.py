@@ -1,0 +1,104 @@
+"""Attacks that write under a name that is not the attacker's own."""
+
+from collections.abc import Callable
+
+import pytest
+
+from protocol.subjects import card, ctl, dead, evt, prop, step
+from tests.security.attacks import Attack, has_effect, stored
+from tests.security.scenes import Scene, attempt
+from tests.servers import fresh
+
+
+def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Attack:
+    """Publish under a subject that is somebody else's."""
+
+    async def attack(scene: Scene) -> bool:
+        request = fresh()
+        target = subject(request)
+        find = where.format(request=request) or target
+        before = await stored(scene, stream, find)
+        await attempt(await scene.bus("b"), target, b'{"n":0,"forged":true}')
+        return await stored(scene, stream, find) > before
+
+    return attack
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(writing("LOG", lambda r: evt("a", r)), id="work-into-an-inbox"),
+        pytest.param(writing("LOG", lambda r: evt("c1", r)), id="an-answer-to-a-client"),
+        pytest.param(writing("LOG", lambda r: evt("_", r)), id="a-verdict"),
+        pytest.param(writing("LOG", lambda r: evt("b", r)), id="work-into-its-own-inbox"),
+        pytest.param(
+            writing("PROP", lambda r: prop("a", r), "mesh.prop.*.a.{request}"), id="a-proposal-of-another"
+        ),
+        pytest.param(writing("PROP", lambda r: prop("c1", r), "mesh.prop.*.c1.{request}"), id="a-submit"),
+        pytest.param(
+            writing("CTL", lambda r: ctl("op", r), "mesh.ctl.*.op.{request}"), id="a-control-of-an-operator"
+        ),
+        pytest.param(
+            writing("CTL", lambda r: ctl("b", r), "mesh.ctl.*.b.{request}"), id="a-control-of-its-own"
+        ),
+        pytest.param(writing("STEPS", lambda r: step("a", r, "t", "0-0")), id="a-step-of-another"),
+        pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
+        pytest.param(writing("DEAD", lambda r: dead("a")), id="a-dead-letter-of-another"),
+        pytest.param(writing("TIMER", lambda r: f"mesh.timer.fire.0.{r}"), id="an-alarm"),
+        pytest.param(writing("CONF", lambda r: f"mesh.conf.policy.{r}"), id="a-policy"),
+        pytest.param(writing("CONF", lambda r: "mesh.conf.breaker.b"), id="its-own-breaker"),
+        pytest.param(writing("CONF", lambda r: "mesh.conf.freeze"), id="a-freeze"),
+    ],
+)
+async def test_an_agent_cannot_write_what_is_not_its_own(
+    attack: Attack, shipped: Scene, without_permissions: Scene
+) -> None:
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+async def test_an_agent_cannot_change_the_fleet(shipped: Scene, without_permissions: Scene) -> None:
+    async def attack(scene: Scene) -> bool:
+        before = (await (await scene.admin()).api("STREAM.INFO.CONF"))["state"]["last_seq"]
+        await attempt(await scene.bus("b"), "mesh.conf.fleet", b'{"agents":{"b":{"clearance":["secret"]}}}')
+        return bool((await (await scene.admin()).api("STREAM.INFO.CONF"))["state"]["last_seq"] > before)
+
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+@pytest.mark.parametrize("attacker", ["c2", "op", "audit"])
+async def test_nobody_of_the_users_writes_under_anothers_name(
+    attacker: str, shipped: Scene, without_permissions: Scene
+) -> None:
+    request = fresh()
+    targets = [
+        ("LOG", evt("a", request), evt("a", request)),
+        ("PROP", prop("c1", request), f"mesh.prop.*.c1.{request}"),
+        ("CTL", ctl("c1", request), f"mesh.ctl.*.c1.{request}"),
+        ("STEPS", step("a", request, "t", "0-9"), step("a", request, "t", "0-9")),
+        ("CONF", f"mesh.conf.policy.{request}", f"mesh.conf.policy.{request}"),
+        ("DEAD", dead(f"x{request}"), dead(f"x{request}")),
+    ]
+
+    async def attack(scene: Scene) -> bool:
+        for _, subject, _ in targets:
+            await attempt(await scene.bus(attacker), subject, b"{}")
+        return any([await stored(scene, stream, find) for stream, _, find in targets])
+
+    assert await has_effect(without_permissions, attack, attacker)
+    assert not await has_effect(shipped, attack, attacker)
+
+
+async def test_a_client_is_no_operator_and_a_viewer_submits_nothing(
+    shipped: Scene, without_permissions: Scene
+) -> None:
+    async def attack(scene: Scene) -> bool:
+        request = fresh()
+        await attempt(await scene.bus("c2"), ctl("op", request), b"{}")
+        await attempt(await scene.bus("audit"), prop("audit", request), b"{}")
+        found = [await stored(scene, "CTL", f"mesh.ctl.*.op.{request}")]
+        return any([*found, await stored(scene, "PROP", f"mesh.prop.*.audit.{request}")])
+
+    assert await has_effect(without_permissions, attack, "c2")
+    assert not await has_effect(shipped, attack, "c2")

@@ -1,0 +1,21 @@
+"""What happened, read from events: of which kinds they are; a move admitted, or refused and why."""
+
+from collections.abc import Iterable
+
+from protocol.events import AnyEvent, HandoffAdmitted, MoveRefused
+from protocol.refusals import Refusal
+from tests.unit.protocol.worlds import is_
+
+
+def kinds(events: Iterable[AnyEvent]) -> list[type]:
+    return [type(event) for event in events]
+
+
+def refused(event: AnyEvent) -> Refusal:
+    """Return why a move was refused, which it has to be."""
+    return is_(event, MoveRefused).refusal
+
+
+def admitted(event: AnyEvent) -> HandoffAdmitted:
+    """Return the event of a handoff, which has to be admitted."""
+    return is_(event, HandoffAdmitted)

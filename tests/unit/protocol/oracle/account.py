@@ -1,0 +1,225 @@
+"""The oracle's own account of a request: what the raw events tell, folded another way than the ledger."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from protocol import events as ev
+from protocol.handoff import Artifact, Budget, Fact, Handoff
+from protocol.messages import MoveProposed, Report
+from protocol.policy import Policy
+
+DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
+Amounts = Mapping[str, int]
+NOTHING: Amounts = dict.fromkeys(DIMENSIONS, 0)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Somebody on the stack of holders, with what they got."""
+
+    agent: str
+    intent: str | None
+    return_to: str | None
+    sealed: bool
+    deadline: int | None
+    actions: tuple[str, ...] | None
+    must_carry: frozenset[str]
+    grant: Budget
+    spent_before: Amounts
+    """What the request had spent when this was granted."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the oracle knows of a request."""
+
+    client: str = ""
+    policy: Policy = field(default_factory=Policy)
+    deadline: int = 0
+    turn: str = ""
+    agent: str = ""
+    round: int = 0
+    asks: int = 0
+    intent: str | None = None
+    past: tuple[ev.Past, ...] = ()
+    stack: tuple[Holder, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
+    hops: int = 0
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """All that is carried, whoever sees it."""
+    things: Mapping[str, Artifact] = field(default_factory=dict)
+    shown: frozenset[str] = frozenset()
+    """Keys that the holder sees."""
+    known: frozenset[tuple[str, bytes]] = frozenset()
+    """Every (key, value) that an admitted handoff held."""
+    labels: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    usage: Mapping[str, Amounts] = field(default_factory=dict)
+    """The newest report of each turn, or what it was charged instead."""
+    frozen: bool = False
+    over: bool = False
+    escalations: int = 0
+    pending: ev.FactsWithheld | None = None
+
+    @property
+    def holder(self) -> Holder:
+        return self.stack[-1]
+
+    @property
+    def path(self) -> list[str]:
+        return [holder.agent for holder in self.stack]
+
+    @property
+    def back(self) -> int | None:
+        """The index on the stack that the holder hands back to."""
+        below = self.path[:-1]
+        if not below:
+            return None
+        named = self.holder.return_to
+        return below.index(named) if named in below else len(below) - 1
+
+
+def canonical(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def spent(account: Account) -> Amounts:
+    return {name: sum(usage[name] for usage in account.usage.values()) for name in DIMENSIONS}
+
+
+def amounts(report: Report) -> Amounts:
+    return {name: getattr(report.usage, name) for name in DIMENSIONS}
+
+
+def rest(holder: Holder, now_spent: Amounts) -> Budget:
+    """Return the grant less what was spent since, by whomever."""
+    since = {name: now_spent[name] - holder.spent_before[name] for name in DIMENSIONS}
+    granted = {name: getattr(holder.grant, name) for name in DIMENSIONS}
+    return Budget(**{name: None if most is None else most - since[name] for name, most in granted.items()})
+
+
+def with_report(account: Account, report: Report) -> Account:
+    """A report sums up every round, so that no amount becomes less than it was."""
+    before, now = account.usage.get(account.turn, NOTHING), amounts(report)
+    most = {name: max(before[name], now[name]) for name in DIMENSIONS}
+    return replace(account, usage={**account.usage, account.turn: most})
+
+
+def spent_after(account: Account, proposal: MoveProposed) -> Amounts:
+    return spent(with_report(account, proposal.report))
+
+
+def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) -> Account:
+    """Return the account after an event; `whole` is the handoff that the oracle held to be right."""
+    if isinstance(event, ev.FactsWithheld):
+        return replace(account, pending=event)
+    account = _reported(account, event)
+    work: ev.Work | None = getattr(event, "work", None)
+    match event:
+        case ev.RequestOpened():
+            account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
+            given = _whole(account, event, event.work)
+            account = _opened(account, event, event.work, given)
+            return replace(account, stack=(_holder(account, given),), pending=None)
+        case ev.HandoffAdmitted():
+            assert whole is not None
+            edge = (account.agent, str(whole.to_agent))
+            stack, hops, edges = account.stack, account.hops + 1, (*account.edges, edge)
+            account = _opened(account, event, event.work, whole)
+            if whole.move == "hand_back":
+                stack = stack[: [holder.agent for holder in stack].index(whole.to_agent) + 1]
+            else:
+                stack = (*stack, _holder(account, whole))
+            return replace(account, stack=stack, hops=hops, edges=edges, pending=None)
+        case ev.EscalationRaised():
+            counted = account.agent != "human"
+            account = _charged(account, event) if counted else account
+            account = _opened(account, event, event.work, event.work.handoff)
+            return replace(account, escalations=account.escalations + counted, pending=None)
+        case ev.EscalationResolved():
+            given = _whole(account, event, event.work)
+            account = _opened(account, event, event.work, given)
+            return replace(account, stack=(_holder(account, given),), edges=(), hops=0, pending=None)
+        case ev.RequestFrozen():
+            return replace(account, frozen=True)
+        case ev.RequestThawed():
+            return replace(account, frozen=False)
+        case ev.TurnSuspended():
+            return replace(account, asks=account.asks + 1)
+    if isinstance(event, ev.Ended):
+        return replace(account, over=True)
+    return account if work is None else replace(account, round=work.round, past=work.past)
+
+
+def _reported(account: Account, event: ev.AnyEvent) -> Account:
+    """Take in what an event's turn reported, if its own holder said it."""
+    by_holder = (
+        isinstance(event, ev.HandoffAdmitted | ev.MoveRefused | ev.TurnSuspended | ev.EffectDoubted)
+        or (isinstance(event, ev.TurnFailed | ev.RequestFailed) and event.sender is not None)
+        or (isinstance(event, ev.RequestCompleted) and not event.control)
+        or (isinstance(event, ev.EscalationRaised) and event.reason == "asked")
+    )
+    if not by_holder:
+        return account
+    return with_report(account, event.report)  # type: ignore[union-attr]
+
+
+def _charged(account: Account, event: ev.EscalationRaised) -> Account:
+    """Charge the whole grant to a turn that never reported."""
+    if account.turn in account.usage:
+        return account
+    left = rest(account.holder, spent(account))
+    charge = {name: max(0, getattr(left, name) or 0) for name in DIMENSIONS}
+    return replace(account, usage={**account.usage, account.turn: charge})
+
+
+def _whole(account: Account, event: ev.AnyEvent, work: ev.Work) -> Handoff:
+    """Return what an event hands over, with what was withheld just before it."""
+    kept = account.pending
+    if kept is None or kept.cause != event.cause:
+        return work.handoff
+    handoff = work.handoff
+    keys = tuple(sorted({*handoff.constraints.must_carry, *kept.must_carry}))
+    return msgspec.structs.replace(
+        handoff,
+        facts=(*handoff.facts, *kept.facts),
+        artifacts=(*handoff.artifacts, *kept.artifacts),
+        constraints=msgspec.structs.replace(handoff.constraints, must_carry=keys),
+    )
+
+
+def _opened(account: Account, event: ev.AnyEvent, work: ev.Work, whole: Handoff) -> Account:
+    labels = dict(account.labels)
+    for fact in whole.facts:
+        labels[fact.key] = labels.get(fact.key, frozenset()) | set(fact.labels)
+    return replace(
+        account,
+        turn=str(event.id),
+        agent=str(whole.to_agent),
+        round=0,
+        asks=0,
+        intent=whole.intent,
+        past=work.past,
+        facts={fact.key: fact for fact in whole.facts},
+        things={item.name: item for item in whole.artifacts},
+        shown=frozenset(fact.key for fact in work.handoff.facts),
+        known=account.known | {(fact.key, canonical(fact.value)) for fact in whole.facts},
+        labels=labels,
+    )
+
+
+def _holder(account: Account, whole: Handoff) -> Holder:
+    own = whole.constraints
+    return Holder(
+        agent=str(whole.to_agent),
+        intent=whole.intent,
+        return_to=whole.return_to,
+        sealed=whole.no_return,
+        deadline=own.deadline,
+        actions=own.allowed_actions,
+        must_carry=frozenset(own.must_carry),
+        grant=own.budget or Budget(),
+        spent_before=spent(account),
+    )

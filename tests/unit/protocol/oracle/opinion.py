@@ -1,0 +1,139 @@
+"""A second opinion on every verdict, by another way.
+
+The oracle keeps its own account of a request, from the raw events, and reads the rules as the design
+states them. It shares types with the code it judges and nothing else: of `protocol` it imports only
+what events are made of.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.handoff import Handoff
+from protocol.messages import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
+from protocol.world import Grounds
+from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, spent_after
+from tests.unit.protocol.oracle.giving import MOVES, ends_at, merged, whole_handoff
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What the oracle holds to be right: the rule that refuses, or what is handed over."""
+
+    rule: str | None
+    handoff: Handoff | None = None
+
+
+def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -> Opinion:
+    """Say which rule refuses a move first, or what an admitted one hands over."""
+    move = proposal.move
+    if account.policy.topology != "handoff" or type(move) not in MOVES:
+        return Opinion("known_move")
+    handoff = whole_handoff(account, proposal, at)
+    gives = isinstance(move, Transfer | HandBack)
+    checks: dict[str, Callable[[], bool]] = {
+        "known_agent": lambda: _unknown_agent(account, move, grounds),
+        "agent_available": lambda: _unavailable(account, move, grounds),
+        "depth": lambda: gives and account.hops + 1 > account.policy.max_depth,
+        "cycle": lambda: isinstance(move, Transfer) and _runs_in_circles(account, move),
+        "hand_back": lambda: isinstance(move, HandBack) and _goes_back_wrongly(account, move),
+        "no_return": lambda: isinstance(move, Transfer | HandBack) and _breaks_a_seal(account, move),
+        "asks": lambda: isinstance(move, Ask) and account.asks + 1 > account.policy.max_asks,
+        "budget": lambda: isinstance(move, Transfer) and _asks_for_too_much(account, proposal, move),
+        "constraints": lambda: isinstance(move, Transfer) and _widens(account, move, at),
+        "must_carry": lambda: isinstance(move, Transfer | HandBack) and _loses(account, move),
+        "actions": lambda: _acted_beyond(account, proposal.report, grounds),
+        "size": lambda: len(canonical(handoff or move)) > account.policy.max_handoff_bytes,
+    }
+    for rule, refuses in checks.items():
+        if refuses():
+            return Opinion(rule)
+    return Opinion(None, handoff)
+
+
+def _unknown_agent(account: Account, move: Move, grounds: Grounds) -> bool:
+    if isinstance(move, Transfer):
+        target, sender = grounds.target, grounds.sender
+        if move.to_agent == "human" or target is None:
+            return True
+        if sender is None:  # whoever left the fleet gives work to nobody
+            return True
+        if sender.to is not None and move.to_agent not in sender.to:
+            return True
+        takes = target.intents
+        return move.intent is not None and takes is not None and move.intent not in takes
+    if isinstance(move, HandBack):
+        return account.back is not None and grounds.target is None
+    if isinstance(move, Ask):
+        return move.to_agent not in (account.client, "human") or (
+            move.to_agent == "human" and not grounds.human
+        )
+    return isinstance(move, Escalate) and not grounds.human
+
+
+def _unavailable(account: Account, move: Move, grounds: Grounds) -> bool:
+    somebody = isinstance(move, Transfer) or (isinstance(move, HandBack) and account.back is not None)
+    return somebody and grounds.breaker == "open"
+
+
+def _brings_news(account: Account, move: Transfer | HandBack) -> bool:
+    return any((fact.key, canonical(fact.value)) not in account.known for fact in move.facts)
+
+
+def _runs_in_circles(account: Account, move: Transfer) -> bool:
+    if move.to_agent in account.path:
+        return True
+    return (account.agent, move.to_agent) in account.edges and not _brings_news(account, move)
+
+
+def _goes_back_wrongly(account: Account, move: HandBack) -> bool:
+    back = account.back
+    if back is None:
+        return True
+    target = account.path[back]
+    if move.to_agent is not None and move.to_agent != target:
+        return True
+    return (account.agent, target) in account.edges and not _brings_news(account, move)
+
+
+def _breaks_a_seal(account: Account, move: Transfer | HandBack) -> bool:
+    """A sealed holder, or anyone above one, goes to whoever is below the sealed one."""
+    back = account.back
+    target = move.to_agent if isinstance(move, Transfer) else None if back is None else account.path[back]
+    below_a_seal: set[str] = set()
+    for index, holder in enumerate(account.stack):
+        if holder.sealed:
+            below_a_seal |= set(account.path[:index])
+    return target in below_a_seal
+
+
+def _asks_for_too_much(account: Account, proposal: MoveProposed, move: Transfer) -> bool:
+    left = rest(account.holder, spent_after(account, proposal))
+    asked = move.constraints.budget
+    return asked is not None and any(
+        getattr(asked, name) is not None
+        and getattr(left, name) is not None
+        and getattr(asked, name) > getattr(left, name)
+        for name in DIMENSIONS
+    )
+
+
+def _widens(account: Account, move: Transfer, at: int) -> bool:
+    due, own = ends_at(move.constraints, at), account.holder
+    later = due is not None and own.deadline is not None and due > own.deadline
+    asked = move.constraints.allowed_actions
+    return later or (asked is not None and own.actions is not None and not set(asked) <= set(own.actions))
+
+
+def _loses(account: Account, move: Transfer | HandBack) -> bool:
+    after, _ = merged(account, move)
+    for key in account.holder.must_carry & account.facts.keys():
+        if key not in after or canonical(after[key].value) != canonical(account.facts[key].value):
+            return True
+    asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
+    visible = account.shown | {fact.key for fact in move.facts}
+    return not set(asked) <= after.keys() & visible
+
+
+def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:
+    limits = [account.holder.actions, None if grounds.sender is None else grounds.sender.actions]
+    return any(limit is not None and not set(report.actions) <= set(limit) for limit in limits)

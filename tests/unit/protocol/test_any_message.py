@@ -1,0 +1,158 @@
+"""Whatever can be read, in every stage of a request: it is decided, and nothing breaks."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import codec
+from protocol.chain import breaks
+from protocol.errors import Malformed
+from protocol.events import AnyEvent
+from protocol.handoff import Budget, Constraints
+from protocol.messages import Freeze
+from protocol.policy import Policy
+from protocol.standing import Late, Objection
+from tests.unit.protocol.test_codec import places, said, values
+from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, transfer
+
+
+def suspended() -> Court:
+    court = opened()
+    court.move(ask())
+    return court
+
+
+def doubted() -> Court:
+    court = opened()
+    court.doubt()
+    return court
+
+
+def with_people() -> Court:
+    court = opened()
+    court.move(escalate())
+    return court
+
+
+def below() -> Court:
+    court = Court(
+        fleet={"a": agent("a", clearance=("pii",)), "b": agent("b", to=("c",)), "c": agent("c")},
+        policy=Policy(budget=Budget(tokens=5)),
+    )
+    court.submit(facts=(fact("ssn", 1, "pii"),), constraints=Constraints(must_carry=("ssn",)))
+    court.move(transfer("b", no_return=True))
+    court.move(transfer("c", return_to="a"))
+    return court
+
+
+def frozen() -> Court:
+    court = below()
+    court.control(Freeze)
+    return court
+
+
+def over() -> Court:
+    court = opened()
+    court.move(complete())
+    return court
+
+
+STAGES: list[Callable[..., Court]] = [Court, opened, suspended, doubted, with_people, below, frozen, over]
+TEMPLATES: list[dict[str, Any]] = [
+    {"text": "x", "to": "a", "facts": [{"key": "k", "value": 1}], "constraints": {"must_carry": ["k"]}},
+    *(
+        {"kind": "move", "turn": "?", "round": 0, "report": {"usage": {"tokens": 1}}, "move": move}
+        for move in (
+            {
+                "move": "transfer",
+                "to_agent": "d",
+                "summary": "s",
+                "intent": "i",
+                "facts": [{"key": "k", "value": 1, "labels": ["pii"]}],
+                "artifacts": [{"name": "n", "uri": "u", "size": 1}],
+                "drop": ["text"],
+                "return_to": "a",
+                "constraints": {"deadline": 1, "budget": {"tokens": 1}, "allowed_actions": ["x"]},
+            },
+            {"move": "hand_back", "summary": "s", "to_agent": "b", "facts": [{"key": "k", "value": 1}]},
+            {"move": "ask", "to_agent": "c1", "question": "q", "expires_s": 5, "schema": {"type": "string"}},
+            {"move": "escalate", "summary": "s", "facts": [{"key": "k", "value": 1}]},
+            {"move": "complete", "answer": {"x": [1]}},
+            {"move": "fail", "reason": "r"},
+            {"move": "?", "name": "transfer"},
+            {"move": "zap", "x": 1},
+        )
+    ),
+    {"kind": "turn_failed", "turn": "?", "round": 0, "error": {"code": "x", "retry_after_s": 1}},
+    {"kind": "effect_doubted", "turn": "?", "round": 0, "effect": {"step": "s", "action": "a"}},
+    {"kind": "cancel", "id": "i", "reason": "r"},
+    {"kind": "freeze", "id": "i"},
+    {"kind": "thaw", "id": "i"},
+    {"kind": "assign", "id": "i", "turn": "?", "to": "Ada"},
+    {
+        "kind": "resolve",
+        "id": "i",
+        "turn": "?",
+        "to": "b",
+        "again": False,
+        "facts": [{"key": "k", "value": 1}],
+    },
+    {"kind": "resolve", "id": "i", "turn": "?", "complete": True, "answer": 1},
+    {"kind": "reply", "id": "i", "turn": "?", "round": 0, "value": 1},
+    {"kind": "settle", "id": "i", "turn": "?", "round": 0, "outcome": "done", "result": 1},
+]
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, Any]:
+    """One of the messages above, with up to three of its places changed."""
+    message: dict[str, Any] = json.loads(json.dumps(draw(st.sampled_from(TEMPLATES))))
+    for _ in range(draw(st.integers(0, 3))):
+        *way, key = draw(
+            st.sampled_from([path for path in places(message) if path[0] not in ("turn", "kind")])
+        )
+        node: Any = message
+        for step in way:
+            node = node[step]
+        node[key] = draw(values | st.sampled_from(["a", "b", "c", "human", "pii", 10**30, -1, "ssn", True]))
+    return message
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: str(stage.__name__))
+@settings(max_examples=100)
+@given(message=messages(), round_=st.integers(0, 1), who=st.sampled_from(["c1", "op1", None]))
+def test_whatever_can_be_read_is_decided_without_an_error(
+    stage: Callable[..., Court], message: dict[str, Any], round_: int, who: str | None
+) -> None:
+    court = stage()
+    turn = court.ledger.holder
+    if message.get("turn") == "?":
+        message["turn"] = "none" if turn is None else turn.id
+    if "round" in message and round_ == 0:
+        message["round"] = 0 if turn is None else turn.round
+    body = said(message)
+    before = len(court.events)
+    try:
+        ruling = heard(court, body, who)
+    except Malformed:
+        return
+    if isinstance(ruling, Late | Objection):
+        assert len(court.events) == before
+    else:
+        assert court.events[before:]
+        assert breaks(court.bodies) == []
+
+
+def heard(court: Court, body: bytes, who: str | None) -> AnyEvent | Late | Objection:
+    """Hear a message as a guard does: whoever holds the turn says what a turn says."""
+    kind = json.loads(body).get("kind")
+    turn = court.ledger.holder
+    if kind in ("move", "turn_failed", "effect_doubted"):
+        return court.propose(codec.parse_proposal(body), "a" if turn is None else turn.agent)
+    if kind is None:
+        return court.hear_submit(codec.parse_submit(body), digest=codec.body_digest(body))
+    return court.hear_control(codec.parse_control(body), who or "op1")

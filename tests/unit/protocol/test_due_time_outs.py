@@ -1,0 +1,107 @@
+"""What comes by itself where a round takes too long, or nobody serves its agent."""
+
+import pytest
+
+from protocol.due import asks_who_serves, due, next_due
+from protocol.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
+from protocol.ledger import Ledger
+from protocol.messages import Settle
+from protocol.policy import Policy
+from protocol.world import Grounds, World
+from tests.unit.protocol.happened import kinds
+from tests.unit.protocol.worlds import START, ask, complete, is_, opened, seconds
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("served", "happens"),
+    [pytest.param(True, [TurnFailed], id="served"), pytest.param(False, [], id="not-served")],
+)
+def test_a_round_times_out_only_if_somebody_serves_the_agent(served: bool, happens: list[type]) -> None:
+    court = opened(served=served)
+    assert court.next_due == START + seconds(900)
+    assert court.wait(899.999999) == []
+    assert kinds(court.wait(0.000001)) == happens
+
+
+def test_a_time_out_is_a_failure_by_the_clock_and_is_tried_again() -> None:
+    court = opened()
+    (event,) = court.wait(900)
+    failed = is_(event, TurnFailed)
+    assert (failed.error.code, failed.error.permanent, failed.sender) == ("timeout", False, None)
+    assert failed.retry_at is not None
+    assert failed.grounds == Grounds(fleet=1, human=True, served=True)
+
+
+def test_a_look_that_finds_nobody_serving_looks_again_one_period_later() -> None:
+    court = opened(served=False)
+    court.wait(900)
+    assert court.next_due == START + seconds(1800)
+    court.wait(950)  # late
+    assert court.next_due == START + seconds(2700)
+    court.served = True
+    assert kinds(court.wait(850)) == [TurnFailed]
+
+
+def test_an_agent_that_nobody_serves_for_too_long_fails_for_good() -> None:
+    court = opened(served=False)
+    court.wait(3599)
+    assert court.next_due == START + seconds(3600)
+    events = court.wait(1)
+    assert kinds(events) == [TurnFailed, EscalationRaised]
+    error = is_(events[0], TurnFailed).error
+    assert (error.code, error.permanent) == ("unattended", True)
+
+
+def test_a_look_that_finds_a_patient_agent_served_looks_again_one_period_later() -> None:
+    court = opened(policy=Policy(turn_timeout_s=1e5, unattended_after_s=100))
+    assert court.wait(100) == []
+    assert court.next_due == START + seconds(200)
+    court.served = False
+    assert kinds(court.wait(100)) == [TurnFailed, EscalationRaised]
+
+
+def test_a_policy_without_unattended_after_waits_for_the_requests_deadline() -> None:
+    court = opened(served=False, policy=Policy(unattended_after_s=None))
+    assert court.wait(DAY - 1) == []
+    assert kinds(court.wait(1)) == [RequestExpired]
+
+
+def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
+    court = opened()
+    now = START + seconds(900)
+    assert asks_who_serves(court.ledger, None, now - 1) is None
+    assert asks_who_serves(court.ledger, None, now) == "a"
+    court.move(ask())
+    assert asks_who_serves(court.ledger, None, now) is None
+    assert asks_who_serves(Ledger(), None, now) is None
+
+
+def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:
+    court = opened()
+    world = World(now=START + seconds(4000), salt="0" * 32)
+    assert due(court.ledger, None, world) is None
+    assert next_due(court.ledger, None, world.now) == START + seconds(4500)
+
+
+def test_a_rounds_own_time_out_is_not_due_while_its_proposal_is_in_hand() -> None:
+    court = opened()
+    court.now += seconds(901)
+    event = court.move(complete())
+    is_(event, RequestCompleted)
+    other = opened()
+    other.now += seconds(901)
+    world = World(now=other.now, salt="0" * 32, grounds=Grounds(served=True))
+    assert due(other.ledger, None, world, (other.turn, 0)) is None
+    assert due(other.ledger, None, world, (other.turn, 1)) is not None
+    assert due(other.ledger, None, world, ("x", 0)) is not None
+
+
+def test_a_doubt_stops_the_clock_and_settling_it_starts_a_new_one() -> None:
+    court = opened()
+    court.doubt()
+    assert court.wait(10_000) == []
+    assert court.next_due == START + seconds(DAY)
+    court.control(Settle, turn=court.turn, round=0, outcome="done")
+    assert court.next_due == court.now + seconds(900)
