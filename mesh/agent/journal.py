@@ -187,7 +187,7 @@ class Journal:
             known = self._effects.get(record.key)
             if known is None or known[1].kind == "intent":
                 self._effects[record.key] = (name, record)
-        elif record.kind != FENCE and record.error is None:
+        elif record.kind != FENCE:
             self._reusable[record.kind, record.name, record.digest].append((name, record))
 
     @property
@@ -247,6 +247,7 @@ class Journal:
         cost: Callable[[Any], Usage] | None = None,
         on_reuse: Callable[[], None] | None = None,
         began: Any = None,
+        refusals: bool = False,
     ) -> Any:
         """Return a step's value: as recorded, or freshly produced and recorded.
 
@@ -257,9 +258,10 @@ class Journal:
                 again; in a later round, which was told of it in the report, it does not.
             on_reuse: called when the value is an earlier round's: it was reported then.
             began: recorded with a fresh value, for `begun`.
+            refusals: whether an earlier round's refusal is taken over like a value; else it is tried anew.
         """
         await self._begin()
-        reused = self._reuse(call)
+        reused = self._reuse(call, refusals=refusals)
         if reused is not None:
             if on_reuse is not None:
                 on_reuse()
@@ -293,7 +295,8 @@ class Journal:
             allow: asked before the effect is begun for the first time; it raises a `Recorded` no, which
                 is the outcome then, or a TurnError that stops the round.
 
-        Raises InDoubt.
+        An attempt that raises anything but a `Recorded` no leaves its intent without a result, and ends
+        the round: no code goes on as if it had not happened. Raises InDoubt, and the TurnError that it is.
         """
         await self._begin()
         name, earlier = self._effects.get(key, ("", None))
@@ -349,10 +352,10 @@ class Journal:
         else:
             try:
                 record = await self._produced(call, attempt, key=key)
-            except EffectUnknown:
-                if again is not None:
-                    raise
-                raise self.stop(InDoubt(step, call[1], key)) from None
+            except Exception as broken:  # like a crash: nobody knows how far it came
+                if again is None:
+                    raise self.stop(InDoubt(step, call[1], key)) from broken
+                raise self.stop(_unknown(call[1], broken)) from broken
         reached("effect.ran")
         await self._write(f"{step}{DONE}", record)
         return record
@@ -414,13 +417,21 @@ class Journal:
         usage = None if cost is None else cost(value)
         return self._record(call[0], call, key=key, value=value, usage=usage, began=began)
 
-    def _reuse(self, call: Call) -> Record | None:
-        kept = self._reusable.get(call)
-        if not kept:
-            return None
-        name, record = kept.popleft()
-        self._recall(name, record)
-        return record
+    def holds(self, call: Call) -> bool:
+        """Say whether an equal step is recorded that the code has not come to again; `begun` came before."""
+        unseen = (each for name, each in self._own.items() if place_of(name) >= self._next)
+        return bool(self._reusable.get(call)) or any(
+            (each.kind, each.name, each.digest) == call for each in unseen
+        )
+
+    def _reuse(self, call: Call, *, refusals: bool) -> Record | None:
+        kept = self._reusable.get(call, ())
+        for at, (name, record) in enumerate(kept):
+            if refusals or record.error is None:
+                del self._reusable[call][at]
+                self._recall(name, record)
+                return record
+        return None
 
     async def _take(self, call: Call) -> Place:
         """Return the next place of this round, in the order of the calls; the step then runs, until `_ended`.
@@ -505,6 +516,13 @@ class Journal:
         if record.kind != "intent":
             reached("step.recorded")
             self._count(name, record)
+
+
+def _unknown(action: str, broken: Exception) -> TurnError:
+    """Return what ends a round whose effect broke, and is tried again under its key in the next."""
+    if isinstance(broken, TurnError):
+        return broken
+    return EffectUnknown(f"{action} broke: {type(broken).__name__}")
 
 
 def _began(steps: Mapping[str, Record]) -> list[Any]:

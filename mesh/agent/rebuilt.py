@@ -112,8 +112,10 @@ class _Recorded(Journal):
         cost: Callable[[Any], Usage] | None = None,
         on_reuse: Callable[[], None] | None = None,
         began: Any = None,
+        refusals: bool = False,
     ) -> Any:
-        return await super().step(call, self._never(call), cost=cost, on_reuse=on_reuse, began=began)
+        never = self._never(call)
+        return await super().step(call, never, cost=cost, on_reuse=on_reuse, began=began, refusals=refusals)
 
     async def effect(
         self,
@@ -143,6 +145,10 @@ class _Turn(Turn):
         self.sent: list[Sent] = []
         self.replies: list[Record] = []
         """What the turn's model said in all its rounds."""
+
+    def knows(self, name: str, prompt: Any) -> bool:
+        digest = digest_of(prompt)
+        return any(record.digest == digest for record in self.replies)
 
     async def model(
         self,

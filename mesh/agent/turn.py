@@ -13,14 +13,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+import structlog
 
 from mesh.agent import approvals
 from mesh.agent.failures import ActionNotAllowed, Superseded, TurnError
+from mesh.agent.journal import MAX_STEP_BYTES
 from mesh.agent.moves import Moves
 from mesh.agent.record import Recorded
 from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused
+from mesh.errors import MeshError
 from mesh.live import SILENT, Voice
 from protocol import budget
 from protocol.events import Past, Work
@@ -36,6 +39,13 @@ if TYPE_CHECKING:
     from mesh.agent.tools import Tool
 
 T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+_MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
+"""Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
+_BROKE, _TOO_LARGE = "tool.broke", "tool.too_large"
+
 Produce = Callable[[], Awaitable[Any]]
 
 
@@ -192,24 +202,42 @@ class Turn(Moves):
         Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
         fit, ToolRefused for the tool's own no and for an approval that was not given, Superseded when the
         turn was ended meanwhile, ApprovalNeeded to suspend the turn, and whatever else the tool raises.
-        What stops the round (`mesh.agent.stops`) is not for the code to catch.
+        What stops the round (`mesh.agent.stops`) is not for the code to catch; an effect that broke does.
         """
+        if not self._may_call(tool):
+            raise ActionNotAllowed(_not_allowed(tool))
+        return await self._call(tool, arguments, for_model=False)
+
+    async def outcome(self, tool: "Tool", arguments: Mapping[str, Any]) -> Any:
+        """Run a tool for a model, as `call` does, but for what the model is told instead of a result.
+
+        What it is told, its next words rest on. So a reading tool that broke, a result that is too large
+        and a tool that is not allowed are recorded as ToolRefused too, and told again in every round.
+        """
+        return await self._call(tool, arguments, for_model=True)
+
+    def _may_call(self, tool: "Tool") -> bool:
         allowed = self.allowed_actions
-        if allowed is not None and tool.name not in allowed:
-            raise ActionNotAllowed(f"{tool.name} is not among the allowed actions")
+        return allowed is None or tool.name in allowed
+
+    async def _call(self, tool: "Tool", arguments: Mapping[str, Any], *, for_model: bool) -> Any:
         tool.check(arguments)
-        self._actions.add(tool.name)
         digest = digest_of(arguments)
         key = self._key(tool.name, digest)
-        run = self._running(tool, arguments, key)
+        run = self._running(tool, arguments, key, for_model=for_model)
         allow = self._allowing(tool, arguments, key)
+        if self._may_call(tool):
+            self._actions.add(tool.name)
+        else:
+            run, allow = _refusing(tool)
         try:
             if self._journal is None:
                 if allow is not None:
                     allow()
                 return await run()
             if tool.effect is None:
-                return await self._journal.step(("call", tool.name, digest), self._while_open(run))
+                call = ("call", tool.name, digest)
+                return await self._journal.step(call, self._while_open(run), refusals=for_model)
             await self._require_open()
             again = self._again(tool, run, key)
             call = ("effect", tool.name, digest)
@@ -217,15 +245,25 @@ class Turn(Moves):
         except Recorded as no:
             raise ToolRefused(no.reason, str(no)) from None
 
-    def _running(self, tool: "Tool", arguments: Mapping[str, Any], key: str) -> Produce:
+    def _running(self, tool: "Tool", arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Produce:
         """Return what runs the tool; its no becomes an outcome that can be recorded."""
+        reads_for_model = for_model and tool.effect is None
 
         async def run() -> Any:
             try:
                 with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
-                    return plain(await tool.run(arguments, idempotency_key=key))
+                    value = plain(await tool.run(arguments, idempotency_key=key))
             except ToolError as no:
                 raise Recorded(no.code, str(no)) from no
+            except Exception as broken:
+                if isinstance(broken, MeshError) or not reads_for_model:
+                    raise
+                _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
+                raise Recorded(_BROKE, f"{tool.name} broke: {type(broken).__name__}") from broken
+            if reads_for_model and (size := len(msgspec.json.encode(value))) > _MAX_RESULT_BYTES:
+                told = f"{tool.name} returned {size} bytes; at most {_MAX_RESULT_BYTES} can be told"
+                raise Recorded(_TOO_LARGE, f"{told}. Ask for less.")
+            return value
 
         return run
 
@@ -336,6 +374,10 @@ class Turn(Moves):
         value = await self._journal.step(call, ask, cost=priced, on_reuse=reused, began=kept)
         return msgspec.convert(value, kind), paid
 
+    def knows(self, name: str, prompt: Any) -> bool:
+        """Say whether a reply to this prompt is recorded; asked after `begun`."""
+        return self._journal is not None and self._journal.holds(("model", name, digest_of(prompt)))
+
     async def begun(self) -> Any:
         """Return what the turn's next conversation with a model began with, as it was recorded.
 
@@ -396,6 +438,22 @@ class Turn(Moves):
             digest=digest,
             prompt=self._prompt_version,
         )
+
+
+def _not_allowed(tool: "Tool") -> str:
+    return f"{tool.name} is not among the allowed actions"
+
+
+def _refusing(tool: "Tool") -> tuple[Produce, Callable[[], None]]:
+    """Return what is done instead of running a tool, and instead of asking for a yes: a recorded no."""
+
+    def refuse() -> None:
+        raise Recorded(ActionNotAllowed.code, _not_allowed(tool))
+
+    async def run() -> None:
+        refuse()
+
+    return run, refuse
 
 
 def digest_of(value: Any) -> str:

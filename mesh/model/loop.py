@@ -18,14 +18,13 @@ from msgspec.structs import replace
 from mesh.agent.failures import Permanent
 from mesh.agent.tools import Tool, ToolError
 from mesh.agent.turn import Turn
-from mesh.errors import MeshError
-from mesh.model.brief import render, told
+from mesh.model.brief import one_line, render, told
 from mesh.model.moves import Labels, MoveTools
-from mesh.model.outlook import Outlook, outlook
+from mesh.model.outlook import Outlook, outlook, outlook_now
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.telling import replied, reply_span
 from protocol.events import Past
-from protocol.messages import Move, Usage
+from protocol.messages import Ask, Escalate, Move, Usage
 from protocol.prices import cost, metered, price_of
 
 _log = structlog.get_logger(__name__)
@@ -40,10 +39,15 @@ FATAL = {
 }
 """Reasons to stop after which nothing that we could say helps."""
 
+DONE = frozenset({"", "end_turn", "tool_use", "stop_sequence"})
+"""Reasons to stop after which a reply is whole. A model that gives none has said all."""
+_SHOWN_CHARS = 64
+
 _CUT_OFF = "Not done: the reply was cut off at its greatest length. Say less, or do less at once."
 _EMPTY = "An empty reply is no answer: call a tool, or say the answer."
 _SECOND_MOVE = "Not looked at: of several moves in one reply only the first counts."
 _TOO_EARLY = "Not taken: an earlier call of this reply failed, and this was said without knowing."
+_AFTER_A_MOVE = "Not done: it was said together with a move, without knowing what came of that."
 
 
 class ModelGaveUp(Permanent):
@@ -66,24 +70,34 @@ async def drive(
     """Return the move that a model makes of this round.
 
     A reply without a call is the answer. Of several moves in one reply the first counts, and only if
-    no call before it failed.
+    no call before it failed. What changes the world waits, too: nothing is done that was asked for in
+    one breath with a call that failed, or behind a move.
 
     Args:
         instructions: the system text.
         tools: what the agent can do; those that the turn may not call are not offered.
         handoffs: to whom it may transfer, of those whom the fleet lets it; None for all of these.
-        max_calls: calls, wrong ones and empty replies included, that a round may take before its move.
+        max_calls: calls, wrong ones and empty replies included, from one move to the next.
         labels: labels that facts of a key have to have, whatever the model says.
         live: whether the request's client may read along with what the model says.
 
-    Raises Retry and Permanent, the model's or a tool's, and every other error of the mesh but
-    ToolError; what else a tool raises is told to the model as the call's result.
+    Raises Retry and Permanent, the model's or a tool's, and what else stops a round; what a tool that
+    only reads raises besides is told to the model as the call's result.
     """
     offered = tuple(tools)
-    seen, is_new = await outlook(turn, offered)
-    return await _Conversation(
-        turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live
-    ).until_a_move()
+
+    def beginning(seen: Outlook, *, is_new: bool) -> _Conversation:
+        return _Conversation(
+            turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live
+        )
+
+    while (recorded := await outlook(turn)) is not None:
+        conversation = beginning(recorded, is_new=False)
+        if turn.knows(model.mode, conversation.prompt):
+            return await conversation.until_a_move()
+        # Another prompt, another model, or a handoff that a person gave anew: what was said then stands in
+        # the brief of a conversation that begins now.
+    return await beginning(outlook_now(turn, offered), is_new=True).until_a_move()
 
 
 class _Conversation:
@@ -110,14 +124,19 @@ class _Conversation:
         self._begins = seen if is_new else None
         """What the first reply is recorded with."""
         self._transcript: list[Exchange] = []
+        self._so_far: list[str] = []
+        """What the model said before it paused."""
         self._left = self._most = max_calls
         self._answered = deque(_answers(turn.past[seen.past :]))
         """What came of the moves that this conversation has made, in their order."""
+        self._said_before = False
+        """Whether the newest reply is an earlier round's."""
 
     async def until_a_move(self) -> Move:
         while True:
             reply = await self._ask()
             if reply.stop == PAUSED:
+                self._so_far.append(reply.text)
                 if not self._take():
                     return self._given_up()
                 continue  # it goes on by itself when it gets its own words back
@@ -127,16 +146,26 @@ class _Conversation:
             if self._left < 0:
                 return self._given_up()
 
-    async def _ask(self) -> Reply:
+    @property
+    def prompt(self) -> Prompt:
+        """What the model is sent next."""
         specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self._tools.values())
-        prompt = Prompt(
+        return Prompt(
             agent=self._turn.agent,
             instructions=self._instructions,
             brief=self._brief,
             tools=(*specs, *self._moves.specs),
             transcript=tuple(self._transcript),
         )
-        reply, _ = await self._turn.model(
+
+    async def _ask(self) -> Reply:
+        prompt = self.prompt
+        if self._answered and not self._turn.knows(self._model.mode, prompt):
+            # The code no longer comes to the moves that were made: what came of them is said all the same.
+            self._transcript += [ToolResult("", "", told(past), is_error=True) for past in self._answered]
+            self._answered.clear()
+            prompt = self.prompt
+        reply, is_paid_now = await self._turn.model(
             self._model.mode,
             prompt,
             lambda: self._reply(prompt),
@@ -145,9 +174,14 @@ class _Conversation:
             began=self._begins,
         )
         self._begins = None
+        self._said_before = not is_paid_now
         if reply.stop in FATAL:
             raise ModelGaveUp(FATAL[reply.stop])
-        self._transcript.append(Said(reply.text, reply.calls, reply.blocks))
+        if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
+            raise ModelGaveUp(
+                f"the model stopped for an unknown reason: {one_line(reply.stop)[:_SHOWN_CHARS]}"
+            )
+        self._transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.model))
         return reply
 
     async def _reply(self, prompt: Prompt) -> Reply:
@@ -169,11 +203,14 @@ class _Conversation:
     async def _take_up(self, reply: Reply) -> Move | None:
         """Do what a reply asks for, in its order; return the move that it comes to."""
         if not reply.calls:
-            if reply.text.strip():
-                return self._made(self._turn.complete(reply.text.strip()))
+            answer = "".join((*self._so_far, reply.text)).strip()
+            self._so_far.clear()
+            if answer:
+                return self._made(self._turn.complete(answer))
             if self._take():
                 self._transcript.append(ToolResult("", "", _EMPTY, is_error=True))
             return None
+        self._so_far.clear()
         failed = moved = False
         for together in self._side_by_side(reply.calls):
             first = together[0]
@@ -195,6 +232,8 @@ class _Conversation:
                 self._left = -1
                 return None
             self._left -= len(together)
+            if not results and (failed or moved) and self._changes_the_world(first):
+                results = [_error(first, _AFTER_A_MOVE if moved else _TOO_EARLY)]
             results = results or await self._run_all(together)
             self._transcript += results
             failed = failed or any(result.is_error for result in results)
@@ -213,17 +252,23 @@ class _Conversation:
         tool = self._tools.get(call.name)
         return tool is not None and tool.effect is None
 
+    def _changes_the_world(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.effect is not None
+
     def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
         """Return a move, unless an earlier round made it: then the model is told what came of it."""
-        if not self._answered:
+        if not self._said_before or not self._answered:
             return move
         past = self._answered.popleft()
+        self._left = self._most
         where = ("", "") if call is None else (call.id, call.name)
         self._transcript.append(ToolResult(*where, told(past), is_error=past.how in ("refused", "expired")))
         return None
 
     def _cut_off(self, reply: Reply) -> Move | None:
         """Tell the model that its reply was too long; nothing in it was done, since its end is missing."""
+        self._so_far.clear()
         if self._take():
             lost = [_error(call, _CUT_OFF) for call in reply.calls]
             self._transcript += lost or [ToolResult("", "", _CUT_OFF, is_error=True)]
@@ -235,6 +280,8 @@ class _Conversation:
         return self._left >= 0
 
     def _read(self, call: ToolCall) -> Move | ToolResult:
+        if call.unreadable:
+            return _error(call, call.unreadable)
         try:
             return self._moves.read(call)
         except ToolError as wrong:
@@ -253,21 +300,19 @@ class _Conversation:
     async def _run(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)
         if tool is None:
-            return _error(call, f"There is no tool {call.name!r} here.")
+            return _error(call, f"There is no tool {call.name[:_SHOWN_CHARS]!r} here.")
+        if call.unreadable:
+            return _error(call, call.unreadable)
         try:
-            result = await self._turn.call(tool, **call.arguments)
+            result = await self._turn.outcome(tool, call.arguments)
         except ToolError as refused:
             return _error(call, str(refused))
-        except MeshError:
-            raise
-        except Exception as broken:
-            _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
-            return _error(call, f"{tool.name} broke: {type(broken).__name__}")
         return ToolResult(call.id, call.name, msgspec.json.encode(result, enc_hook=str).decode())
 
     def _given_up(self) -> Move:
         reason = f"{self._turn.agent} came to no move within {self._most} calls"
-        ask_people = self._turn.has_human and not self._answered  # else they were asked, and could not be
+        refused = (past.move for past in self._turn.past if past.how == "refused")
+        ask_people = self._turn.has_human and not any(isinstance(move, Escalate) for move in refused)
         return self._turn.escalate(reason) if ask_people else self._turn.fail(reason)
 
 
@@ -275,7 +320,8 @@ def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
     """Yield what came of moves: not of failures, and not of approvals, which their calls find."""
     for past in rounds:
         of_a_move = past.how in ("refused", "replied", "expired") or (past.how == "resolved" and past.move)
-        if of_a_move and not past.asked:
+        for_approval = past.asked or (isinstance(past.move, Ask) and past.move.action)
+        if of_a_move and not for_approval:
             yield past
 
 

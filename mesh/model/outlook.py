@@ -39,9 +39,7 @@ def outlook_now(turn: Turn, tools: Iterable[Tool] = ()) -> Outlook:
     )
 
 
-async def outlook(turn: Turn, tools: Iterable[Tool]) -> tuple[Outlook, bool]:
-    """Return what this turn's conversation began with, and whether it begins only now."""
+async def outlook(turn: Turn) -> Outlook | None:
+    """Return what this turn's conversation began with; None for one that begins only now."""
     begun = await turn.begun()
-    if begun is None:
-        return outlook_now(turn, tools), True
-    return msgspec.convert(begun, Outlook), False
+    return None if begun is None else msgspec.convert(begun, Outlook)

@@ -30,6 +30,8 @@ class ToolCall:
     """Tells the calls of one transcript apart."""
     name: str
     arguments: Mapping[str, Any]
+    unreadable: str = ""
+    """Why the arguments are none, where what the model said for them cannot be read; they are empty then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Said:
     calls: tuple[ToolCall, ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
     """The reply's own parts as its model made them, to go back to that model unchanged."""
+    model: str = ""
+    """Which model said it: a vendor binds a model's thoughts to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,9 +147,15 @@ async def test_a_reply_that_was_cut_off_does_nothing_and_is_told_so() -> None:
 
 
 async def test_a_pause_goes_on_with_its_own_words() -> None:
-    model = TalkingModel(Reply(text="so far", stop="pause_turn"), says("done"))
-    assert await drive(turn(), model, instructions="", tools=()) == Complete(answer="done")
-    assert [each.text for each in model.prompts[1].transcript] == ["so far"]
+    model = TalkingModel(Reply(text="So far, ", stop="pause_turn"), says("so good."))
+    answer = Complete(answer="So far, so good.")
+    assert await drive(turn(), model, instructions="", tools=()) == answer
+    assert [each.text for each in model.prompts[1].transcript] == ["So far, "]
+
+
+async def test_a_stop_that_nobody_knows_is_no_answer() -> None:
+    with pytest.raises(ModelGaveUp, match="tired"):
+        await drive(turn(), TalkingModel(Reply(text="half an ans", stop="tired")), instructions="", tools=())
 
 
 async def test_of_two_moves_in_one_reply_the_journal_says_that_one_counts() -> None:

@@ -1,0 +1,281 @@
+"""A conversation goes on in later rounds with what it was told: answers find their own moves, no others."""
+
+import pytest
+
+from mesh.agent.failures import EffectUnknown
+from mesh.agent.stops import InDoubt
+from mesh.agent.tools import ToolError, tool
+from mesh.model.loop import drive
+from mesh.model.port import Reply, ToolResult
+from mesh.testing import turn
+from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.turns import replied
+from protocol.events import Past
+from protocol.fleet import AgentEntry
+from protocol.messages import Ask, Complete, Escalate, Transfer
+from protocol.refusals import Refusal, Rule
+from tests.unit.model.doubles import TalkingModel, calls, says
+
+TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]
+GIVE = calls(("transfer_to_b", {"summary": "Do it."}))
+
+
+def told(model: TalkingModel) -> list[ToolResult]:
+    return [each for each in model.prompts[-1].transcript if isinstance(each, ToolResult)]
+
+
+class Flaky:
+    """A tool that breaks, or says no, the first time it runs."""
+
+    def __init__(self, first: Exception) -> None:
+        self.ran = 0
+
+        @tool
+        async def find() -> str:
+            """Find it."""
+            self.ran += 1
+            if self.ran == 1:
+                raise first
+            return "found"
+
+        self.tool = find
+
+
+@pytest.mark.parametrize("first", [ConnectionError("down"), ToolError("Not on a Sunday.")])
+async def test_what_a_tool_failed_of_is_told_again_in_a_later_round_and_the_answer_finds_its_move(
+    first: Exception,
+) -> None:
+    steps, flaky = MemorySteps(), Flaky(first)
+    model = TalkingModel(calls(("find", {})), GIVE)
+    given = turn(peers=["b"], steps=steps)
+    assert await drive(given, model, instructions="", tools=[flaky.tool]) == TO_B
+    then = TalkingModel(says("by myself"))
+    later = turn(peers=["b"], steps=steps, refused=[(TO_B, "size")])
+    assert await drive(later, then, instructions="", tools=[flaky.tool]) == Complete(answer="by myself")
+    assert flaky.ran == 1
+    assert [each.is_error for each in told(then)] == [True, True]
+    assert told(then)[-1].text.startswith("rule size refused transfer to b")
+
+
+async def test_what_a_tool_failed_of_is_recorded_before_the_model_sees_it() -> None:
+    steps, flaky = MemorySteps(), Flaky(ConnectionError("down"))
+    first = TalkingModel(calls(("find", {})), says("It is down."))
+    await drive(turn(steps=steps), first, instructions="", tools=[flaky.tool])
+    again = TalkingModel()  # the same round, delivered again: nobody is asked
+    move = await drive(turn(steps=steps), again, instructions="", tools=[flaky.tool])
+    assert (move, flaky.ran) == (Complete(answer="It is down."), 1)
+
+
+async def test_code_that_is_no_models_tries_a_refused_read_anew_in_a_later_round() -> None:
+    steps, flaky = MemorySteps(), Flaky(ToolError("Not on a Sunday."))
+    with pytest.raises(ToolError):
+        await turn(steps=steps).call(flaky.tool)
+    assert await turn(steps=steps, refused=[(TO_B, "size")]).call(flaky.tool) == "found"
+
+
+async def test_a_conversation_under_another_prompt_begins_anew_and_its_first_move_counts() -> None:
+    steps = MemorySteps()
+    await drive(turn(peers=["b"], steps=steps), TalkingModel(GIVE), instructions="Old.", tools=())
+    then = TalkingModel(says("by myself"))
+    later = turn(peers=["b"], steps=steps, refused=[(TO_B, "depth")])
+    assert await drive(later, then, instructions="New.", tools=()) == Complete(answer="by myself")
+    assert "round 0 refused: rule depth refused transfer to b" in then.prompts[0].brief
+    assert then.prompts[0].transcript == ()
+    silent = TalkingModel()  # delivered again, while somebody has joined
+    again = turn(peers=["b", "c"], steps=steps, refused=[(TO_B, "depth")])
+    assert await drive(again, silent, instructions="New.", tools=()) == Complete(answer="by myself")
+    third = TalkingModel(says("really"))
+    refused = [(TO_B, "depth"), (Complete(answer="by myself"), "size")]
+    last = turn(peers=["b", "c"], steps=steps, refused=refused)
+    assert await drive(last, third, instructions="New.", tools=()) == Complete(answer="really")
+    assert third.prompts[0].brief == then.prompts[0].brief
+
+
+async def test_work_that_a_person_gives_again_begins_with_what_they_said() -> None:
+    steps, escalate = MemorySteps(), Escalate(summary="Too hard.")
+    asking = TalkingModel(calls(("escalate", {"reason": "Too hard."})))
+    await drive(turn(steps=steps), asking, instructions="", tools=())
+    said = Past(round=0, how="resolved", move=escalate, reply="use the other account", by="Ada")
+    given_anew = turn(steps=steps, past=[said], from_agent="human", move="resolve", summary="Too hard.")
+    then = TalkingModel(says("Done."))
+    assert await drive(given_anew, then, instructions="", tools=()) == Complete(answer="Done.")
+    assert "use the other account" in then.prompts[0].brief
+
+
+async def test_an_approval_that_could_not_be_asked_for_answers_its_call_and_no_move() -> None:
+    @tool(effect="idempotent", approve="client")
+    async def pay(cents: int) -> str:
+        """Pay."""
+        return "paid"
+
+    steps = MemorySteps()
+    model = TalkingModel(calls(("pay", {"cents": 5})))
+    with pytest.raises(Exception, match="pay needs the approval") as stopped:
+        await drive(turn(steps=steps), model, instructions="", tools=[pay])
+    ask: Ask = stopped.value.ask  # type: ignore[attr-defined]
+    refusal = Refusal(rule=Rule.ASKS, detail="has asked 3 times")
+    past = [Past(round=0, how="refused", move=ask, refusal=refusal)]
+    then = TalkingModel(says("It was not paid."))
+    answer = Complete(answer="It was not paid.")
+    assert await drive(turn(steps=steps, past=past), then, instructions="", tools=[pay]) == answer
+    assert [each.name for each in told(then)] == ["pay"]
+
+
+async def test_what_came_of_a_move_is_told_though_the_code_no_longer_comes_to_it() -> None:
+    steps = MemorySteps()
+    look = TalkingModel(calls(("find", {})), GIVE)
+
+    @tool
+    async def find() -> str:
+        """Find it."""
+        return "found"
+
+    await drive(turn(peers=["b"], steps=steps), look, instructions="", tools=[find])
+
+    @tool(name="find", description="Find it.")
+    async def other(where: str = "here") -> str:
+        return where
+
+    changed = turn(peers=["b"], steps=steps, refused=[(TO_B, "depth")])
+    other_schema = TalkingModel(says("by myself"))
+    assert await drive(changed, other_schema, instructions="", tools=[other]) == Complete(answer="by myself")
+    assert "rule depth refused transfer to b" in other_schema.prompts[0].brief
+
+
+async def test_a_dialogue_has_its_calls_from_move_to_move() -> None:
+    steps, ask = MemorySteps(), Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
+
+    @tool
+    async def find() -> str:
+        """Find it."""
+        return "found"
+
+    asking = calls(("ask", {"question": "Which?"}))
+    first = TalkingModel(calls(("find", {}), ("find", {})), asking)
+    assert await drive(turn(steps=steps), first, instructions="", tools=[find], max_calls=2) == ask
+    then = TalkingModel(calls(("find", {}), ("find", {})), says("The red one."))
+    later = turn(steps=steps, past=[replied(ask, "red")])
+    answer = Complete(answer="The red one.")
+    assert await drive(later, then, instructions="", tools=[find], max_calls=2) == answer
+
+
+# --- what changes the world -----------------------------------------------------------------------
+
+
+def world(effect: str, broken: Exception) -> tuple[list[int], object]:
+    done: list[int] = []
+
+    @tool(effect=effect)  # type: ignore[call-overload]
+    async def charge(cents: int) -> str:
+        """Charge."""
+        done.append(cents)
+        raise broken
+
+    return done, charge
+
+
+async def test_an_effect_that_breaks_is_not_tried_again_by_the_model() -> None:
+    """Nobody knows how far it came, so that the model has no say in it."""
+    done, charge = world("once", ConnectionError("reset"))
+    model = TalkingModel(calls(("charge", {"cents": 5})), says("It did not work."))
+    with pytest.raises(InDoubt):
+        await drive(turn(steps=MemorySteps()), model, instructions="", tools=[charge])  # type: ignore[list-item]
+    assert (done, len(model.prompts)) == ([5], 1)
+
+
+async def test_an_effect_that_knows_its_key_is_tried_again_in_the_next_round_under_it() -> None:
+    done, charge = world("idempotent", TimeoutError())
+    model = TalkingModel(calls(("charge", {"cents": 5})), says("It did not work."))
+    with pytest.raises(EffectUnknown, match="charge broke: TimeoutError"):
+        await drive(turn(steps=MemorySteps()), model, instructions="", tools=[charge])  # type: ignore[list-item]
+    assert (done, len(model.prompts)) == ([5], 1)
+
+
+async def test_code_that_catches_what_an_effect_raised_comes_to_no_move() -> None:
+    done, charge = world("once", ConnectionError("reset"))
+    given = turn(steps=MemorySteps())
+    with pytest.raises(InDoubt):
+        await given.call(charge, cents=5)  # type: ignore[arg-type]
+    assert given._journal is not None
+    with pytest.raises(InDoubt):
+        await given._journal.finish()
+    assert done == [5]
+
+
+async def test_an_effect_behind_a_move_waits_until_the_model_knows_what_came_of_it() -> None:
+    done: list[str] = []
+
+    @tool(effect="idempotent")
+    async def send(text: str) -> str:
+        """Send a mail."""
+        done.append(text)
+        return "sent"
+
+    steps = MemorySteps()
+    both = calls(("transfer_to_b", {"summary": "Do it."}), ("send", {"text": "b has it"}))
+    await drive(turn(peers=["b"], steps=steps), TalkingModel(both), instructions="", tools=[send])
+    then = TalkingModel(says("by myself"))
+    later = turn(peers=["b"], steps=steps, refused=[(TO_B, "depth")])
+    await drive(later, then, instructions="", tools=[send])
+    assert done == []
+    assert told(then)[-1].text.startswith("Not done: it was said together with a move")
+
+
+async def test_an_effect_that_was_said_together_with_a_call_that_failed_waits() -> None:
+    done: list[str] = []
+
+    @tool(effect="idempotent")
+    async def send(text: str) -> str:
+        """Send a mail."""
+        done.append(text)
+        return "sent"
+
+    flaky = Flaky(ToolError("There is no such order."))
+    model = TalkingModel(calls(("find", {}), ("send", {"text": "it is on its way"})), says("There is none."))
+    await drive(turn(steps=MemorySteps()), model, instructions="", tools=[flaky.tool, send])
+    assert done == []
+    assert told(model)[-1].text.startswith("Not taken: an earlier call of this reply failed")
+
+
+# --- what is told instead of a result ---------------------------------------------------------------
+
+
+async def test_a_result_that_is_too_large_is_told_so() -> None:
+    @tool
+    async def dump() -> str:
+        """Everything."""
+        return "x" * (600 * 1024)
+
+    model = TalkingModel(calls(("dump", {})), says("ok"))
+    await drive(turn(steps=MemorySteps()), model, instructions="", tools=[dump])
+    assert told(model)[-1].text.startswith("dump returned 614402 bytes; at most ")
+
+
+async def test_a_tool_that_may_no_longer_be_called_is_told_so() -> None:
+    @tool
+    async def find() -> str:
+        """Find it."""
+        return "found"
+
+    steps = MemorySteps()
+    ask = Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
+    await drive(
+        turn(steps=steps), TalkingModel(calls(("ask", {"question": "Which?"}))), instructions="", tools=[find]
+    )
+    later = turn(steps=steps, past=[replied(ask, "red")])
+    own = AgentEntry(name=later.agent, actions=())
+    later._fleet.agents[later.agent] = own  # type: ignore[index]  # as the fleet file now says
+    model = TalkingModel(calls(("find", {})), says("I may not."))
+    assert await drive(later, model, instructions="", tools=[find]) == Complete(answer="I may not.")
+    assert told(model)[-1].text == "find is not among the allowed actions"
+    assert later.report.actions == ()
+
+
+async def test_arguments_that_nobody_can_read_are_the_calls_result() -> None:
+    reply = calls(("transfer_to_b", {}))
+    lost = Reply(
+        calls=tuple(type(call)(call.id, call.name, {}, "its arguments are no JSON") for call in reply.calls)
+    )
+    model = TalkingModel(lost, says("ok"))
+    await drive(turn(peers=["b"]), model, instructions="", tools=())
+    assert (told(model)[-1].text, told(model)[-1].is_error) == ("its arguments are no JSON", True)
