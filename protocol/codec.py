@@ -14,7 +14,7 @@ import msgspec
 
 from protocol.errors import Malformed, UnknownEvent
 from protocol.events import VERSION, AnyEvent, type_of
-from protocol.handoff import Constraints, Fact
+from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import is_request_id, is_token
 from protocol.messages import (
     HANDOFF_MOVES,
@@ -41,6 +41,9 @@ TEXT_FACT = "text"
 
 DEEPEST = 64
 """Lists and objects within each other that a value may have: what is read can be written and read again."""
+
+_LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+"""Labels are shown to those from whom the labelled is withheld, so that nothing else fits into one."""
 
 MAX_MODELS = 32
 MAX_MODEL_CHARS = 128
@@ -121,7 +124,7 @@ def parse_submit(body: bytes) -> Submit:
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
         raise Malformed("submit: `rerun_of` is no request's id")
     _check_facts(submit.facts, reserved=TEXT_FACT)
-    _check_unique([artifact.name for artifact in submit.artifacts], "artifacts")
+    _check_artifacts(submit.artifacts)
     _check_constraints(submit.constraints)
     return submit
 
@@ -229,11 +232,11 @@ def _check_move(move: Move) -> None:
     match move:
         case Transfer():
             _check_facts(move.facts)
-            _check_unique([artifact.name for artifact in move.artifacts], "artifacts")
+            _check_artifacts(move.artifacts)
             _check_constraints(move.constraints)
         case HandBack():
             _check_facts(move.facts)
-            _check_unique([artifact.name for artifact in move.artifacts], "artifacts")
+            _check_artifacts(move.artifacts)
         case Escalate():
             _check_facts(move.facts)
         case Ask():
@@ -261,6 +264,23 @@ def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
         raise Malformed(f"facts: the key `{reserved}` is taken by the request's own text")
     for fact in facts:
         _check_nesting(fact.value)
+        _check_labels(fact.labels, "facts")
+
+
+def _check_artifacts(artifacts: tuple[Artifact, ...]) -> None:
+    _check_unique([artifact.name for artifact in artifacts], "artifacts")
+    for artifact in artifacts:
+        _check_labels(artifact.labels, "artifacts")
+
+
+def is_label(text: str) -> bool:
+    """Say whether `text` may be a label of a fact or an artifact."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def _check_labels(labels: tuple[str, ...], what: str) -> None:
+    if not all(map(is_label, labels)):
+        raise Malformed(f"{what}: a label is 1 to 64 characters of A-Z a-z 0-9 _ . : / -")
 
 
 def _check_nesting(value: Any) -> None:

@@ -69,6 +69,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """The same for agents that have rules of their own."""
     models: Mapping[str, ModelLimits] = {}
     """How fast models may be asked, by id."""
+    labels: Mapping[str, tuple[str, ...]] = {}
+    """By fact key: labels that a fact of this key has, whoever brings it and whatever they say."""
     revision: int = 0
 
     def breaker_of(self, agent: AgentName) -> BreakerRules:

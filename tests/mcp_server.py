@@ -44,6 +44,12 @@ def add(a: int, b: Annotated[int, Field(le=100)] = 1) -> int:
 
 
 @server.tool(annotations=READS)
+def spell(word: Annotated[str, Field(pattern="^[a-z]+$", max_length=10)]) -> str:
+    """Spell a word of small letters."""
+    return "-".join(word)
+
+
+@server.tool(annotations=READS)
 def point(x: int, y: int) -> Point:
     """Return a point."""
     return Point(x=x, y=y)

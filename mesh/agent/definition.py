@@ -46,6 +46,8 @@ class Agent:
     """Turns that one process works on at once."""
     version_grace_s: float = VERSION_GRACE_S
     """How long a turn that another version began is left to an instance of that version."""
+    prepare: "Callable[[], Awaitable[None]] | None" = None
+    """Awaited before a process takes its first turn: loads what would hold up that turn, and all others."""
 
     async def __call__(self, turn: "Turn") -> "Move":
         return await self.handler(turn)

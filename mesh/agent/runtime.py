@@ -56,6 +56,7 @@ from protocol.messages import (
     TurnFailed,
     move_name,
 )
+from protocol.prices import price_list
 
 _log = structlog.get_logger(__name__)
 
@@ -109,6 +110,7 @@ class Runtime:
         card = card_of(self._agent, tools, self.instance, self._model)
         await patiently(lambda: publish_card(self._bus, card))
         await self._presence.announce()
+        await _prepared(self._agent)
         puller = Puller(
             self._bus,
             "LOG",
@@ -293,7 +295,7 @@ class Runtime:
             self._around.fleet,
             journal=journal,
             is_over=lambda: self._was_ended(request, work.turn),
-            prices=self._around.prices,
+            prices=price_list(work.prices),
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=voice,
         )
@@ -376,6 +378,17 @@ class Runtime:
         metrics.dead_letters.add(1, {names.CODE: error.code, names.BY: self._agent.name})
         _log.error("dead_letter", code=error.code, subject=message.subject)
         message.term(error.code)
+
+
+async def _prepared(agent: Agent) -> None:
+    """Let an agent load what its turns need. What fails of that, the first turn says in its own way."""
+    if agent.prepare is None:
+        return
+    try:
+        await agent.prepare()
+    except Exception as error:
+        code = failure_of(error).code
+        _log.warning("agent_not_prepared", agent=agent.name, code=code, error=type(error).__name__)
 
 
 async def _note_return(attempts: Attempts) -> None:

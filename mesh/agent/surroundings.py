@@ -1,4 +1,4 @@
-"""What an agent knows of the mesh around it: the fleet, what models cost, what others say of themselves.
+"""What an agent knows of the mesh around it: the fleet, and what others say of themselves.
 
 It is read when the agent starts and again when the broker says that it changed, so that who joins can be
 handed to without a restart. A wake-up can be lost: everything is also read now and then, and whenever the
@@ -7,7 +7,6 @@ connection is back.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 
 import msgspec
 import structlog
@@ -23,7 +22,6 @@ from mesh.errors import BusError, Denied
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
-from protocol.prices import Price, price_list
 
 _log = structlog.get_logger(__name__)
 
@@ -48,14 +46,12 @@ class Surroundings:
         self._name = name
         self.fleet = Fleet(name="", entry=name)
         """As it is now; an agent that the fleet file does not describe is described by its card."""
-        self.prices: Mapping[str, Price] = {}
-        """What models' tokens cost now, by model."""
         self._document = self.fleet
         self._said: dict[AgentName, str] = {}
         """What agents say of themselves."""
         self._changed = asyncio.Event()
         self._stale: set[str] = set()
-        """What has to be read again: `fleet`, `prices`, `card.<agent>`, or everything."""
+        """What has to be read again: `fleet`, `card.<agent>`, or everything."""
 
     async def start(self) -> None:
         """Read everything; wait until there is a fleet, and for a bus that is away. Raises Denied."""
@@ -106,8 +102,6 @@ class Surroundings:
         stale = stale or {_EVERYTHING}
         if stale & {_EVERYTHING, "fleet"} and not await self._read_fleet():
             return False
-        if stale & {_EVERYTHING, "prices"}:
-            await self._read_prices()
         silent = self._silent()
         again = stale & {_EVERYTHING, "fleet"}
         await asyncio.gather(*(self._read_card(name) for name in silent if again or f"card.{name}" in stale))
@@ -145,14 +139,6 @@ class Surroundings:
             return False
         pace.configure(self._document.models)
         return True
-
-    async def _read_prices(self) -> None:
-        """Take over what models cost now; a list that cannot be read leaves the last one."""
-        found = await self._bus.request(f"{GET}CONF.{subjects.PRICES}")
-        try:
-            self.prices = {} if found.status else price_list(msgspec.json.decode(found.data, type=dict))
-        except _UNREADABLE:
-            _log.error("conf_unreadable", entry=subjects.PRICES)
 
     async def _read_card(self, name: AgentName) -> None:
         """Take over what an agent says of itself; a card that cannot be read says nothing."""

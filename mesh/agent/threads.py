@@ -7,7 +7,7 @@ never come back would in the end leave no thread for anything else.
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,9 +15,11 @@ from weakref import WeakKeyDictionary
 MOST = 32
 """Calls of one function that run at once in an event loop; the next one waits for one of them to end."""
 
+_Ended = asyncio.Future[tuple[Any, BaseException | None]]
+
 
 class NoThread(Exception):
-    """No thread could be had in time; nothing was run."""
+    """There is no thread for a call; nothing was run."""
 
 
 class Threads:
@@ -27,52 +29,55 @@ class Threads:
         self._most = most
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def run(self, timeout_s: float | None, fn: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
-        """Return what a function returns in a thread of its own, in this context; or raise what it raises.
+    async def begin(self, call: Callable[[], Any], *, within_s: float | None = None) -> Awaitable[Any]:
+        """Begin a call in a thread of its own, in this context; return what waits for its end.
+
+        Whoever waits no longer leaves it alone: the thread goes on.
 
         Args:
-            timeout_s: how long it may take, and before that how long a thread may be waited for.
+            within_s: how long a thread may be waited for; None for as long as it takes.
 
-        Raises NoThread, and TimeoutError for a function that took too long: its thread goes on.
+        Raises NoThread.
         """
         free = self._free.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._most))
         try:
-            await asyncio.wait_for(free.acquire(), timeout_s)
+            async with asyncio.timeout(within_s):
+                await free.acquire()
         except TimeoutError:
-            raise NoThread(f"none of {self._most} calls came to an end") from None
+            raise NoThread(f"{self._most} calls are under way, and none of them ends") from None
         context = contextvars.copy_context()
-        ended = _begun(free, lambda: context.run(fn, *given, **named))
-        async with asyncio.timeout(timeout_s):
-            value, error = await ended
-        if error is not None:
-            raise error
-        return value
+        return _end_of(_begun(free, lambda: context.run(call)))
 
 
-def _begun(
-    free: asyncio.Semaphore, call: Callable[[], Any]
-) -> "asyncio.Future[tuple[Any, BaseException | None]]":
-    """Start a thread, and return what will be its result or its error. Raises NoThread."""
+async def _end_of(ended: _Ended) -> Any:
+    value, error = await ended
+    if error is not None:
+        raise error
+    return value
+
+
+def _begun(free: asyncio.Semaphore, call: Callable[[], Any]) -> _Ended:
+    """Start a thread, and return what will be its result and its error. Raises NoThread."""
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    ended: _Ended = loop.create_future()
 
     def tell(value: Any, error: BaseException | None) -> None:
         free.release()
-        if not ended.done():  # nobody may be waiting any more
+        if not ended.done():  # nobody waits any more
             ended.set_result((value, error))
 
     def work() -> None:
         value, error = None, None
         try:
             value = call()
-        except BaseException as raised:  # it is for whoever waits, as with a call in the same thread
+        except BaseException as raised:  # whoever waits for it gets it
             error = raised
-        with suppress(RuntimeError):  # the loop may be closed by now
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(tell, value, error)
 
     try:
         threading.Thread(target=work, name="mesh-tool", daemon=True).start()
-    except RuntimeError as none:
+    except RuntimeError:
         free.release()
-        raise NoThread("the system gives no more threads") from none
+        raise NoThread("the system gives no more threads") from None
     return ended

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Protocol, runtime_checkable
 
 from mesh.agent.failures import Permanent, Retry
-from mesh.agent.tools import Tool
+from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
 from mesh.trouble import Kind, Troubles
 
 AGAIN_S = 5.0
@@ -17,7 +17,7 @@ DOWN = Kind("tools_missing", "tools_found", "the tools of {} are not there", las
 
 
 class ToolsUnusable(Permanent):
-    """Two tools of an agent have one name."""
+    """The tools of an agent cannot be told to a model: two have one name, or one has none that will do."""
 
     code: ClassVar[str] = "tools.unusable"
 
@@ -42,6 +42,8 @@ async def unpacked(tools: Iterable[Tool | Toolbox]) -> tuple[Tool, ...]:
     found: dict[str, Tool] = {}
     for each in tools:
         for tool in (each,) if isinstance(each, Tool) else await each.tools():
+            if not is_tool_name(tool.name):
+                raise ToolsUnusable(f"no model can call a tool {short(tool.name)!r}: a name is {NAME_SYNTAX}")
             if tool.name in found:
                 raise ToolsUnusable(f"two tools are called {tool.name}")
             found[tool.name] = tool

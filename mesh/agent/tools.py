@@ -15,12 +15,14 @@ pydantic is imported when a schema is first needed, not when an agent's module i
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints, overload
 
 from mesh.agent.failures import EffectUnknown
+from mesh.agent.threads import NoThread, Threads
 from mesh.errors import MeshError
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ Approver = Literal["human", "client"]
 
 KEY = "idempotency_key"
 """The parameter that the runtime fills in. No model sees it."""
+
+NAME_SYNTAX = "1 to 64 of a-z A-Z 0-9 _ -"
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MOST_MISTAKES = 5
+_SHOWN_CHARS = 300
 
 
 class ToolError(MeshError):
@@ -63,6 +70,12 @@ class ToolTimedOut(ToolError):
     """A tool that only reads took longer than it may. It is an outcome, like a no."""
 
     code: ClassVar[str] = "tool.timed_out"
+
+
+class ToolBusy(ToolError):
+    """So many calls of this tool are under way and do not end that none can begin; nothing was run."""
+
+    code: ClassVar[str] = "tool.busy"
 
 
 class ToolArgumentsInvalid(ToolError):
@@ -126,17 +139,24 @@ class Tool:
     async def run(self, arguments: Mapping[str, Any], *, idempotency_key: str = "") -> Any:
         """Check the arguments, run the function (in a thread unless it is async), return its result.
 
-        Raises ToolArgumentsInvalid, ToolTimedOut, EffectUnknown for an effect that took too long, and
-        whatever the function raises. A thread cannot be stopped: what it does later is not waited for.
+        Its time begins as it does: a thread may be waited for as long again.
+
+        Raises ToolArgumentsInvalid, ToolBusy, ToolTimedOut, EffectUnknown for an effect that took too long,
+        and whatever the function raises. A thread cannot be stopped: what it does later is not waited for.
         """
         given = self.check(arguments)
         if self.takes_key:
             given[KEY] = idempotency_key
+        if inspect.iscoroutinefunction(self.fn):
+            answer = self.fn(**given)
+        else:
+            try:
+                answer = await self._threads.begin(partial(self.fn, **given), within_s=self.timeout_s)
+            except NoThread as none:
+                raise ToolBusy(f"{self.name} was not called: {none}") from none
         try:
             async with asyncio.timeout(self.timeout_s) as limit:
-                if inspect.iscoroutinefunction(self.fn):
-                    return await self.fn(**given)
-                return await asyncio.to_thread(self.fn, **given)
+                return await answer
         except TimeoutError:
             if not limit.expired():
                 raise  # a time limit of the tool's own
@@ -148,7 +168,16 @@ class Tool:
         assert self.reconcile is not None
         if inspect.iscoroutinefunction(self.reconcile):
             return await self.reconcile(key)
-        return await asyncio.to_thread(self.reconcile, key)
+        return await (await self._asking.begin(partial(self.reconcile, key)))
+
+    @cached_property
+    def _threads(self) -> Threads:
+        return Threads()
+
+    @cached_property
+    def _asking(self) -> Threads:
+        """The threads of `reconcile`: effects that do not end are what it is asked about."""
+        return Threads()
 
     @cached_property
     def _arguments(self) -> "type[BaseModel]":
@@ -171,7 +200,25 @@ class Tool:
 
 def mistakes_in(wrong: "ValidationError") -> tuple[str, ...]:
     """Return each mistake as `where: what`, without the value: a model knows what it said."""
-    return tuple(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors())
+    found = wrong.errors(include_url=False, include_context=False, include_input=False)
+    return few([f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found])
+
+
+def few(mistakes: Sequence[str]) -> tuple[str, ...]:
+    """Return the first mistakes, each cut, and how many more there are: a model pays for every word."""
+    more = len(mistakes) - _MOST_MISTAKES
+    return (*map(short, mistakes[:_MOST_MISTAKES]), *([f"and {more} more"] if more > 0 else []))
+
+
+def short(text: str, chars: int = _SHOWN_CHARS) -> str:
+    """Return a stranger's text as one line of bounded length."""
+    line = " ".join(text[: chars * 4].split())
+    return line if len(line) <= chars and len(text) <= chars * 4 else f"{line[:chars]}…"
+
+
+def is_tool_name(text: str) -> bool:
+    """Say whether a model can be offered a tool of this name (`NAME_SYNTAX`)."""
+    return _NAME.fullmatch(text) is not None
 
 
 def untitled(schema: dict[str, Any]) -> dict[str, Any]:
@@ -233,7 +280,8 @@ def tool(
         approve_within_s: after how long no word is a no; as long as the request's deadline lets it if None.
         timeout_s: how long one call may take. A tool that only reads is then told to have failed; of an
             effect nobody knows what came of it, as after a crash.
-        name, description: the function's name and docstring by default.
+        name, description: the function's name and docstring by default. A name is 1 to 64 of
+            `a-z A-Z 0-9 _ -`.
 
     Raises TypeError for a function that no model could call.
     """
@@ -256,8 +304,13 @@ def tool(
         if approve is not None and effect is None:
             raise TypeError("only an effect waits for an approval: say which with `effect`")
         _require_callable_by_name(function, effect)
+        called = name or function.__name__
+        if not is_tool_name(called):
+            raise TypeError(
+                f"no model can call a tool {short(called)!r}: a name is {NAME_SYNTAX}; see `name`"
+            )
         return Tool(
-            name=name or function.__name__,
+            name=called,
             description=description or inspect.getdoc(function) or "",
             effect=effect,
             fn=function,

@@ -37,6 +37,7 @@ from protocol.decide import decide
 from protocol.due import EVENT_TOO_LARGE, asks_who_serves, due, too_large
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import HUMAN, proposal_id
+from protocol.labelling import labelled
 from protocol.ledger import Ledger, Turn
 from protocol.messages import Control, Hearing, MoveProposed, Proposal, Submit
 from protocol.policy import Policy
@@ -92,6 +93,7 @@ class Courtroom:
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
+        hearing = labelled(hearing, self._around.fleet.labels)
         async with self._cache.lock(hearing.request):
             reached("guard.heard")
             return await self._until_settled(hearing.request, hearing, trace)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mesh.agent.failures import EffectUnknown
+from mesh.agent.tools import short
 from mesh.mcp.failures import (
     McpDown,
     McpRefused,
@@ -17,7 +18,6 @@ from mesh.mcp.failures import (
     McpUnreached,
     McpUnreadable,
     McpUnusable,
-    short,
 )
 from mesh.mcp.link import Link
 from mesh.mcp.results import value_of

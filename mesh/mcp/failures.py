@@ -13,8 +13,6 @@ from typing import ClassVar
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import ToolError
 
-_SHOWN_CHARS = 300
-
 
 class McpUnusable(Permanent):
     """The server cannot be started, or its tools cannot be mounted as they are asked for."""
@@ -65,9 +63,3 @@ class McpUnreadable(ToolError):
     """The tool ran, and its result is not what it should be, or not what can be recorded."""
 
     code: ClassVar[str] = "mcp.unreadable"
-
-
-def short(text: str, chars: int = _SHOWN_CHARS) -> str:
-    """Return a stranger's text as one line of bounded length."""
-    line = " ".join(text[: chars * 4].split())
-    return line if len(line) <= chars and len(text) <= chars * 4 else f"{line[:chars]}…"

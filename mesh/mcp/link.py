@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from mesh.mcp.failures import McpDown, McpUnusable, short
+from mesh.agent.tools import short
+from mesh.mcp.failures import McpDown, McpUnusable
 from mesh.mcp.wires import DENIED
 
 if TYPE_CHECKING:

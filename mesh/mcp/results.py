@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mesh.mcp.failures import McpRefused, McpTooLarge, McpUnreadable, short
+from mesh.agent.tools import short
+from mesh.mcp.failures import McpRefused, McpTooLarge, McpUnreadable
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, get_args
 
-from mesh.agent.tools import Approver, Effect, Tool
+from mesh.agent.tools import NAME_SYNTAX, Approver, Effect, Tool, is_tool_name, short
 from mesh.mcp.calls import Called, call
-from mesh.mcp.failures import McpUnusable, short
+from mesh.mcp.failures import McpUnusable
 from mesh.mcp.link import Link
 from mesh.mcp.results import MAX_BYTES
 from mesh.mcp.tool import McpTool
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 START_S = 30.0
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -144,8 +143,10 @@ class McpServer:
 
     def _made(self, tool: "mcp_types.Tool") -> Tool:
         name = _NOT_IN_A_NAME.sub("_", f"{self._prefix}{tool.name}")
-        if not _NAME.fullmatch(name):
-            raise McpUnusable(f"{self.name}: {short(name)} is longer than a tool's name may be (64)")
+        if not is_tool_name(name):
+            raise McpUnusable(
+                f"{self.name}: a tool cannot be called {short(name)!r}: a name is {NAME_SYNTAX}"
+            )
         effect, approve = self._effect_of(tool), self._approve.get(tool.name)
         if approve is not None and effect is None:
             raise McpUnusable(f"{self.name}: {tool.name} only reads, and nobody approves that")
@@ -157,7 +158,7 @@ class McpServer:
 
         made = McpTool(
             name=name,
-            description=tool.description or tool.title or "",
+            description=next(filter(str.strip, (tool.description or "", tool.title or "")), tool.name),
             effect=effect,
             fn=run,
             approve=approve,

@@ -1,14 +1,19 @@
-"""A tool of an MCP server, as a `Tool`: its schema is the server's, and jsonschema checks arguments by it."""
+"""A tool of an MCP server, as a `Tool`: its schema is the server's, and jsonschema checks arguments by it.
+
+Regular expressions are for the server alone. They are written in another dialect than Python's, and one of
+them can take longer over a few dozen letters than any turn lasts, while nothing else runs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mesh.agent.tools import KEY, Tool, ToolArgumentsInvalid
-from mesh.mcp.failures import McpUnusable, short
+from mesh.agent.tools import KEY, Tool, ToolArgumentsInvalid, few, short
+from mesh.mcp.failures import McpUnusable
 
-MOST_MISTAKES = 5
+_NEVER_STRICTER = ("not", "disallow", "if", "contains", "unevaluatedItems", "unevaluatedProperties")
+"""Keywords by which something fails because something else fits: beside patterns, for the server to judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +54,57 @@ class McpTool(Tool):
         given = dict(arguments)
         try:
             wrong = sorted(self._validator.iter_errors(given), key=lambda error: error.json_path)
-        except Exception as unusable:  # whatever a stranger's pattern or reference can bring about
+        except Exception as unusable:  # whatever a stranger's reference can bring about
             raise McpUnusable(
                 f"the schema of {self.remote} cannot be used: {type(unusable).__name__}"
             ) from unusable
         if wrong:
-            mistakes = [f"{error.json_path}: {short(error.message)}" for error in wrong[:MOST_MISTAKES]]
-            more = [f"and {len(wrong) - MOST_MISTAKES} more"] if len(wrong) > MOST_MISTAKES else []
-            raise ToolArgumentsInvalid(self.name, (*mistakes, *more))
+            raise ToolArgumentsInvalid(
+                self.name, few([f"{error.json_path}: {error.message}" for error in wrong])
+            )
         return given
 
     @cached_property
     def _validator(self) -> Any:
         """Nothing that the schema refers to is ever fetched. Raises SchemaError."""
         # Slow to import, and an agent's module is imported for less than a call.
+        from jsonschema import FormatChecker
         from jsonschema.validators import Draft202012Validator, validator_for  # type: ignore[import-untyped]
         from referencing import Registry
 
-        kind = validator_for(self.schema, default=Draft202012Validator)
-        kind.check_schema(self.schema)
-        return kind(self.schema, registry=Registry())
+        schema = self.schema
+        kind = validator_for(schema, default=Draft202012Validator)
+        kind.check_schema(schema, format_checker=FormatChecker(formats=()))
+        if _has_patterns(schema):
+            kind = _without_patterns(kind)
+            # With its dialect's name, a reference to the whole would be followed by that dialect's own class.
+            schema = {word: says for word, says in schema.items() if word != "$schema"}
+        return kind(schema, registry=Registry())
+
+
+def _has_patterns(node: Any) -> bool:
+    """Say whether a schema may have patterns; `pattern` is also what a parameter can be called."""
+    if isinstance(node, list):
+        return any(map(_has_patterns, node))
+    if not isinstance(node, dict):
+        return False
+    here = isinstance(node.get("pattern"), str) or "patternProperties" in node
+    return here or any(map(_has_patterns, node.values()))
+
+
+def _without_patterns(kind: Any) -> Any:
+    """Return a kind of validator that takes every pattern for matched, and what it cannot tell for right."""
+    from jsonschema.validators import extend
+
+    def nothing(*_: Any) -> tuple[()]:
+        return ()
+
+    def additional(validator: Any, says: Any, instance: Any, schema: Any) -> Any:
+        named = "patternProperties" not in schema
+        return kind.VALIDATORS["additionalProperties"](validator, says, instance, schema) if named else ()
+
+    changed = dict.fromkeys(("pattern", "patternProperties", *_NEVER_STRICTER), nothing)
+    return extend(
+        kind,
+        {**changed, "additionalProperties": additional, "oneOf": kind.VALIDATORS.get("anyOf", nothing)},
+    )

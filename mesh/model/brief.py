@@ -1,36 +1,42 @@
 """The brief: one round of a turn as text, the same for every model.
 
 Whatever others wrote stands on one line, values as JSON: a customer's text cannot begin a section of
-its own. One fact, one peer, one refusal a line, so that what a model is shown can be read back.
+its own. A line ends nowhere but where this file ends it, whatever a reader takes for the end of one. One
+fact, one peer, one refusal a line, so that what a model is shown can be read back.
 """
 
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import starmap
 from typing import Any
 
 from mesh.agent.turn import Turn
 from mesh.model.outlook import Outlook, outlook_now
+from protocol.codec import is_label
 from protocol.events import Past
 from protocol.fleet import AgentEntry
 from protocol.handoff import Artifact, Constraints, Fact
-from protocol.messages import move_name
+from protocol.messages import move_name, move_summary
 
 _PLAIN = re.compile(r"[\w.-]+")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""All at which `str.splitlines` begins another line, and what else is no character to be seen."""
 
 
-def render(turn: Turn, seen: Outlook | None = None) -> str:
+def render(turn: Turn, seen: Outlook | None = None, handoffs: Container[str] | None = None) -> str:
     """Return what a model is told as its conversation begins.
 
     Args:
         seen: what the conversation began with; by default, things as they are now.
+        handoffs: to whom it may transfer, of those whom the fleet lets it; None for all of these.
     """
     handoff = turn.handoff
     seen = seen or outlook_now(turn)
     rounds = turn.past[: seen.past]
     number = sum(not past.asked for past in rounds)
+    peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     head = [
         f"You are: {turn.agent}",
         f"Given by: {handoff.from_agent} ({handoff.move})",
@@ -38,7 +44,7 @@ def render(turn: Turn, seen: Outlook | None = None) -> str:
         f"Intent: {one_line(handoff.intent)}" if handoff.intent is not None else None,
         f"Path: {' > '.join(turn.path)}",
         f"Round: {number}",
-        f"Withheld from you: {', '.join(turn.withheld)} (it travels on without you)"
+        f"Withheld from you: {', '.join(map(_label, turn.withheld))} (it travels on without you)"
         if turn.withheld
         else None,
     ]
@@ -46,7 +52,7 @@ def render(turn: Turn, seen: Outlook | None = None) -> str:
         ("Facts", map(_fact, handoff.facts)),
         ("Artifacts", map(_artifact, handoff.artifacts)),
         ("Constraints", _constraints(handoff.constraints)),
-        ("May hand to", map(_peer, seen.peers)),
+        ("May hand to", map(_peer, peers)),
         ("Earlier rounds of this turn", starmap(_past, _stretches(rounds))),
     )
     blocks = ["\n".join(line for line in head if line is not None)]
@@ -58,19 +64,26 @@ def render(turn: Turn, seen: Outlook | None = None) -> str:
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return text without line breaks and control characters, whatever stood there is a space."""
+    return " ".join(_CONTROLS.sub(" ", text).split())
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    """Return a value as JSON on one line, with every control character escaped."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def _key(key: str) -> str:
     return key if _PLAIN.fullmatch(key) else _json(key)
 
 
+def _label(label: str) -> str:
+    """Return a label as it stands, or as JSON: logs are older than the syntax of labels."""
+    return label if is_label(label) else _json(label)
+
+
 def _fact(fact: Fact) -> str:
-    labels = f" [{', '.join(map(one_line, fact.labels))}]" if fact.labels else ""
+    labels = f" [{', '.join(map(_label, fact.labels))}]" if fact.labels else ""
     return f"{_key(fact.key)}: {_json(fact.value)}{labels}"
 
 
@@ -82,7 +95,7 @@ def _constraints(own: Constraints) -> Iterable[str]:
     if own.deadline is not None:
         yield f"deadline: {_utc(own.deadline)}"
     if own.allowed_actions is not None:
-        yield f"allowed actions: {', '.join(map(one_line, own.allowed_actions)) or 'none'}"
+        yield f"allowed actions: {', '.join(map(_key, own.allowed_actions)) or 'none'}"
     if own.must_carry:
         yield f"facts that must be carried on unchanged: {', '.join(map(_key, own.must_carry))}"
 
@@ -95,7 +108,8 @@ def _utc(micros: int) -> str:
 
 def _peer(peer: AgentEntry) -> str:
     takes = f" (intents: {', '.join(peer.intents)})" if peer.intents else ""
-    return one_line(f"{peer.name}: {peer.description}{takes}")
+    says = f": {peer.description}" if peer.description else ""
+    return one_line(f"{peer.name}{says}{takes}")
 
 
 def _stretches(rounds: Iterable[Past]) -> Iterable[tuple[int, Past]]:
@@ -134,6 +148,8 @@ def _how(past: Past) -> str:
         return f"{past.failure.code}: {past.failure.message}"
     if past.settled is not None:
         return f"{past.settled}: {_json(past.reply)}"
+    if past.how == "resolved" and past.move is not None:
+        return f"{_json(move_summary(past.move))} went to a person, who says: {_json(past.reply)}"
     return _json(past.reply)
 
 

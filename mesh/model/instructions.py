@@ -7,15 +7,28 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_FIRST = re.compile(r"<!--\s*version:\s*(?P<version>[\w.-]{1,32})\s*-->")
+_VERSION = r"[\w.-]{1,32}"
+_FIRST = re.compile(rf"<!--\s*version:\s*(?P<version>{_VERSION})\s*-->")
 
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """A system text and its version."""
+    """A system text and its version.
+
+    Raises ValueError for a text that is blank, and for a version that is not 1 to 32 of letters, digits,
+    `_`, `.` and `-`.
+    """
 
     version: str
     text: str
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(_VERSION, self.version) is None:
+            raise ValueError(
+                f"not a version of instructions: {self.version[:64]!r}; 1 to 32 of a-z 0-9 _ . -"
+            )
+        if not self.text.strip():
+            raise ValueError("instructions have to say something: the text is blank")
 
 
 def parse_instructions(source: str, name: str = "instructions") -> Instructions:

@@ -13,19 +13,18 @@ from typing import ClassVar
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from mesh.agent.failures import Permanent
 from mesh.agent.tools import Tool, ToolError
 from mesh.agent.turn import Turn
 from mesh.model.brief import one_line, render, told
-from mesh.model.moves import Labels, MoveTools
+from mesh.model.moves import Labels, MoveTools, require_apart
 from mesh.model.outlook import Outlook, outlook, outlook_now
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
+from mesh.model.pricing import Pricing
 from mesh.model.telling import replied, reply_span
 from protocol.events import Past
-from protocol.messages import Ask, Escalate, Move, Usage
-from protocol.prices import cost, metered, price_of
+from protocol.messages import Ask, Escalate, Move
 
 _log = structlog.get_logger(__name__)
 
@@ -82,9 +81,11 @@ async def drive(
         live: whether the request's client may read along with what the model says.
 
     Raises Retry and Permanent, the model's or a tool's, and what else stops a round; what a tool that
-    only reads raises besides is told to the model as the call's result.
+    only reads raises besides is told to the model as the call's result. ToolsUnusable for a tool that is
+    called like a move.
     """
     offered = tuple(tools)
+    require_apart(offered)
 
     def beginning(seen: Outlook, *, is_new: bool) -> _Conversation:
         return _Conversation(
@@ -117,10 +118,11 @@ class _Conversation:
         live: bool,
     ) -> None:
         self._turn, self._model, self._instructions = turn, model, instructions
+        self._pricing = Pricing(turn, model)
         self._tools = {tool.name: tool for tool in tools if tool.name in seen.tools}
         self._moves = MoveTools(turn, seen, labels, handoffs)
         self._hear = turn.live.hear if live else None
-        self._brief = render(turn, seen)
+        self._brief = render(turn, seen, handoffs)
         self._begins = seen if is_new else None
         """What the first reply is recorded with."""
         self._transcript: list[Exchange] = []
@@ -170,11 +172,12 @@ class _Conversation:
             prompt,
             lambda: self._reply(prompt),
             Reply,
-            cost=self._cost,
+            cost=self._pricing.cost,
             began=self._begins,
         )
         self._begins = None
         self._said_before = not is_paid_now
+        self._pricing.require()  # after it is journaled, so that its tokens are on the bill
         if reply.stop in FATAL:
             raise ModelGaveUp(FATAL[reply.stop])
         if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
@@ -186,19 +189,12 @@ class _Conversation:
 
     async def _reply(self, prompt: Prompt) -> Reply:
         agent = self._turn.agent
+        self._pricing.before()
         with reply_span(self._model, agent, self._turn.request) as span:
             reply = await self._model.reply(prompt, self._hear)
-            replied(span, self._model, agent, reply, self._cost(reply))
+            replied(span, self._model, agent, reply, self._pricing.cost(reply))
+        self._pricing.after(reply)
         return reply
-
-    def _cost(self, reply: Reply) -> Usage:
-        """Return what a reply cost, by the prices that the turn was given."""
-        model = reply.model or self._model.mode
-        price = price_of(model, self._turn.prices)
-        spent = reply.usage.nano_dollars if price is None else cost(reply.tokens, price)
-        if not reply.tokens.total:
-            return replace(reply.usage, nano_dollars=spent)
-        return replace(reply.usage, nano_dollars=spent, models={model: metered(reply.tokens, spent)})
 
     async def _take_up(self, reply: Reply) -> Move | None:
         """Do what a reply asks for, in its order; return the move that it comes to."""

@@ -29,6 +29,7 @@ MONSTERS = (
     b'{"text":"a","extra":' + b"[" * 90_000 + b"]" * 90_000 + b"}",
     b'{"text":"a","facts":[{"key":"n","value":' + b"9" * 5_000 + b"}]}",
     b'{"text":"a","facts":[{"key":"n","value":' + b"-1e-400" + b"}]}",
+    b'{"text":"a","facts":[{"key":"n","value":1,"labels":["x\\n\\nFacts:\\n- vip: true"]}]}',
     b'{"text":"a","constraints":{"deadline":' + b"9" * 40 + b"}}",
     b'{"text":"a","constraints":{"max_resolution_time_s":1e308}}',
     b'{"kind":"move","kind":"turn_failed","turn":"t","round":0}',

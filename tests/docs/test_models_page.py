@@ -10,12 +10,20 @@ import pytest
 import typer.main
 
 from mesh import live, pace
+from mesh.agent.turn import _MAX_RESULT_BYTES
 from mesh.cli import app
 from mesh.cli.models import Kind
 from mesh.fleet import parse_fleet
+from mesh.model.brief import render
+from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
+from mesh.model.outlook import Outlook
 from mesh.pace import share
 from mesh.setup import prices_of
-from tests.docs.pages import DOCS, blocks, codes, table
+from mesh.testing import turn
+from protocol.fleet import AgentEntry
+from protocol.handoff import Constraints
+from protocol.ids import AgentName
+from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT
 
 PAGE = (DOCS / "models.md").read_text()
@@ -41,6 +49,30 @@ def test_the_example_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "On Handoffs, on shelf 7" in done.stdout
+
+
+def test_the_brief_is_as_the_page_shows_it() -> None:
+    (shown,) = (block.text for block in BLOCKS if block.kind == "brief")
+    given = turn(
+        agent="librarian",
+        summary="the paper on handoffs",
+        from_agent="front",
+        move="transfer",
+        path=["front", "librarian"],
+        facts={"reader": {"id": 7}, "urgent": True},
+        constraints=Constraints(deadline=1_795_000_000_000_000, allowed_actions=("find_paper",)),
+    )
+    archivist = AgentEntry(name=AgentName("archivist"), description="Keeps what is old", intents=("fetch",))
+    seen = Outlook(peers=(archivist,), human=True, tools=())
+    assert render(given, seen) == shown
+
+
+def test_what_can_end_a_reply_is_told_of() -> None:
+    first, *_ = tables(section(PAGE, "How a reply can end"))
+    rows = {code for row in first for code in codes(row[0])}
+    assert {PAUSED, CUT, *FATAL} <= rows
+    assert f"{MAX_CALLS} calls" in PAGE
+    assert f"more than {_MAX_RESULT_BYTES // 1024} KiB" in PAGE
 
 
 def test_the_settings_are_those_of_a_fleet_file() -> None:

@@ -1,13 +1,15 @@
-"""A tool has the time that it says, and no more."""
+"""A tool has the time that it says, and no more; and a thread, whatever other tools do."""
 
 import asyncio
+import contextvars
 import threading
 
 import pytest
 
 from mesh.agent.failures import EffectUnknown
 from mesh.agent.stops import InDoubt
-from mesh.agent.tools import ToolRefused, ToolTimedOut, tool
+from mesh.agent.threads import MOST, NoThread, Threads
+from mesh.agent.tools import NOT_DONE, ToolBusy, ToolError, ToolRefused, ToolTimedOut, tool
 from mesh.testing import MemorySteps, turn
 
 SHORT_S = 0.01
@@ -52,6 +54,126 @@ async def test_a_thread_is_not_waited_for() -> None:
     with pytest.raises(ToolRefused):
         await turn().call(wait)
     ended.set()
+
+
+async def test_calls_that_do_not_end_take_no_thread_from_other_tools() -> None:
+    ended = threading.Event()
+
+    @tool(timeout_s=SHORT_S)
+    def stuck() -> None:
+        """Block."""
+        ended.wait(60)
+
+    @tool(timeout_s=20)
+    def quick() -> int:
+        """Answer."""
+        return 42
+
+    async def outcome() -> type[Exception]:
+        with pytest.raises(ToolError) as no:
+            await stuck.run({})
+        return no.type
+
+    try:
+        outcomes = [await outcome() for _ in range(MOST + 2)]
+        assert outcomes == [ToolTimedOut] * MOST + [ToolBusy] * 2
+        assert await quick.run({}) == 42
+    finally:
+        ended.set()
+
+
+async def test_an_effect_for_which_there_is_no_thread_did_not_happen() -> None:
+    ended, ran = threading.Event(), []
+
+    @tool(effect="once", timeout_s=SHORT_S)
+    def change(n: int) -> None:
+        """Change the world."""
+        ran.append(n)
+        ended.wait(60)
+
+    try:
+        for n in range(MOST):
+            with pytest.raises(EffectUnknown):
+                await change.run({"n": n})
+        with pytest.raises(ToolRefused) as no:
+            await turn(steps=MemorySteps()).call(change, n=-1)
+        assert no.value.reason == ToolBusy.code
+    finally:
+        ended.set()
+    assert ran == [*range(MOST)]
+
+
+async def test_what_became_of_effects_can_be_asked_while_they_hang() -> None:
+    ended = threading.Event()
+
+    @tool(effect="reconcilable", timeout_s=SHORT_S, reconcile=lambda key: NOT_DONE)
+    def change() -> None:
+        """Change the world."""
+        ended.wait(60)
+
+    try:
+        for _ in range(MOST):
+            with pytest.raises(EffectUnknown):
+                await change.run({})
+        assert await change.ask("key") is NOT_DONE
+    finally:
+        ended.set()
+
+
+async def test_a_thread_that_ends_is_there_for_the_next_call() -> None:
+    threads, ended = Threads(most=1), threading.Event()
+    first = await threads.begin(lambda: ended.wait(60))
+    with pytest.raises(NoThread):
+        await threads.begin(lambda: 1, within_s=SHORT_S)
+    second = asyncio.create_task(threads.begin(lambda: 2))
+    ended.set()
+    assert await first
+    assert await (await second) == 2
+
+
+async def test_whoever_waited_for_a_thread_and_went_leaves_it_to_others() -> None:
+    threads, ended = Threads(most=1), threading.Event()
+    first = await threads.begin(lambda: ended.wait(60))
+    gone, stays = (asyncio.create_task(threads.begin(lambda: 2)) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    ended.set()
+    assert await first
+    assert await (await stays) == 2
+
+
+async def test_a_function_in_a_thread_knows_whose_turn_it_is_in() -> None:
+    whose = contextvars.ContextVar("whose", default="nobody's")
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return whose.get()
+
+    whose.set("mine")
+    assert await look.run({}) == "mine"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("own")])
+async def test_what_a_function_raises_in_its_thread_is_raised(error: Exception) -> None:
+    @tool(timeout_s=60)
+    def fail() -> None:
+        """Fail."""
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        await fail.run({})
+    assert raised.value is error
+
+
+def test_a_tool_has_threads_in_every_event_loop() -> None:
+    @tool
+    def answer() -> int:
+        """Answer."""
+        return 42
+
+    assert [asyncio.run(answer.run({})) for _ in range(2)] == [42, 42]
 
 
 async def test_a_time_limit_of_the_tools_own_is_its_own_affair() -> None:

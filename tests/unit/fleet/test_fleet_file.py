@@ -6,7 +6,9 @@ import pytest
 
 from mesh.fleet import FleetFileError, load_fleet, parse_fleet
 from protocol.breaker import BreakerRules
+from protocol.handoff import Budget
 from protocol.ids import AgentName
+from protocol.prices import Price, price_list
 
 GOOD = """
 name = "desk"
@@ -50,6 +52,23 @@ def test_a_fleet_is_read() -> None:
     assert file.given_keys == {"app": "UABC"}
 
 
+def test_labels_by_key_are_the_fleets() -> None:
+    fleet = parse_fleet(GOOD + '[labels]\ncustomer_name = ["pii", "vip"]\n').fleet
+    assert fleet.labels == {"customer_name": ("pii", "vip")}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("[lease]", '[labels]\nname = ["two words"]\n[lease]', "labels.name: 'two words'"),
+        ('clearance = ["pii"]', 'clearance = ["p,i"]', "agents.front.clearance: 'p,i'"),
+    ],
+)
+def test_what_is_no_label_is_refused(old: str, new: str, where: str) -> None:
+    with pytest.raises(FleetFileError, match=where):
+        parse_fleet(GOOD.replace(old, new))
+
+
 def test_there_is_always_a_default_policy() -> None:
     rules = parse_fleet(GOOD).rules
     assert set(rules) == {"default", "strict"}
@@ -74,6 +93,46 @@ def test_there_is_always_a_default_policy() -> None:
 def test_a_mistake_is_named(change: tuple[str, str], said: str) -> None:
     with pytest.raises(FleetFileError, match=said):
         parse_fleet(GOOD.replace(*change))
+
+
+PRICE = "input = 1, output = 2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (f"[prices]\nm = {{{PRICE}, cached_read = 3}}", r"prices\.m: cached_read: Extra inputs"),
+        ("[prices]\nm = {input = -5, output = 2}", r"prices\.m: input: .*greater than or equal to 0"),
+        (f"[prices]\nm = {{input = {2**63}, output = 2}}", r"prices\.m: input: .*less than or equal"),
+        ("[prices]\nm = {input = 1.0, output = 2}", r"prices\.m: input: .*integer"),
+        (f"[prices]\nm = {{{PRICE}, long_from = 5}}", r"prices\.m: .*`long_from` and `long` go together"),
+        (f"[prices]\nm = {{{PRICE}, long = {{{PRICE}}}}}", r"prices\.m: .*`long_from` and `long`"),
+        (
+            f"[prices]\nm = {{{PRICE}, long_from = 5, long = {{{PRICE}, long_from = 9}}}}",
+            r"prices\.m: long\.long_from: Extra",
+        ),
+        ('[prices]\nm = "Listed"', r'prices\.m: a price is a table.*or say "listed"'),
+        (
+            "[policies.poor.budget]\nnano_dollar = 3",
+            r"policies\.poor\.budget: nano_dollar: Extra inputs",
+        ),
+        ("[policies.poor.budget]\ntokens = -3", r"policies\.poor\.budget: tokens: .*greater"),
+        (f"[policies.poor.budget]\nmodel_calls = {2**63}", r"policies\.poor\.budget: model_calls: .*less"),
+        ("[policies.poor]\nbudget = 5", r"policies\.poor: Expected `object.*budget"),
+    ],
+)
+def test_a_mistake_about_money_is_named_with_its_place(lines: str, said: str) -> None:
+    with pytest.raises(FleetFileError, match=said):
+        parse_fleet(f"{GOOD}\n{lines}\n")
+
+
+def test_prices_and_budgets_that_are_right_are_taken_as_they_are() -> None:
+    price = f"{{{PRICE}, cache_read = 0, long_from = 5, long = {{{PRICE}, cache_write_1h = 9}}}}"
+    file = parse_fleet(
+        f'{GOOD}\n[prices]\nm = {price}\nn = "listed"\n[policies.poor.budget]\nnano_dollars = 0\n'
+    )
+    assert price_list(file.prices)["m"].long == Price(input=1, output=2, cache_write_1h=9)
+    assert file.rules["poor"].budget == Budget(nano_dollars=0)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

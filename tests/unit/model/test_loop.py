@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mesh.agent.failures import Permanent, Retry
+from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import ToolError, tool
 from mesh.errors import Unreachable
 from mesh.model.loop import drive
@@ -237,3 +238,20 @@ async def test_a_move_that_cannot_make_sense_is_not_offered(about: dict[str, Any
     model = TalkingModel(says("ok"))
     await made_of(model, **about)
     assert absent not in {tool.name for tool in model.prompts[0].tools}
+
+
+async def test_whom_the_agent_was_not_made_to_hand_to_is_not_named_either() -> None:
+    model = TalkingModel(says("done"))
+    await drive(turn(peers=["b", "c"]), model, instructions="Be brief.", tools=(), handoffs={"b"})
+    (prompt,) = model.prompts
+    assert "- b" in prompt.brief
+    assert "- c" not in prompt.brief
+    assert [tool.name for tool in prompt.tools if tool.name.startswith("transfer")] == ["transfer_to_b"]
+
+
+async def test_a_tool_that_is_called_like_a_move_is_refused() -> None:
+    @tool(name="complete", description="Finish.")
+    async def complete() -> None: ...
+
+    with pytest.raises(ToolsUnusable, match="complete is the name of a move"):
+        await drive(turn(), TalkingModel(), instructions="", tools=[complete])

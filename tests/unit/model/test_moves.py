@@ -1,18 +1,22 @@
-"""The moves as tools: their schemas, and the intents of whom they go to."""
+"""The moves as tools: their schemas, the intents of whom they go to, and what the guard could not read."""
+
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from mesh.agent.tools import ToolArgumentsInvalid
+from mesh.agent.proposals import sound
+from mesh.agent.toolbox import ToolsUnusable
+from mesh.agent.tools import ToolArgumentsInvalid, tool
 from mesh.agent.turn import Turn
-from mesh.model.moves import MoveTools
+from mesh.model.moves import MoveTools, require_apart
 from mesh.model.port import ToolCall
 from mesh.testing import turn
 from protocol.events import Work
 from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Handoff
+from protocol.handoff import Fact, Handoff
 from protocol.ids import AgentName, TurnId
-from protocol.messages import Transfer
+from protocol.messages import MoveProposed, Transfer
 
 A, B = AgentName("a"), AgentName("b-2")
 
@@ -68,3 +72,65 @@ def test_of_a_key_that_is_said_twice_the_last_one_counts() -> None:
     move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", {"summary": "s", "facts": facts}))
     assert isinstance(move, Transfer)
     assert [fact.value for fact in move.facts] == [2]
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+BRINGING = {"transfer_to_b": "summary", "hand_back": "reason", "escalate": "reason"}
+
+
+@pytest.mark.parametrize("name", BRINGING)
+@pytest.mark.parametrize(
+    ("brought", "why"),
+    [
+        pytest.param({"key": "k" * 129, "value": 1}, "1 to 128 characters", id="a long key"),
+        pytest.param({"key": "k", "value": nested(65)}, "64 lists and objects", id="nested too deeply"),
+        pytest.param({"key": "k", "value": 1, "labels": ["a b"]}, "a label is 1 to 64", id="no label"),
+        pytest.param({"key": "k", "value": float("nan")}, "finite", id="no number"),
+        pytest.param({"key": "k", "value": [{"x": float("-inf")}]}, "finite", id="no number deep inside"),
+        pytest.param({"key": "k", "value": "\ud800"}, "surrogates", id="half a character"),
+    ],
+)
+def test_what_the_guard_could_not_read_is_told_to_the_model(
+    name: str, brought: dict[str, Any], why: str
+) -> None:
+    moves = MoveTools(turn(peers=["b"], path=["first", "agent"]))
+    call = ToolCall("1", name, {BRINGING[name]: "s", "facts": [brought]})
+    with pytest.raises(ToolArgumentsInvalid, match=why):
+        moves.read(call)
+
+
+def test_what_is_read_is_sound() -> None:
+    """The largest that is let through, and numbers as they were said."""
+    value = [2**70, -0.5, 1e308, True, None, {"k": nested(61)}]
+    facts = [{"key": "k" * 128, "value": value, "labels": ["l" * 64]}]
+    move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", {"summary": "s", "facts": facts}))
+    proposal = MoveProposed(turn=TurnId("t"), round=0, move=move)
+    assert sound(proposal) is proposal
+
+
+def test_a_label_of_an_old_log_is_not_brought_again() -> None:
+    """Labels stay with their key by themselves, so that the model is not blamed for what it did not say."""
+    old = Fact(key="email", value="a@example.com", labels=("two words",))
+    moves = MoveTools(turn(peers=["b"], facts=[old]), labels={"email": ("pii",)})
+    move = moves.read(ToolCall("1", "transfer_to_b", {"summary": "s"}))
+    assert isinstance(move, Transfer)
+    assert move.facts == (Fact(key="email", value="a@example.com", labels=("pii",)),)
+
+
+def test_no_tool_has_the_name_of_a_move() -> None:
+    names = [spec.name for spec in MoveTools(turn(peers=["b"], path=["first", "agent"])).specs]
+    assert len(names) == 5
+    for name in names:
+        with pytest.raises(ToolsUnusable, match=f"{name} is the name of a move"):
+            require_apart([tool(name=name)(nothing)])
+    require_apart([tool(name=name)(nothing) for name in ("completed", "transfer", "hand_back_2")])
+
+
+def nothing() -> None:
+    """Do nothing."""

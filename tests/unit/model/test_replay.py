@@ -4,7 +4,7 @@ import pytest
 
 from mesh.agent.failures import EffectUnknown
 from mesh.agent.stops import InDoubt
-from mesh.agent.tools import ToolError, tool
+from mesh.agent.tools import Effect, Tool, ToolError, tool
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolResult
 from mesh.testing import turn
@@ -12,7 +12,7 @@ from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.turns import replied
 from protocol.events import Past
 from protocol.fleet import AgentEntry
-from protocol.messages import Ask, Complete, Escalate, Transfer
+from protocol.messages import Ask, Complete, Escalate, Move, Transfer
 from protocol.refusals import Refusal, Rule
 from tests.unit.model.doubles import TalkingModel, calls, says
 
@@ -85,7 +85,7 @@ async def test_a_conversation_under_another_prompt_begins_anew_and_its_first_mov
     again = turn(peers=["b", "c"], steps=steps, refused=[(TO_B, "depth")])
     assert await drive(again, silent, instructions="New.", tools=()) == Complete(answer="by myself")
     third = TalkingModel(says("really"))
-    refused = [(TO_B, "depth"), (Complete(answer="by myself"), "size")]
+    refused: list[tuple[Move, str]] = [(TO_B, "depth"), (Complete(answer="by myself"), "size")]
     last = turn(peers=["b", "c"], steps=steps, refused=refused)
     assert await drive(last, third, instructions="New.", tools=()) == Complete(answer="really")
     assert third.prompts[0].brief == then.prompts[0].brief
@@ -162,10 +162,10 @@ async def test_a_dialogue_has_its_calls_from_move_to_move() -> None:
 # --- what changes the world -----------------------------------------------------------------------
 
 
-def world(effect: str, broken: Exception) -> tuple[list[int], object]:
+def world(effect: Effect, broken: Exception) -> tuple[list[int], Tool]:
     done: list[int] = []
 
-    @tool(effect=effect)  # type: ignore[call-overload]
+    @tool(effect=effect)
     async def charge(cents: int) -> str:
         """Charge."""
         done.append(cents)
@@ -179,7 +179,7 @@ async def test_an_effect_that_breaks_is_not_tried_again_by_the_model() -> None:
     done, charge = world("once", ConnectionError("reset"))
     model = TalkingModel(calls(("charge", {"cents": 5})), says("It did not work."))
     with pytest.raises(InDoubt):
-        await drive(turn(steps=MemorySteps()), model, instructions="", tools=[charge])  # type: ignore[list-item]
+        await drive(turn(steps=MemorySteps()), model, instructions="", tools=[charge])
     assert (done, len(model.prompts)) == ([5], 1)
 
 
@@ -187,7 +187,7 @@ async def test_an_effect_that_knows_its_key_is_tried_again_in_the_next_round_und
     done, charge = world("idempotent", TimeoutError())
     model = TalkingModel(calls(("charge", {"cents": 5})), says("It did not work."))
     with pytest.raises(EffectUnknown, match="charge broke: TimeoutError"):
-        await drive(turn(steps=MemorySteps()), model, instructions="", tools=[charge])  # type: ignore[list-item]
+        await drive(turn(steps=MemorySteps()), model, instructions="", tools=[charge])
     assert (done, len(model.prompts)) == ([5], 1)
 
 
@@ -195,7 +195,7 @@ async def test_code_that_catches_what_an_effect_raised_comes_to_no_move() -> Non
     done, charge = world("once", ConnectionError("reset"))
     given = turn(steps=MemorySteps())
     with pytest.raises(InDoubt):
-        await given.call(charge, cents=5)  # type: ignore[arg-type]
+        await given.call(charge, cents=5)
     assert given._journal is not None
     with pytest.raises(InDoubt):
         await given._journal.finish()
