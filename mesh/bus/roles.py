@@ -72,7 +72,7 @@ CONF_CHANGED = "mesh.changed"
 """Prefix of the wake-ups that follow each write to CONF, `mesh.changed.<what was after mesh.conf.>`, and to
 CARDS, `mesh.changed.card.<agent>`."""
 
-TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "prices", "card.*"))
+TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
 """Of these wake-ups, those that agents hear, too."""
 
 _SUBMIT = Service("mesh.prop.{me}.*", "mesh.prop.*.*")
@@ -89,7 +89,6 @@ _AGENT = (
     Service(GET + "STEPS.mesh.step.{me}.*.*.*", GET + "STEPS.mesh.step.*.*.*.*"),
     Service(GET + "CARDS.mesh.card.*", GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet", GET + "CONF.mesh.conf.fleet"),
-    Service(GET + "CONF.mesh.conf.prices", GET + "CONF.mesh.conf.prices"),
 )
 
 

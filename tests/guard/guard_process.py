@@ -17,7 +17,8 @@ import msgspec
 import structlog
 
 from mesh.bus import timer
-from mesh.bus.connection import Bus, PubAck, connect
+from mesh.bus.acks import PubAck
+from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.log import JetStreamLog
 from mesh.guard import service

@@ -17,7 +17,8 @@ import structlog
 from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
 from mesh.agent.runtime import Runtime
-from mesh.bus.connection import Bus, PubAck
+from mesh.bus.acks import PubAck
+from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET

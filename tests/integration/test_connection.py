@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from mesh.bus import connection, keys
+from mesh.bus import acks, keys
 from mesh.bus.connection import Bus, connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.steps import JetStreamSteps, StepTaken
@@ -176,6 +177,17 @@ async def plain(server: EmbeddedServer) -> Bus:
     return await connect(server.url, name="a")
 
 
+@contextlib.asynccontextmanager
+async def through_a_proxy(directory: Path) -> AsyncIterator[tuple[Proxy, Bus]]:
+    """Connect to a server of one's own through a proxy, which can hang and break in the server's place."""
+    async with (
+        EmbeddedServer("", directory) as server,
+        Proxy(int(server.url.rpartition(":")[2])) as proxy,
+        await connect(proxy.url, name="a") as bus,
+    ):
+        yield proxy, bus
+
+
 async def test_without_a_bus_a_call_fails_at_once_and_is_never_sent_later(tmp_path: Path) -> None:
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         await bus.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
@@ -239,11 +251,7 @@ async def test_a_closed_connection_says_so(tmp_path: Path) -> None:
 
 
 async def test_who_waits_for_the_server_hears_at_once_that_the_connection_broke(tmp_path: Path) -> None:
-    async with (
-        EmbeddedServer("", tmp_path) as server,
-        Proxy(int(server.url.rpartition(":")[2])) as proxy,
-        await connect(proxy.url, name="a") as bus,
-    ):
+    async with through_a_proxy(tmp_path) as (proxy, bus):
         proxy.stall()
         settling = asyncio.ensure_future(bus.settle(timeout_s=600))
         await until(lambda: bus._wire._asked != set())
@@ -256,11 +264,7 @@ async def test_who_waits_for_the_server_hears_at_once_that_the_connection_broke(
 
 
 async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_path: Path) -> None:
-    async with (
-        EmbeddedServer("", tmp_path) as server,
-        Proxy(int(server.url.rpartition(":")[2])) as proxy,
-        await connect(proxy.url, name="a") as bus,
-    ):
+    async with through_a_proxy(tmp_path) as (proxy, bus):
         proxy.stall()
         for _ in range(40):
             assert bus.send("x", bytes(1 << 19))  # more than any socket buffers
@@ -270,11 +274,7 @@ async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_pa
 
 
 async def test_a_server_that_hangs_is_left_for_a_new_connection_with_what_is_unsent(tmp_path: Path) -> None:
-    async with (
-        EmbeddedServer("", tmp_path) as server,
-        Proxy(int(server.url.rpartition(":")[2])) as proxy,
-        await connect(proxy.url, name="a") as bus,
-    ):
+    async with through_a_proxy(tmp_path) as (proxy, bus):
         proxy.stall()
         for _ in range(40):
             assert bus.send("x", bytes(1 << 19))
@@ -287,11 +287,7 @@ async def test_a_server_that_hangs_is_left_for_a_new_connection_with_what_is_uns
 
 
 async def test_a_subscription_that_the_server_never_confirmed_is_none(tmp_path: Path) -> None:
-    async with (
-        EmbeddedServer("", tmp_path) as server,
-        Proxy(int(server.url.rpartition(":")[2])) as proxy,
-        await connect(proxy.url, name="a") as bus,
-    ):
+    async with through_a_proxy(tmp_path) as (proxy, bus):
         got: list[Incoming] = []
         proxy.stall()
         subscribing = asyncio.ensure_future(bus.subscribe("news", got.append))
@@ -331,12 +327,12 @@ async def test_a_full_stream_is_an_error_of_its_own_and_a_trouble_until_there_is
         assert [line["event"] for line in lines] == ["stream_full", "stream_has_room"]
 
 
-@pytest.mark.parametrize("words", [connection._PER_SUBJECT, "other words than this server uses"])
+@pytest.mark.parametrize("words", [acks._PER_SUBJECT, "other words than this server uses"])
 async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """The server has one code for a full stream and a subject that is taken."""
-    monkeypatch.setattr(connection, "_PER_SUBJECT", words)
+    monkeypatch.setattr(acks, "_PER_SUBJECT", words)
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         config = {
             **{"name": "STEPS", "subjects": ["mesh.step.>"], "storage": "file", "discard": "new"},

@@ -5,13 +5,18 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from mesh import launch
+from mesh.agent.card import Card
+from mesh.bus.roles import GET
 from mesh.fleet import parse_fleet
 from mesh.launch import LocalFleet
-from tests.servers import until
+from mesh.model import ROUTING
+from protocol import subjects
+from tests.servers import ROOT, until
 
 GUARD = "guard-1"
 FLEET = """
@@ -65,3 +70,27 @@ async def test_a_server_that_cannot_be_started_is_named_and_tried_again_until_it
     await kept.says("nats-server runs again as process")
     async with await kept.connect_as("app"):
         assert kept.server.running
+
+
+DRIVEN = """
+name = "driven"
+entry = "a"
+[agents.a]
+module = "tests.live.prompted:agent"
+[clients.app]
+[viewers.audit]
+"""
+
+
+async def test_services_do_not_share_what_is_of_one_process_and_a_key_lets_an_agent_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESH_HEALTH", "127.0.0.1:1")  # nobody may listen there
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-a-service")
+    monkeypatch.delenv("MESH_MODEL", raising=False)
+    file = parse_fleet(DRIVEN)
+    async with LocalFleet(file, tmp_path / "mesh", sync_always=False, watch=False, search=[ROOT]) as mesh:
+        assert set(mesh.services) == {GUARD, "a"}
+        async with await mesh.connect_as("audit") as audit:
+            kept = await audit.request(f"{GET}CARDS.{subjects.card('a')}")
+        assert msgspec.json.decode(kept.data, type=Card).model == ROUTING

@@ -15,7 +15,8 @@ from typing import Any
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
-from mesh.bus.connection import Bus, PubAck
+from mesh.bus.acks import PubAck
+from mesh.bus.connection import Bus
 from mesh.bus.keys import seed_file
 from mesh.cli.serving import run_service
 from mesh.settings import Access

@@ -12,11 +12,14 @@ from mesh.agent.definition import Agent
 from mesh.agent.surroundings import Surroundings
 from mesh.agent.turn import Turn
 from mesh.model.loop import drive
+from mesh.model.port import Reply
 from mesh.testing import StrictModel, says
 from protocol import subjects
+from protocol.events import MoveRefused, RequestCompleted
 from protocol.fleet import AgentEntry
 from protocol.ids import AgentName
-from protocol.messages import Move
+from protocol.messages import Move, Usage
+from protocol.prices import MTOK, Tokens
 from tests.guard.stage import FLEET, Stage
 from tests.servers import until
 
@@ -78,12 +81,42 @@ async def test_what_the_fleet_file_says_of_an_agent_is_not_changed_by_its_card(s
     assert around.fleet.agents["b"].description == "As the admin says"
 
 
-async def test_prices_that_change_count_from_the_next_turn_on(stage: Stage) -> None:
-    around = await looking(stage)
-    assert around.prices == {}
-    price = {"m": {"input": 1, "output": 2}}
-    await (await stage.bus("admin")).publish_durable(subjects.PRICES, msgspec.json.encode(price))
-    await until(lambda: list(around.prices) == ["m"])
+async def test_a_request_keeps_the_prices_that_it_began_with(stage: Stage) -> None:
+    model = StrictModel(costing("one"), costing("two"))
+
+    async def route(turn: Turn) -> Move:
+        return turn.transfer("b", summary="please")
+
+    async def work(turn: Turn) -> Move:
+        said = await drive(turn, model, instructions=f"Round {turn.round}.", tools=())
+        return said if turn.refusals else turn.transfer("nobody", summary="it cannot be")
+
+    client = await stage.client()
+    await priced(stage, 1)
+    await stage.runtime(Agent("a", route))
+    request = await client.submit("hello")
+    await stage.reaches(request, "handoff.admitted")
+    await priced(stage, 50)
+    await stage.runtime(Agent("b", work))
+    assert (await client.wait(request, timeout_s=20)).answer == "two"
+    refused, completed = (await stage.log(request))[-2:]
+    assert isinstance(refused, MoveRefused)
+    assert isinstance(completed, RequestCompleted)
+    assert refused.report.usage.nano_dollars == 1_000
+    assert completed.report.usage.nano_dollars == 2_000
+
+
+def costing(text: str) -> Reply:
+    """Return an answer of a thousand tokens."""
+    return Reply(text=text, usage=Usage(tokens=1_000, model_calls=1), tokens=Tokens(input=1_000))
+
+
+async def priced(stage: Stage, nano_dollars: int) -> None:
+    """Let a token that a model reads cost so much from now on, and wait until the guard knows."""
+    said = {"strict": {"input": nano_dollars * MTOK, "output": 0}}
+    await (await stage.bus("admin")).publish_durable(subjects.PRICES, msgspec.json.encode(said))
+    (guard,) = stage._guards
+    await until(lambda: guard._around._prices == said)
 
 
 async def test_a_change_while_the_connection_was_away_is_seen_when_it_is_back(stage: Stage) -> None:

@@ -1,0 +1,113 @@
+"""The answers that a connection awaits: they all come in through one inbox, each under a number.
+
+The inbox's name holds 96 random bits, because whoever knew it could name it as a reply subject and so put
+words into the bus's mouth.
+"""
+
+import asyncio
+import secrets
+from typing import Any
+
+from mesh.bus.wire import Incoming
+from mesh.errors import Denied, Disconnected, MeshError, NoResponders, TimedOut
+
+_NO_RESPONDERS = 503
+_SWEEP_S = 0.05
+"""How exactly timeouts are kept."""
+
+
+class _Waiting:
+    """Somebody who awaits one answer, or several until a status ends them."""
+
+    __slots__ = ("future", "many", "subject", "until")
+
+    def __init__(
+        self, subject: str, future: asyncio.Future[Any], many: list[Incoming] | None, until: float
+    ) -> None:
+        self.subject = subject
+        self.future = future
+        self.many = many
+        self.until = until
+
+    def take(self, message: Incoming) -> None:
+        if self.future.done():
+            return
+        if message.head and message.status == _NO_RESPONDERS and not message.data:
+            self.future.set_exception(NoResponders(f"nobody answers on {self.subject}"))
+        elif self.many is None:
+            self.future.set_result(message)
+        elif message.head and message.status:
+            self.future.set_result(self.many)
+        else:
+            self.many.append(message)
+
+    def fail(self, error: MeshError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Answers:
+    """Who awaits an answer. `take` is the sink of the inbox."""
+
+    def __init__(self, prefix: str) -> None:
+        self.inbox = f"{prefix}.{secrets.token_hex(12)}."
+        """An answer comes in under this and its number."""
+        self.timed_out = 0
+        """How many did not come in time."""
+        self._number = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._clock: asyncio.TimerHandle | None = None
+
+    def next_number(self) -> int:
+        """Return the number under which the answer to one request comes."""
+        self._number += 1
+        return self._number
+
+    def beside(self) -> str:
+        """Return a subject beside the inbox, for answers that are no single ones."""
+        return f"{self.inbox.rstrip('.')}-{self.next_number()}"
+
+    async def to(
+        self, subject: str, number: int, many: list[Incoming] | None, timeout_s: float
+    ) -> Incoming | list[Incoming]:
+        """Return the answer to a request on `subject`; with `many`, that list with all that came to it.
+
+        Nothing that comes after the call is missed. Raises NoResponders, TimedOut, Denied, Disconnected.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(subject, loop.create_future(), many, loop.time() + timeout_s)
+        self._waiting[number] = waiting
+        if self._clock is None:
+            self._clock = loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
+        try:
+            answer: Incoming | list[Incoming] = await waiting.future
+        finally:
+            self._waiting.pop(number, None)
+        return answer
+
+    def take(self, message: Incoming) -> None:
+        """Hand an answer to whoever awaits it; one who has given up meanwhile misses nothing."""
+        waiting = self._waiting.get(int(message.subject[len(self.inbox) :]))
+        if waiting is not None:
+            waiting.take(message)
+
+    def deny(self, denied: Denied) -> None:
+        """Fail whoever awaits an answer to what the server refused."""
+        for waiting in tuple(self._waiting.values()):
+            if waiting.subject == denied.subject:
+                waiting.fail(Denied(denied.operation, denied.subject))
+
+    def break_off(self) -> None:
+        """Fail everybody: the connection broke, and no answer comes any more."""
+        for waiting in tuple(self._waiting.values()):
+            waiting.fail(Disconnected(f"the connection broke before {waiting.subject} answered"))
+
+    def _sweep(self) -> None:
+        """Fail what has waited for too long. One timer for all: nearly every request is answered in time."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for waiting in tuple(self._waiting.values()):
+            if waiting.until <= now and not waiting.future.done():
+                self.timed_out += 1
+                waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
+        self._clock = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None

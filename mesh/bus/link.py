@@ -1,0 +1,156 @@
+"""The link to the bus: it comes up, breaks, comes up again by itself, and once it ends for good."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+
+import structlog
+from nats import errors as nats_errors
+
+from mesh.bus import troubles
+from mesh.bus.wire import Wire
+from mesh.errors import AuthenticationFailed, Unreachable
+from mesh.trouble import Troubles
+
+_log = structlog.get_logger(__name__)
+
+_CLOSE_S = 1.0
+"""How long closing waits for what is unsent; a server that hangs would take it never."""
+_LOOK_S = 0.05
+"""How long until one looks again at a connection that broke, and nobody has said so yet."""
+
+
+class Link:
+    """Whether there is a connection, and whether there may be one again.
+
+    Args:
+        on_broken: called each time that it breaks, and when it ends.
+    """
+
+    def __init__(self, name: str, wire: Wire, troubles: Troubles, on_broken: Callable[[], None]) -> None:
+        self._name = name
+        self._wire = wire
+        self._troubles = troubles
+        self._on_broken = on_broken
+        self._back: set[Callable[[], None]] = set()
+        self._changed = asyncio.Event()
+        """Set while there is a connection, and once there will be none any more."""
+        self._up = False
+        self._closing = False
+        self.since_s = 0.0
+        """When the connection was made, or made anew (UTC s)."""
+        self.disconnects = 0
+        self.ended = ""
+        """Why there will be no connection any more; empty while there may be one."""
+
+    @property
+    def connected(self) -> bool:
+        return self._up and bool(self._wire.is_connected)
+
+    def require(self, subject: str = "") -> None:
+        """Raise Unreachable without a connection; `subject` is what that holds up."""
+        if self.ended:
+            raise Unreachable(self.ended)
+        if not self.connected:
+            self._troubles.hold(troubles.DISCONNECTED, held=subject)
+            raise Unreachable("no connection to the bus")
+
+    def on_back(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` whenever the connection is back. Returns how to stop that."""
+        self._back.add(callback)
+        return lambda: self._back.discard(callback)
+
+    async def there(self) -> None:
+        """Wait until there is a connection. Raises Unreachable when there will be none any more."""
+        while not self.connected:
+            if self.ended:
+                raise Unreachable(self.ended)
+            await self._changed.wait()
+            await asyncio.sleep(0 if self.connected else _LOOK_S)
+
+    async def open(
+        self, servers: list[str], inbox: str, seed: str | None, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> None:
+        """Try to connect once; from then on it comes back by itself.
+
+        Raises Unreachable or AuthenticationFailed, and then it has ended.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wire.connect(
+                    servers=servers,
+                    name=self._name,
+                    nkeys_seed_str=seed,
+                    tls=tls,
+                    allow_reconnect=False,  # for the first time: else it would try for ever behind our back
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0.05,  # type: ignore[arg-type]  # seconds; a float does
+                    ping_interval=5,
+                    max_outstanding_pings=2,
+                    pending_size=0,
+                    inbox_prefix=inbox,
+                    error_cb=self._on_error,
+                    disconnected_cb=self._on_disconnect,
+                    reconnected_cb=self._on_reconnect,
+                    closed_cb=self._on_close,
+                )
+        except (nats_errors.Error, OSError, TimeoutError) as failed:
+            await self.close()
+            if "authorization violation" in str(failed).lower():
+                raise AuthenticationFailed("the bus does not know these credentials") from None
+            raise Unreachable("the bus does not answer") from failed
+        self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+        self._come_up()
+
+    async def close(self) -> None:
+        """End it, and its troubles with it. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._end("this connection is closed")
+        self._troubles.close()
+        aborting = asyncio.get_running_loop().call_later(_CLOSE_S, self._wire.abort)
+        try:
+            await self._wire.close()
+        finally:
+            aborting.cancel()
+
+    def _come_up(self) -> None:
+        self._up = True
+        self.since_s = time.time()
+        self._changed.set()
+
+    def _end(self, why: str) -> None:
+        self._up = False
+        self.ended = why
+        self._changed.set()
+        self._on_broken()
+
+    async def _on_error(self, error: Exception) -> None:
+        if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
+            return  # each failed attempt to reconnect comes along here; `_on_disconnect` has said it once
+        _log.error("bus_error", error=type(error).__name__)
+
+    async def _on_disconnect(self) -> None:
+        if not self._up:
+            return
+        self._up = False
+        self._changed.clear()
+        self.disconnects += 1
+        if not self._closing:
+            self._troubles.hit(troubles.DISCONNECTED)
+        self._on_broken()
+
+    async def _on_reconnect(self) -> None:
+        self._come_up()
+        self._troubles.well(troubles.DISCONNECTED)
+        for callback in tuple(self._back):
+            callback()
+
+    async def _on_close(self) -> None:
+        """The server ended it for good, for instance because the credentials were withdrawn."""
+        self._up = False
+        if not self._closing:
+            self._end("the bus closed this connection for good")
+            _log.error("bus_closed", name=self._name)

@@ -1,0 +1,49 @@
+"""What models cost, from the fleet file to the requests that begin then."""
+
+from pathlib import Path
+
+from mesh.bus.streams import Change
+from mesh.fleet import FleetFile, parse_fleet
+from mesh.setup import apply
+from mesh.testing import LocalMesh
+from protocol import subjects
+from protocol.events import RequestOpened
+from tests.guard.stage import Stage
+from tests.servers import until
+
+FILE = 'name = "desk"\nentry = "a"\n[agents.a]\n[clients.c1]\n[operators.op]\n'
+WRITTEN = Change("write", subjects.PRICES)
+
+
+def said(prices: str) -> FleetFile:
+    return parse_fleet(FILE + prices)
+
+
+async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Path) -> None:
+    priced, bare = said("[prices]\nm = {input = 1, output = 2}\n"), said("")
+    async with LocalMesh(bare.fleet, tmp_path / "mesh") as mesh:
+        stage = Stage(mesh)
+        await stage.open()
+        admin, guard = await stage.bus("admin"), await stage.guard()
+
+        async def opened() -> RequestOpened:
+            request = await (await stage.client()).submit("hello")
+            (event,) = await stage.reaches(request, "request.opened")
+            assert isinstance(event, RequestOpened)
+            return event
+
+        try:
+            await apply(admin, bare)
+            await stage.ready(guard)
+            assert WRITTEN not in await apply(admin, bare)
+            assert await apply(admin, priced) == [WRITTEN]
+            await until(lambda: bool(guard._around._prices))
+            assert (await opened()).work.prices == {"m": {"input": 1, "output": 2}}
+            assert await apply(admin, bare, dry_run=True) == [WRITTEN]
+            assert await apply(admin, bare) == [WRITTEN]
+            await until(lambda: not guard._around._prices)
+            event = await opened()
+            assert (event.prices, event.work.prices) == ({}, {})
+            assert await apply(admin, bare) == []
+        finally:
+            await stage.close()
