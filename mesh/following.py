@@ -1,11 +1,13 @@
 """Following a request: what is known of it so far, then what happens, and its end.
 
 A client may know what is addressed to it, and hear what the turns say while they work. With a viewer's
-connection beside its own, the events and the journaled steps come first, and the rest as it happens. What is
-heard is never the only place of a truth: whoever hears nothing still gets the end.
+connection beside its own, the events and the journaled steps come first, and the rest as it happens, in its
+order (`mesh.in_order`). What is heard is never the only place of a truth: whoever hears nothing still gets
+the end.
 """
 
 import asyncio
+import contextlib
 import re
 from collections import deque
 from collections.abc import AsyncIterator
@@ -20,6 +22,8 @@ from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import OutcomeUnknown, Unreachable
+from mesh.in_order import MOST_WAITING, InOrder
+from mesh.in_order import Heard as Heard
 from mesh.live import LiveNote, read_note
 from protocol import codec, events, subjects
 
@@ -27,21 +31,12 @@ if TYPE_CHECKING:
     from mesh.client import Client, Outcome, Question
 
 LOOK_S = 0.2
-"""How often a viewer looks for more events."""
-MOST_WAITING = 1_000
-"""Live notes that wait to be taken; those that come then are lost."""
+"""How often a viewer looks for more events; at once, when something is heard that an event comes before."""
 LAST_EVENTS_S = 5.0
 """How long the end waits for a viewer's events before it."""
 _BATCH = 256
 _AWAY = (OutcomeUnknown, Unreachable)
 _STEP = re.compile(r"(?P<round>\d+)-\d+d?")
-
-
-class Heard(NamedTuple):
-    """A live note."""
-
-    agent: str
-    note: LiveNote
 
 
 class Happened(NamedTuple):
@@ -74,8 +69,9 @@ class Following:
         self._items: deque[object] = deque()
         self._came = asyncio.Event()
         self._subscription: Subscription | None = None
-        self._held: list[Heard] | None = [] if viewer is not None else None
-        """What is heard while the journal is still being read."""
+        self._look = asyncio.Event()
+        """Says that the log is worth a look."""
+        self._order = InOrder(bus, self._put_note, reads=viewer is not None, look=self._look.set)
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = self._over = False
 
@@ -130,6 +126,7 @@ class Following:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._order.close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close()
@@ -151,11 +148,10 @@ class Following:
         parts = message.subject.split(".")
         if note is None or len(parts) != 6 or note.turn != parts[5]:
             return
-        heard = Heard(parts[4], note)
-        if self._held is not None:
-            if len(self._held) < MOST_WAITING:
-                self._held.append(heard)
-        elif len(self._items) < MOST_WAITING or note.kind == "ended":
+        self._order.hear(Heard(parts[4], note))
+
+    def _put_note(self, heard: Heard) -> None:
+        if len(self._items) < MOST_WAITING or heard.note.kind == "ended":
             self._put(heard)
 
     async def _wait(self, reading: "asyncio.Task[None] | None") -> None:
@@ -164,6 +160,9 @@ class Following:
 
         async with aclosing(self._client.addressed(self._request)) as addressed:
             async for event in addressed:
+                self._look.set()
+                if reading is None:
+                    await self._order.before(event)
                 if isinstance(event, events.TurnSuspended):
                     self._put(question_of(event))
                 elif isinstance(event, events.Ended):
@@ -179,6 +178,7 @@ class Following:
         seen, seq = _Open(), 1
         told = False
         while True:
+            self._look.clear()
             try:
                 part = await _batch(viewer, "LOG", subjects.evt_of(self._request), seq)
                 if not part and not told:
@@ -189,13 +189,17 @@ class Following:
             for message in part:
                 seq = int(message.headers["Nats-Sequence"]) + 1
                 event = codec.decode_event(message.data)
+                await self._order.before(event)
                 seen.take(event)
                 self._put(Happened(event))
+                self._order.after(event)
                 if isinstance(event, events.Ended):
-                    self._release({})
+                    self._order.let_out()
                     return
             if not part:
-                await asyncio.sleep(LOOK_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._look.wait()
 
     async def _tell_steps(self, viewer: Bus, seen: "_Open") -> None:
         """Put the steps of the turns that run, and then what was heard that is not among them."""
@@ -207,15 +211,12 @@ class Following:
             round_ = int(fits["round"])
             self._put(Journaled(agent, turn, round_, record))
             newest[turn, round_] = max(record.at, newest.get((turn, round_), 0))
-        self._release({(seen.journals[turn], round_): at for (turn, round_), at in newest.items()})
+        last = {(seen.journals[turn], round_): at for (turn, round_), at in newest.items()}
 
-    def _release(self, newest: "dict[tuple[str, int], int]") -> None:
-        """Put what was held, without what the journal has told already."""
-        held, self._held = self._held or [], None
-        for heard in held:
-            note = heard.note
-            if note.kind == "ended" or note.at > newest.get((note.turn, note.round), -1):
-                self._put(heard)
+        def is_told(note: LiveNote) -> bool:
+            return note.kind != "ended" and note.at <= last.get((note.turn, note.round), -1)
+
+        self._order.caught_up(is_told)
 
 
 class _Open:

@@ -39,7 +39,8 @@ _SETTLED_S = 30.0
 _TAIL_LINES = 12
 COMMAND = (sys.executable, "-m", "mesh")
 """How a service's process begins; what it is to run follows."""
-_NOT_INHERITED = ("MESH_NAME", "MESH_CREDENTIALS", "NATS_URL", "MESH_LOG_FORMAT")
+_NOT_INHERITED = ("MESH_NAME", "MESH_CREDENTIALS", "NATS_URL", "MESH_LOG_FORMAT", "MESH_HEALTH")
+"""What is of one process: nobody can share a name, or a port to answer probes on."""
 
 
 class LaunchFailed(MeshError):

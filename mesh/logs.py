@@ -1,29 +1,45 @@
-"""Structured logs: one line an event, with the request it is about. Configured by `main` alone."""
+"""Structured logs: one line an event, with the request it is about. Configured by `main` alone.
+
+What an exception says of itself may hold anything that its code had in hand: a customer's address, a prompt,
+a key. So a traceback is written without it: types, files, lines and functions are all that is kept.
+"""
 
 import logging
+import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 from mesh.telemetry import tracing
 
+VALUES = "MESH_LOG_VALUES"
+"""The variable that lets exceptions' own texts into the logs."""
+_YES = ("1", "true", "yes", "on")
 
-def configure_logging(style: str = "auto", level: str = "info", *, for_good: bool = False) -> None:
+
+def configure_logging(
+    style: str = "auto", level: str = "info", *, for_good: bool = False, values: bool | None = None
+) -> None:
     """Send structlog's and the standard library's records to standard error.
 
     Args:
         style: `console`, `json`, or `auto` (console on a terminal).
         level: a name of the standard library's levels. Lines below it cost next to nothing.
         for_good: nobody configures it again in this process; each line then costs less.
+        values: write what exceptions say, which may be anybody's data; None: as MESH_LOG_VALUES says.
     """
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     as_console = style == "console" or (style == "auto" and sys.stderr.isatty())
+    told = os.environ.get(VALUES, "").lower() in _YES if values is None else values
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         tracing.add_ids,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _exceptions(as_console),
+        _exceptions(as_console, told),
     ]
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -37,6 +53,8 @@ def configure_logging(style: str = "auto", level: str = "info", *, for_good: boo
         cache_logger_on_first_use=for_good,
     )
     handler = logging.StreamHandler(sys.stderr)
+    if not told:
+        handler.addFilter(_without_reprs)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -47,10 +65,65 @@ def configure_logging(style: str = "auto", level: str = "info", *, for_good: boo
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # `mesh.bus` says what is worth saying, once
 
 
-def _exceptions(as_console: bool) -> structlog.typing.Processor:
+# --- tracebacks -----------------------------------------------------------------------------------
+
+
+def _exceptions(as_console: bool, values: bool) -> structlog.typing.Processor:
     """Return how tracebacks are shown: never with locals, which hold prompts, facts and keys."""
-    if as_console:
+    if values and as_console:
         return structlog.processors.format_exc_info
-    return structlog.processors.ExceptionRenderer(
-        structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-    )
+    if values:
+        return structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
+    return structlog.processors.ExceptionRenderer(_as_text if as_console else _as_places)
+
+
+_PLACE = ("filename", "lineno", "name")
+_transform = ExceptionDictTransformer(show_locals=False)
+
+
+def _as_places(exc_info: structlog.typing.ExcInfo) -> list[dict[str, Any]]:
+    """Return an exception and what it came of, the newest first: types and places, no texts."""
+    return _placed(_transform(exc_info))
+
+
+def _placed(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "exc_type": stack["exc_type"],
+            "is_cause": stack["is_cause"],
+            "frames": [
+                {key: frame[key] for key in ("filename", "lineno", "name")} for frame in stack["frames"]
+            ],
+            "is_group": stack["is_group"],
+            "exceptions": [_placed(inner) for inner in stack["exceptions"]] if stack["is_group"] else [],
+        }
+        for stack in stacks
+    ]
+
+
+def _as_text(exc_info: structlog.typing.ExcInfo) -> str:
+    """Return the same for people, the newest last as in every traceback."""
+    return "\n".join(_lines(_as_places(exc_info)))
+
+
+def _lines(stacks: list[dict[str, Any]], indent: str = "") -> Iterator[str]:
+    for number, stack in enumerate(reversed(stacks), 1):
+        yield f"{indent}Traceback (most recent call last):"
+        for frame in stack["frames"]:
+            place = f'File "{frame["filename"]}", line {frame["lineno"]}, in ' if frame["filename"] else ""
+            yield f"{indent}  {place}{frame['name']}"
+        yield f"{indent}{stack['exc_type']} (its text is not logged)"
+        for inner in stack["exceptions"]:
+            yield f"{indent}  | in it:"
+            yield from _lines(inner, f"{indent}  | ")
+        if number < len(stacks):
+            led = "the direct cause of" if stack["is_cause"] else "being handled before"
+            yield f"{indent}which was {led} this:"
+
+
+def _without_reprs(record: logging.LogRecord) -> bool:
+    """Take out of asyncio's own complaints what they are about: it is shown with its exception's text."""
+    if record.name == "asyncio" and record.exc_info:
+        record.msg = record.getMessage().partition("\n")[0].partition("(")[0]
+        record.args = ()
+    return True

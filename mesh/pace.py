@@ -26,8 +26,12 @@ LONGEST_HOLD_S = 60.0
 FIRST_PAUSE_S = 1.0
 """After a vendor's no that names no pause; each further one doubles it."""
 LONGEST_PAUSE_S = 30.0
+LONGEST_ASKED_S = 3600.0
+"""No pause is taken for longer: a slip in one header must not silence a process for the rest of its life."""
 _JITTER = 0.25
 """How much longer than asked a pause may be."""
+_MOST_DOUBLED = 16
+"""Doubling more often changes nothing, and a number has an end."""
 _NO_LIMITS = ModelLimits()
 
 _limits: dict[str, ModelLimits] = {}
@@ -37,6 +41,13 @@ def configure(limits: Mapping[str, ModelLimits]) -> None:
     """Take over what the fleet says of its models."""
     _limits.clear()
     _limits.update(limits)
+
+
+def sound_pause(pause_s: float | None) -> float | None:
+    """Return what a vendor's pause is taken for: from 0 to LONGEST_ASKED_S; None where it is no number."""
+    if pause_s is None or not math.isfinite(pause_s):
+        return None
+    return min(max(0.0, pause_s), LONGEST_ASKED_S)
 
 
 class HeldBack(Exception):
@@ -74,14 +85,15 @@ class Pace:
         """How often in a row the vendor said to slow down."""
 
     @asynccontextmanager
-    async def room(self, within_s: float) -> AsyncIterator[None]:
+    async def room(self, within_s: float, longest_hold_s: float = LONGEST_HOLD_S) -> AsyncIterator[None]:
         """Wait until a request may be made, and count it for as long as the block runs.
 
-        Raises HeldBack when that takes longer than `within_s`, or the vendor asked for a long pause.
+        Raises HeldBack when that takes longer than `within_s`, or the vendor's pause `longest_hold_s`.
         """
         try:
+            self._held_s(longest_hold_s)  # before the gate: whoever waits there may be more patient
             async with asyncio.timeout(within_s), self._gate:
-                await self._free()
+                await self._free(longest_hold_s)
                 self._running += 1
                 self._begun.append(self._clock())
         except TimeoutError:
@@ -96,10 +108,11 @@ class Pace:
         """Ask nothing more for a while: the vendor said to slow down.
 
         Args:
-            pause_s: how long it said; None where it did not.
+            pause_s: how long it said; None where it did not, or not in a number.
         """
+        pause_s = sound_pause(pause_s)
         if pause_s is None:
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._refused)
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._refused, _MOST_DOUBLED))
         self._refused += 1
         until = self._clock() + pause_s * (1 + random.uniform(0, _JITTER))
         self._not_before = max(self._not_before, until)
@@ -109,13 +122,17 @@ class Pace:
         """The vendor took a request."""
         self._refused = 0
 
-    async def _free(self) -> None:
+    def _held_s(self, longest_hold_s: float) -> float:
+        """Return how long the vendor's pause still is; 0 or less: none. Raises HeldBack."""
+        held_s = self._not_before - self._clock()
+        if held_s > longest_hold_s:
+            raise HeldBack(f"the vendor of {self._model} asked for a pause", held_s)
+        return held_s
+
+    async def _free(self, longest_hold_s: float) -> None:
         """Wait for the end of a pause, for a place in the minute, for one among the requests under way."""
         while True:
-            held_s = self._not_before - self._clock()
-            if held_s > LONGEST_HOLD_S:
-                raise HeldBack(f"the vendor of {self._model} asked for a pause", held_s)
-            wait_s = max(held_s, self._until_a_place_s())
+            wait_s = max(self._held_s(longest_hold_s), self._until_a_place_s())
             if wait_s > 0:
                 await self._sleep(wait_s)
                 continue

@@ -60,7 +60,7 @@ def failure_of(error: BaseException) -> Failure:
     """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
     match error:
         case Retry(after_s=after_s):
-            return Failure(code=Retry.code, message=str(error), retry_after_s=after_s)
+            return Failure(code=error.code, message=str(error), retry_after_s=after_s)
         case TurnError(permanent=permanent):
             return Failure(code=error.code, message=str(error), permanent=permanent)
         case MeshError():

@@ -23,6 +23,8 @@ _log = structlog.get_logger(__name__)
 _GRACE_S = 1.5
 _PAUSED_NAK_S = 1.0
 _TROUBLED_NAK_S = 1.0
+_PROBE_NS = NS // 4
+"""How long a pull lasts that finds out whether pulls are taken again."""
 _QUIET_STATUSES = (404, 408)
 """Nothing there, time is up: how every idle pull ends."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
@@ -154,7 +156,8 @@ class Puller:
         self._subject = f"{NEXT}{stream}.{consumer}"
         self._on_message = on_message
         self._silence_s = (2.5 * heartbeat_s if heartbeat_s else expires_s) + _GRACE_S
-        self._body: dict[str, object] = {"expires": int(expires_s * NS)}
+        self._expires_ns = int(expires_s * NS)
+        self._body: dict[str, object] = {"expires": self._expires_ns}
         if heartbeat_s:
             self._body["idle_heartbeat"] = int(heartbeat_s * NS)
         if group is not None:
@@ -249,8 +252,11 @@ class Puller:
             return
         if self.requested and free * 2 < self.slots:
             return  # some are on their way anyhow; a request each would cost more than it brings
-        body = msgspec.json.encode({"batch": free, **self._body})
-        if self.bus.send(self._subject, body, reply=self._subscription.subject):
+        body = {"batch": free, **self._body}
+        if self._refused:  # an idle pull is silent for as long as it lasts; a short one soon says how it went
+            body["expires"] = min(self._expires_ns, _PROBE_NS)
+            body.pop("idle_heartbeat", None)
+        if self.bus.send(self._subject, msgspec.json.encode(body), reply=self._subscription.subject):
             self.requested += free
 
     def _start_over(self) -> None:

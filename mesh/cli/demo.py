@@ -1,5 +1,7 @@
 """`mesh demo`: server, guard and a reference fleet's agents on sample requests; then everything stops."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,15 +27,22 @@ def demo(
         typer.Option("--requests", help="Sample requests, one JSON object a line.", show_default=False),
     ] = None,
     model: ModelOption = Kind.SCRIPTED,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="DIR",
+            help="Keep log, data and keys: a new folder.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run everything here on sample requests, sum up, stop."""
-    run_quietly(_demo(fleet, requests, model, as_json))
+    run_quietly(_demo(fleet, requests, model, keep, as_json))
 
 
-async def _demo(fleet: str, requests: Path | None, kind: Kind, as_json: bool) -> None:
-    import tempfile
-
+async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None, as_json: bool) -> None:
     from mesh.cli.checkout import data_environment, reference_fleet
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import driven, in_words
@@ -47,14 +56,13 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, as_json: bool) ->
     client, viewer = next(iter(file.clients)), next(iter(file.viewers))
     played: list[Played] = []
     search = (home.parents[1],)
-    with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
-        directory = Path(temporary)
+    with _folder(keep) as directory:
         log = directory / "stand-in.log"
         async with ended_by_signals(), driven(kind, file, log=log, search=search, on_trouble=_complain) as by:
             mesh = LocalFleet(
                 file,
                 directory,
-                sync_always=False,
+                sync_always=keep is not None,
                 environment=data_environment(directory),
                 agent_environment=by.environment,
                 search=search,
@@ -63,7 +71,7 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, as_json: bool) ->
             async with mesh:
                 words = in_words(by, await _models(mesh, file.agents), _rules(home))
                 if not as_json:
-                    _introduce(mesh, words, len(samples))
+                    _introduce(mesh, words, len(samples), keep)
                 async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:
                     async for each in play(
                         sending,
@@ -81,8 +89,28 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, as_json: bool) ->
         _emit(kind, played)
     else:
         _sum_up(played, words)
+    if keep is not None:
+        remark(f"mesh: kept in {keep}; to look at it: mesh dev --fleet {fleet} --store {keep}")
+        remark("mesh: and beside that, in the same folder: mesh request ls, mesh request show ID, mesh cost")
     if not is_sound(played):
         raise typer.Exit(Exit.FAILED)
+
+
+@contextlib.contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """Give the folder for everything: the one to keep, or one that is thrown away. Raises UsageWrong."""
+    import tempfile
+
+    from mesh.cli.errors import UsageWrong
+
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UsageWrong(f"--keep takes a new folder, or an empty one: {keep}")
+    keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+    yield keep
 
 
 def _complain(line: str) -> None:
@@ -112,11 +140,12 @@ def _rules(home: Path) -> str:
     return f"rules in agents/{home.name}/{rules}"
 
 
-def _introduce(mesh: Any, words: str, count: int) -> None:
+def _introduce(mesh: Any, words: str, count: int, keep: Path | None) -> None:
     processes = ", ".join(f"{service.identity} ({service.pid})" for service in mesh.services.values())
     say(f"nats-server ({mesh.server.pid}) at {mesh.url}; {processes}")
     say(words)
-    say(f"{count} sample requests; their data and this log are thrown away at the end")
+    end = "thrown away at the end" if keep is None else f"kept in {keep}"
+    say(f"{count} sample requests; their data and this log are {end}")
     say("")
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _INDENT = "       "
 _CHARS = 400
+_ROUNDS = 1_000
+"""Whose notes are counted at once: any agent can name any number of rounds."""
 
 
 class Shown:
@@ -31,6 +33,10 @@ class Shown:
         """Who is in the middle of a line."""
         self._line: list[str] = []
         """That line, where it is written as a whole."""
+        self._next: dict[tuple[str, str, int], int] = {}
+        """The number that the next note of an agent's round has, if none is lost."""
+        self._journaled: set[tuple[str, int]] = set()
+        """Rounds whose beginning was told by their journal."""
 
     async def until_the_end(self, feed: "Following") -> None:
         """Show everything that comes. Raises what following raises."""
@@ -42,7 +48,8 @@ class Shown:
                 match item:
                     case Happened(event=event):
                         self._event(event)
-                    case Journaled(agent=agent, step=step):
+                    case Journaled(agent=agent, round=round_, step=step):
+                        self._journaled.add((agent, round_))
                         self._step(agent, step)
                     case Heard(agent=agent, note=LiveNote() as note):
                         self._note(short(agent, _CHARS), note)
@@ -66,6 +73,7 @@ class Shown:
             self._say(agent, f"[{step.name}{' failed' if step.error is not None else ''}]")
 
     def _note(self, agent: str, note: "LiveNote") -> None:
+        self._mark_gap(agent, note)
         if note.kind == "text":
             if note.again:
                 self._end_line(" (begins again)")
@@ -82,6 +90,18 @@ class Shown:
             self._say(agent, f"[stopped: {short(note.failed, _CHARS)}]")
         elif note.kind == "ended" and not self._told:
             self._say(agent, short(f"proposes {note.move} {note.to}".rstrip(), _CHARS))
+
+    def _mark_gap(self, agent: str, note: "LiveNote") -> None:
+        """Show that notes were lost before this one; a round that runs again counts from 0."""
+        run = (agent, note.turn, note.round)
+        begins = run not in self._next and (agent, note.round) in self._journaled
+        awaited = note.n if begins else self._next.get(run, 0)
+        if len(self._next) >= _ROUNDS:
+            self._next.clear()
+        self._next[run] = note.n + 1
+        if note.n not in (0, awaited):
+            self._end_line()
+            remark(f"{_INDENT}…")
 
     def _say(self, agent: str, words: str) -> None:
         self._end_line()

@@ -65,7 +65,7 @@ async def send(
                 )
             except TimeoutError:
                 raise TimeoutError(
-                    f"{request} has not ended within {wait_s:g} s; it goes on: mesh request show {request}"
+                    f"{request} has not ended within {wait_s:g} s; {await _what_now(where, client, request)}"
                 ) from None
     if not as_json:
         conclude(outcome)
@@ -139,6 +139,40 @@ async def _followed(
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
+
+
+async def _what_now(where: Where, client: "Client", request: "RequestId") -> str:
+    """Return what a request waits for, as far as these credentials, or a viewer's beside them, can see it.
+
+    Of an escalation a client hears nothing: only the log has it.
+    """
+    import contextlib
+
+    from mesh.errors import MeshError
+
+    goes_on = f"it goes on: mesh request show {request}"
+    with contextlib.suppress(MeshError, TimeoutError):
+        viewer = await _viewer(where, client)
+        if viewer is not None:
+            async with viewer:
+                return await _a_person(viewer, request) or goes_on
+    return goes_on
+
+
+async def _a_person(viewer: "Bus", request: str) -> str:
+    """Return what a person has to decide in a request; empty if nothing. Raises BusError."""
+    from mesh.bus.log import JetStreamLog
+    from mesh.cli.reading import decoded
+    from mesh.cli.waiting import waiting_in
+
+    stored = await JetStreamLog(viewer, leader=False).read(request)
+    for waits in waiting_in(decoded(each.body for each in stored)) if stored else ():
+        told = {"escalation": "a person has it", "ask": "a person was asked"}.get(
+            waits.what, "a person has to say what became of an effect"
+        )
+        why = f" ({waits.person or waits.reason})" if waits.what == "escalation" else ""
+        return f"{told}{why}; it goes on when they have decided: mesh request show {request}"
+    return ""
 
 
 async def _viewer(where: Where, client: "Client") -> "Bus | None":

@@ -1,10 +1,12 @@
 """Which model drives an agent: the environment says, nobody else.
 
 `MESH_MODEL` is `scripted` (a file of rules), `stub` (the vendor's SDK against the stand-in at
-`MESH_STUB_URL`) or `claude`. Left out, it is `claude` where a key is, else `scripted`. It is read when a
-turn asks, not at import.
+`MESH_STUB_URL`) or `claude`. Left out, it is `scripted`: a key that happens to be there spends nothing in a
+test or a script. Only `mesh agent run`, which is there to do the work, takes a key for a yes (`key_will_do`).
+It is read when a turn asks, not at import.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +43,7 @@ def mode() -> Mode:
     """Return which kind of model is asked for, for cards and summaries. Raises ModelUnavailable."""
     match os.environ.get(VARIABLE, ""):
         case "":
-            return "claude" if os.environ.get(KEY) and has_sdk() else "scripted"
+            return "claude" if _key_will_do.get() and os.environ.get(KEY) and has_sdk() else "scripted"
         case "scripted":
             return "scripted"
         case "stub":
@@ -56,6 +58,19 @@ def mode() -> Mode:
             return "claude"
         case other:
             raise ModelUnavailable(other, "there is no such model; scripted, stub or claude")
+
+
+_key_will_do: ContextVar[bool] = ContextVar("key_will_do", default=False)
+
+
+@contextmanager
+def key_will_do() -> Iterator[None]:
+    """Let a key in the environment be enough, in this block, to ask the real models, for money."""
+    token = _key_will_do.set(True)
+    try:
+        yield
+    finally:
+        _key_will_do.reset(token)
 
 
 def driven_by(model: str, prompt_version: str = "") -> str:
@@ -108,7 +123,7 @@ def model_for(
     match mode():
         case "scripted":
             if script is None:
-                raise ModelUnavailable("scripted", f"{agent} has no script; set {KEY}, or give it one")
+                raise ModelUnavailable("scripted", _no_rules(agent))
             scripted = _scripted(script)
             scripted.require(agent)
             return scripted
@@ -116,6 +131,40 @@ def model_for(
             return _claude(model, fallback, max_tokens, os.environ[STUB_URL], "stub")
         case "claude":
             return _claude(model, fallback, max_tokens, None, None)
+
+
+def _no_rules(agent: str) -> str:
+    """Return what to do about an agent without rules, where only rules may reply."""
+    said = (
+        "" if os.environ.get(VARIABLE) else f" ({VARIABLE} is not set, and a key alone spends nothing here)"
+    )
+    return (
+        f"{agent} has no script{said}; give it one, put a model of yours behind it "
+        f"(mesh.testing.driven_by), or set {VARIABLE}=claude and {KEY} to ask the real one"
+    )
+
+
+async def warm(
+    agent: str,
+    *,
+    script: Path | None = None,
+    model: str = WORK,
+    fallback: str | None = None,
+    max_tokens: int | None = None,
+) -> None:
+    """Load what `model_for` would give, in a thread: to import a vendor's SDK holds up a loop for long.
+
+    A model may have a method `warm` for that; it is called in a thread. Raises what `model_for` raises, and
+    whatever comes of the loading.
+    """
+    made = model_for(agent, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
+    await asyncio.to_thread(_load, made)
+
+
+def _load(made: Model) -> None:
+    load = getattr(made, "warm", None)
+    if load is not None:
+        load()
 
 
 Make = Callable[[str, str | None, int], Model]

@@ -6,18 +6,29 @@ attempt may cure becomes `Retry` with the server's own pause, and the guard's fa
 
 import asyncio
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import structlog
+
 from mesh.agent.failures import Permanent, Retry
+from mesh.model.claude_blocks import encodable
+from mesh.model.claude_stream import BrokenOff, Streamed, Unreadable
 from mesh.model.claude_wire import reply_of, request_of
-from mesh.model.port import Hear, Prompt, Reply
-from mesh.pace import HeldBack, pace_of
+from mesh.model.port import Hear, Prompt, Reply, Said
+from mesh.pace import LONGEST_HOLD_S, HeldBack, pace_of, sound_pause
 from mesh.telemetry import tracing
 
 if TYPE_CHECKING:
-    from anthropic import APIStatusError, AsyncAnthropic
+    from anthropic import APIStatusError, AsyncAnthropic, AsyncMessageStream, AsyncStream
+    from anthropic.types import RawMessageStreamEvent
+
+    _AnyStream = AsyncStream[RawMessageStreamEvent] | AsyncMessageStream[None]
+
+_log = structlog.get_logger(__name__)
 
 ROUTING = "claude-haiku-5-5"
 """Cheap and quick: for agents that find out whom work is for."""
@@ -27,16 +38,34 @@ MAX_TOKENS = 16_000
 """Of a reply, thinking included. The SDK refuses more than about 21,000 without a stream."""
 TIMEOUT_S = 300.0
 _PASSING = frozenset({408, 409, 429})
-_PASSING_TYPES = frozenset({"api_error", "overloaded_error", "rate_limit_error", "timeout_error"})
-"""What an error is called that comes in the middle of a stream, whose status was 200."""
+_FINAL_TYPES = frozenset(
+    {
+        "authentication_error",
+        "billing_error",
+        "invalid_request_error",
+        "not_found_error",
+        "permission_error",
+        "request_too_large",
+    }
+)
+"""Errors in the middle of a stream, whose status was 200, that no pause cures. Any other may pass."""
 _NO_USE_WAITING = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
 """Codes of a 429 that no pause cures."""
+
+
+_WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class ModelRetry(Retry):
     """The model could not be asked now; later it may."""
 
     code: ClassVar[str] = "model.unavailable_now"
+
+
+class ModelUnreadable(ModelRetry):
+    """What came in answer is no message of the API; the next one may be."""
+
+    code: ClassVar[str] = "model.unreadable"
 
 
 class ModelRefused(Permanent):
@@ -83,6 +112,10 @@ class ClaudeModel:
     def mode(self) -> str:
         return self._model
 
+    def warm(self) -> None:
+        """Import the SDK and make the client, which takes over a second; may be called in a thread."""
+        _ = self._client
+
     @cached_property
     def _client(self) -> "AsyncAnthropic":
         """One for the process: it keeps its connections."""
@@ -115,40 +148,52 @@ class ClaudeModel:
         Args:
             hear: told each piece of text as it comes; None when the fallback begins anew.
         """
-        try:
+        if self._fallback is None:
             return await self._ask(self._model, prompt, hear)
-        except ModelRetry:
-            if self._fallback is None:
-                raise
-        if hear is not None:
-            hear(None)  # what the first one said before it broke off is not part of the reply
-        return await self._ask(self._fallback, prompt, hear)
+        try:
+            return await self._ask(self._model, prompt, hear, longest_hold_s=0.0)
+        except ModelRetry as first:
+            if hear is not None:
+                hear(None)  # what the first one said before it broke off is not part of the reply
+            try:
+                return await self._ask(self._fallback, prompt, hear)
+            except (ModelRetry, ModelRefused) as second:
+                raise _both(first, second) from second
 
     def asked_of(self, replied: str) -> str:
         """Return which of this model and its fallback was asked, from the id that a reply came with."""
-        fallback = self._fallback
-        other = fallback is not None and replied.startswith(fallback) and not replied.startswith(self._model)
-        return fallback if fallback is not None and other else self._model
+        asked = [model for model in (self._model, self._fallback) if model and replied.startswith(model)]
+        return max(asked, key=len, default=self._model)  # an id may begin with the other's
 
     def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
         """Return exactly what is sent for `prompt`."""
-        return request_of(prompt, model=model or self._model, max_tokens=self._max_tokens, more=self._more)
+        asked = model or self._model
 
-    async def _ask(self, model: str, prompt: Prompt, hear: Hear | None) -> Reply:
+        def own(said: Said) -> bool:
+            return self.asked_of(said.model) == asked
+
+        return request_of(prompt, model=asked, max_tokens=self._max_tokens, more=self._more, own=own)
+
+    async def _ask(
+        self, model: str, prompt: Prompt, hear: Hear | None, *, longest_hold_s: float = LONGEST_HOLD_S
+    ) -> Reply:
         from anthropic import APIConnectionError, APIError, APIStatusError, APITimeoutError
-        from httpx2 import TransportError
+        from httpx2 import HTTPError
 
         pace = pace_of(model)
+        streamed, request_id = Streamed(), ""
         try:
             async with (
-                pace.room(self._timeout_s),
+                pace.room(self._timeout_s, longest_hold_s),
                 asyncio.timeout(self._timeout_s),
-                self._on_record().messages.stream(**self.request(prompt, model)) as stream,
+                _stream(self._on_record(), self.request(prompt, model)) as stream,
             ):
-                async for text in stream.text_stream:
-                    if hear is not None:
-                        hear(text)
-                message = await stream.get_final_message()
+                request_id = _request(stream.response.headers.get("request-id"))
+                while (event := await _next(stream)) is not None:
+                    text = streamed.take(event)
+                    if text and hear is not None:
+                        hear(encodable(text))
+            reply = reply_of(streamed.message(), asked=model, taken=_ids(prompt))
         except HeldBack as held:
             raise ModelRetry(str(held), after_s=held.after_s) from held
         except APIStatusError as error:
@@ -160,25 +205,86 @@ class ClaudeModel:
             raise ModelRetry(f"{model} did not answer within {self._timeout_s:g} s") from error
         except APIConnectionError as error:
             raise ModelRetry(f"{model} cannot be reached: {type(error).__name__}") from error
-        except (APIError, TransportError) as error:  # a stream that breaks comes through the SDK as it is
-            raise ModelRetry(f"{model} broke off: {type(error).__name__}") from error
+        except (APIError, HTTPError) as error:  # a stream that breaks comes through the SDK as it is
+            raise ModelRetry(f"{model} broke off: {type(error).__name__}{request_id}") from error
+        except BrokenOff as error:
+            raise ModelRetry(f"{model} broke off: {error}{request_id}") from error
+        except Unreadable as error:
+            _log.warning("reply_unreadable", model=model, why=str(error))
+            raise ModelUnreadable(f"{model} answered what cannot be read: {error}{request_id}") from error
         pace.answered()
-        return reply_of(message.to_dict())
+        return reply
+
+
+@asynccontextmanager
+async def _stream(client: "AsyncAnthropic", request: Mapping[str, Any]) -> "AsyncIterator[_AnyStream]":
+    """Ask for a stream, and yield it.
+
+    The SDK's own helper adds up what comes, and breaks on one call whose arguments are no JSON; but it alone
+    tells a span what was said. So it is used only where spans are to have that, which is for looking closely.
+    """
+    if client.open_telemetry.get("traces", {}).get("content_mode") == "content":
+        async with client.messages.stream(**request) as helped:
+            yield helped
+    else:
+        async with await client.messages.create(**request, stream=True) as plain:
+            yield plain
+
+
+async def _next(stream: "_AnyStream") -> Mapping[str, Any] | None:
+    """Return a stream's next event as JSON has it; None at its end. Raises Unreadable.
+
+    The SDK breaks in many ways on what it cannot read. Nothing of our own runs within this `try`.
+    """
+    from anthropic import APIError
+    from httpx2 import TransportError
+
+    try:
+        return (await anext(stream)).to_dict(warnings=False)
+    except StopAsyncIteration:
+        return None
+    except (APIError, TransportError):
+        raise
+    except Exception as error:
+        raise Unreadable(f"the SDK cannot read it: {type(error).__name__}") from error
+
+
+def _ids(prompt: Prompt) -> frozenset[str]:
+    """Return the ids of all calls so far."""
+    said = (each for each in prompt.transcript if isinstance(each, Said))
+    return frozenset(call.id for each in said for call in each.calls)
+
+
+def _both(first: ModelRetry, second: ModelRetry | ModelRefused) -> ModelRetry:
+    """Return what stands when the fallback failed, too: the first error, until the sooner pause is over."""
+    pauses = [first.after_s, second.after_s if isinstance(second, ModelRetry) else None]
+    after_s = min((pause for pause in pauses if pause is not None), default=None)
+    return type(first)(f"{first}; its fallback: {second}", after_s=after_s)
 
 
 def _failure(error: "APIStatusError") -> ModelRetry | ModelRefused:
     """Return what a status means for the turn, in a sentence without anything that was sent."""
+    kind, code = _word(error.type), _word(error.error_code)
     said = f"status {error.status_code}"
-    if error.type is not None:
-        said += f" {error.type}"
-    if error.error_code is not None:
-        said += f" ({error.error_code})"
-    said += f", request {error.request_id}" if error.request_id else ""
-    begun = error.status_code < 400
-    passing = error.type in _PASSING_TYPES if begun else _may_pass(error.status_code)
-    if passing and error.error_code not in _NO_USE_WAITING:
+    said += f" {kind}" if kind else ""
+    said += f" ({code})" if code else ""
+    said += _request(error.request_id)
+    begun = error.status_code == 200
+    passing = kind not in _FINAL_TYPES if begun else _may_pass(error.status_code)
+    if passing and code not in _NO_USE_WAITING:
         return ModelRetry(said, after_s=_pause_s(error.response.headers))
     return ModelRefused(said)
+
+
+def _request(found: object) -> str:
+    """Return how a message ends that names the vendor's id of a request, where there is one."""
+    word = _word(found)
+    return f", request {word}" if word else ""
+
+
+def _word(found: object) -> str:
+    """Return a name that the vendor gave, if it is fit to be said; empty if not."""
+    return found if isinstance(found, str) and _WORD.fullmatch(found) else ""
 
 
 def _is_too_fast(error: "APIStatusError") -> bool:
@@ -194,7 +300,9 @@ def _pause_s(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds a server asks us to wait; None where it says nothing that can be read."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(headers[name]) * unit)
+            asked_s = sound_pause(float(headers[name]) * unit)
         except (KeyError, ValueError):
             continue  # a date is not worth reading: the guard has a pause of its own
+        if asked_s is not None:
+            return asked_s
     return None

@@ -2,27 +2,52 @@
 
 What is sent is stable, so that the vendor's prompt cache can help: the system text first, then the tools
 sorted by name, then the brief; a marker ends the part that is the same for every turn of an agent, and
-one ends what this round has said so far. Blocks of a reply go back as they came, thinking included, within
-their own round only: they are bound to the very prompt that they were made under.
+one ends what this round has said so far.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult
+import msgspec
+
+from mesh.model.claude_blocks import THOUGHTS, as_sent, cacheable, encodable
+from mesh.model.claude_stream import Unreadable
+from mesh.model.claude_talk import Talk
+from mesh.model.port import Prompt, Reply, Said, ToolCall
+from protocol.codec import DEEPEST, MAX_MODEL_CHARS
 from protocol.messages import Usage
 from protocol.prices import Tokens
 
 CACHED = {"type": "ephemeral"}
-_NOTHING = "(nothing)"
+MOST_TOKENS = 10**9
+"""Of one kind in one reply: a thousand times what the longest context holds. No count is taken for more."""
+LONGEST_NAME = 128
+"""Twice what a tool's name may have: a longer one names none, and is not worth repeating whole."""
+_LONGEST_STOP = 64
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_UNKEPT = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, OverflowError)
+"""What writing a value as JSON, or reading it again, can raise."""
+_NO_JSON = "the arguments are no JSON that can be read"
+_NO_OBJECT = "the arguments are no object"
+_TOO_DEEP = f"the arguments have more than {DEEPEST} lists and objects within each other"
 
 
-def request_of(prompt: Prompt, *, model: str, max_tokens: int, more: Mapping[str, Any]) -> dict[str, Any]:
+def request_of(
+    prompt: Prompt,
+    *,
+    model: str,
+    max_tokens: int,
+    more: Mapping[str, Any],
+    own: Callable[[Said], bool] = lambda said: True,
+) -> dict[str, Any]:
     """Return the arguments of `messages.create`.
 
     Args:
         max_tokens: of the reply, thinking included.
         more: further arguments as the API has them, for instance `thinking` or `output_config`.
+        own: whether the model that is asked said it; another's thoughts are left out.
     """
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
@@ -31,67 +56,151 @@ def request_of(prompt: Prompt, *, model: str, max_tokens: int, more: Mapping[str
     asked: dict[str, Any] = {
         "model": model,
         "max_tokens": max_tokens,
-        "system": [{"type": "text", "text": prompt.instructions, "cache_control": CACHED}],
-        "messages": _messages(prompt),
+        "messages": _messages(prompt, own),
         **more,
     }
+    if prompt.instructions.strip():  # an empty text is an error
+        asked["system"] = [{"type": "text", "text": encodable(prompt.instructions), "cache_control": CACHED}]
     if tools:
         asked["tools"] = tools
         asked["tool_choice"] = {"type": "auto"}  # a forced choice is an error with the newer models
     return asked
 
 
-def _messages(prompt: Prompt) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": prompt.brief}]}]
+def _messages(prompt: Prompt, own: Callable[[Said], bool]) -> list[dict[str, Any]]:
+    talk = Talk(prompt.brief)
     for each in prompt.transcript:
-        role = "assistant" if isinstance(each, Said) else "user"
-        blocks = _blocks(each)
-        if messages[-1]["role"] == role:
-            messages[-1]["content"] += blocks
+        if isinstance(each, Said):
+            talk.said(as_sent(each, thoughts=own(each)))
         else:
-            messages.append({"role": role, "content": blocks})
-    last = messages[-1]["content"]
-    last[-1] = {**last[-1], "cache_control": CACHED}
+            talk.told(each)
+    messages = talk.messages()
+    last: list[dict[str, Any]] = messages[-1]["content"]
+    at = max(index for index, block in enumerate(last) if cacheable(block))
+    last[at] = {**last[at], "cache_control": CACHED}
     return messages
 
 
-def _blocks(each: Exchange) -> list[dict[str, Any]]:
-    if isinstance(each, ToolResult):
-        if not each.call:
-            return [{"type": "text", "text": each.text}]
-        result = {"type": "tool_result", "tool_use_id": each.call, "content": each.text}
-        return [{**result, "is_error": True} if each.is_error else result]
-    if each.blocks:
-        return [dict(block) for block in each.blocks]
-    said = [{"type": "text", "text": each.text}] if each.text.strip() else []
-    made = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
-        for call in each.calls
-    ]
-    return [*said, *made] or [{"type": "text", "text": _NOTHING}]
-
-
-def reply_of(message: Mapping[str, Any]) -> Reply:
-    """Return a reply; blocks are told by their type, never by their place.
+def reply_of(message: Mapping[str, Any], *, asked: str, taken: Container[str] = ()) -> Reply:
+    """Return a reply; blocks are told by their type, never by their place. Raises Unreadable.
 
     Args:
-        message: the API's message as JSON has it.
+        message: the API's message as JSON has it, but for an `input` of None: one that cannot be read.
+        asked: which model was asked, for a reply that does not say whom it is from.
+        taken: ids of calls that another reply of the same conversation made.
     """
-    content: Sequence[Mapping[str, Any]] = message["content"]
+    blocks, calls = _parts(message["content"], taken)
     tokens = tokens_of(message["usage"])
+    stop = message.get("stop_reason")
+    if not isinstance(stop, str):
+        raise Unreadable("a reason to stop that is no text")
     return Reply(
-        text="\n".join(_texts(content)),
-        calls=tuple(
-            ToolCall(block["id"], block["name"], block["input"])
-            for block in content
-            if block["type"] == "tool_use"
-        ),
+        text="\n".join(_texts(blocks)),
+        calls=calls,
         usage=Usage(tokens=tokens.total, model_calls=1),
         tokens=tokens,
-        stop=message.get("stop_reason") or "",
-        blocks=tuple(content),
-        model=message.get("model", ""),
+        stop=encodable(stop)[:_LONGEST_STOP],
+        blocks=blocks,
+        model=_model(message.get("model")) or asked,
     )
+
+
+def _model(named: object) -> str:
+    """Return whom a reply names as its model; empty for what is no model's id."""
+    if isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named):
+        return named
+    return ""
+
+
+def _parts(
+    content: Sequence[Any], taken: Container[str]
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[ToolCall, ...]]:
+    """Return a reply's blocks, which can be written and read again, and the calls among them.
+
+    Thoughts are bound to what was said before them: none is kept after a block that had to be changed.
+    """
+    blocks: list[Mapping[str, Any]] = []
+    calls: list[ToolCall] = []
+    untouched = True
+    for came in content:
+        kept: Mapping[str, Any] = came
+        match came["type"]:
+            case "text":
+                kept = {**came, "text": encodable(_string(came, "text"))}
+            case "tool_use":
+                call = _call(came, taken, {call.id for call in calls})
+                calls.append(call)
+                kept = {**came, "id": call.id, "name": call.name, "input": dict(call.arguments)}
+            case "server_tool_use" if not isinstance(came.get("input"), Mapping):
+                raise Unreadable("a call of the vendor's own without arguments")
+            case "thinking":
+                _string(came, "thinking")
+                _string({"signature": "", **came}, "signature")  # one that was cut off need have none
+            case "redacted_thinking":
+                _string(came, "data")
+        if untouched or came["type"] not in THOUGHTS:
+            blocks.append(kept)
+        untouched = untouched and kept == came
+    try:
+        again: list[Mapping[str, Any]] = msgspec.json.decode(msgspec.json.encode(blocks))
+    except (
+        msgspec.MsgspecError,
+        RecursionError,
+        UnicodeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:
+        raise Unreadable("a block that cannot be kept") from error
+    return tuple(again), tuple(calls)
+
+
+def _call(block: Mapping[str, Any], taken: Container[str], here: Container[str]) -> ToolCall:
+    """Return a call, with an id that no other of the conversation has."""
+    name, made = encodable(_string(block, "name"))[:LONGEST_NAME], _string(block, "id")
+    number = 0
+    wanted = made
+    while not _ID.fullmatch(wanted) or wanted in here or wanted in taken:
+        number += 1
+        wanted = f"call_{number}"
+    arguments, why = _arguments(block.get("input"))
+    return ToolCall(wanted, name, arguments, why)
+
+
+def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
+    """Return a call's arguments; or none, and why."""
+    if given is None:
+        return {}, _NO_JSON
+    if not isinstance(given, Mapping):
+        return {}, _NO_OBJECT
+    try:
+        if _deeper(given, DEEPEST + 1):
+            return {}, _TOO_DEEP
+        arguments: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
+    except _UNKEPT:
+        return {}, _NO_JSON
+    return arguments, ""
+
+
+def _deeper(value: object, most: int) -> bool:
+    """Say whether there are more than so many lists and objects within each other."""
+    level = [value]
+    for _ in range(most):
+        level = [item for node in level if isinstance(node, dict | list) for item in _items(node)]
+        if not level:
+            return False
+    return any(isinstance(node, dict | list) for node in level)
+
+
+def _items(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node
+
+
+def _string(block: Mapping[str, Any], name: str) -> str:
+    found = block.get(name)
+    if not isinstance(found, str):
+        raise Unreadable(f"a block's `{name}` is no text")
+    return found
 
 
 def _texts(content: Iterable[Mapping[str, Any]]) -> Iterable[str]:
@@ -99,14 +208,25 @@ def _texts(content: Iterable[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """Return tokens by kind. The API's `input_tokens` leaves out what the cache was read or written for."""
-    written = usage.get("cache_creation_input_tokens") or 0
-    long = ((usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens")) or 0
+    """Return tokens by kind, each from 0 to MOST_TOKENS; what is no count is none.
+
+    The API's `input_tokens` leaves out what the cache was read or written for.
+    """
+    written = _count(usage, "cache_creation_input_tokens")
+    output = _count(usage, "output_tokens")
+    long = min(written, _count(usage.get("cache_creation"), "ephemeral_1h_input_tokens"))
     return Tokens(
-        input=usage.get("input_tokens") or 0,
-        cache_read=usage.get("cache_read_input_tokens") or 0,
+        input=_count(usage, "input_tokens"),
+        cache_read=_count(usage, "cache_read_input_tokens"),
         cache_write=written - long,
         cache_write_1h=long,
-        output=usage.get("output_tokens") or 0,
-        thinking=((usage.get("output_tokens_details") or {}).get("thinking_tokens")) or 0,
+        output=output,
+        thinking=min(output, _count(usage.get("output_tokens_details"), "thinking_tokens")),
     )
+
+
+def _count(counts: object, name: str) -> int:
+    found = counts.get(name) if isinstance(counts, Mapping) else None
+    if not isinstance(found, int | float) or not found >= 0:  # what is no number is not, either
+        return 0
+    return int(min(found, MOST_TOKENS))

@@ -41,7 +41,7 @@ class Said:
     text: str
     calls: tuple[ToolCall, ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
-    """The reply's own parts as its model made them, to go back to that model unchanged."""
+    """The reply's own parts as its model made them, to go back to that model."""
     model: str = ""
     """Which model said it: a vendor binds a model's thoughts to it."""
 

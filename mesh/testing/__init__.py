@@ -1,13 +1,15 @@
 """Doubles and servers for tests: of this project, and of whoever builds a fleet with it (docs/testing.md)."""
 
 from mesh.testing.court import Court, NotDecided
+from mesh.testing.driving import driven_by
 from mesh.testing.fleets import fleet_of
 from mesh.testing.memory_log import MemoryLog
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.server import LocalMesh
 from mesh.testing.strict_model import StrictModel, calls, says
-from mesh.testing.turns import turn
+from mesh.testing.turns import turn, turn_in
 from mesh.testing.walking import Walk
+from mesh.testing.whole_mesh import WholeMesh
 
 __all__ = [
     "Court",
@@ -17,8 +19,11 @@ __all__ = [
     "NotDecided",
     "StrictModel",
     "Walk",
+    "WholeMesh",
     "calls",
+    "driven_by",
     "fleet_of",
     "says",
     "turn",
+    "turn_in",
 ]

@@ -4,13 +4,14 @@
         client = AsyncAnthropic(base_url=claude.url, api_key="stub")
 
 It speaks HTTP: JSON replies and server-sent events, tool calls, thinking, errors with their headers, slow
-answers, and streams that break off. What it replies is a script, used up one reply a request, or a function
-of the request. A request beyond the script's end is answered with status 500 and kept in `unexpected`.
+answers, streams that break off, and bodies that are no answer at all. What it replies is a script, used up
+one reply a request, or a function of the request. A request beyond the script's end is answered with status
+500 and kept in `unexpected`. What the vendor would refuse is refused, with status 400 and the reason, which
+is kept in `refused`; thoughts are signed and bound as the vendor does it (`claude_rules`).
 """
 
 import asyncio
 import contextlib
-import hashlib
 import inspect
 import itertools
 import json
@@ -18,6 +19,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
+
+from mesh.testing.claude_rules import signed, violations
 
 Block = Mapping[str, Any]
 """A content block as the API has it: `text`, `tool_use`, `thinking`."""
@@ -43,7 +46,7 @@ class Answer:
     """What the stub answers to one request."""
 
     content: tuple[Block, ...] = ()
-    stop_reason: str = "end_turn"
+    stop_reason: str | None = "end_turn"
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Over the default counts."""
     model: str | None = None
@@ -60,6 +63,12 @@ class Answer:
     """How many events of a stream are sent before the connection breaks; 0 breaks it without an answer."""
     broken_by: int | None = None
     """With `cut_after`: the stream does not break, it ends with the error of this status."""
+    cut_cleanly: bool = False
+    """With `cut_after`: the stream does not break, it ends as if that had been all of it."""
+    body: bytes | None = None
+    """What is answered instead of a message, as it is: to a stream as events, else as JSON."""
+    content_type: str | None = None
+    """What the answer says it is; by default, what it would be."""
     stop_details: Mapping[str, Any] | None = None
 
 
@@ -81,11 +90,15 @@ def calls(*wanted: tuple[str, Mapping[str, Any]], text: str = "", **more: Any) -
     return Answer(content=(*spoken, *asked), stop_reason="tool_use", **more)
 
 
+def writes(name: str, written: str, **more: Any) -> Answer:
+    """Return a reply that calls a tool with arguments that are `written` so, whether or not that is JSON."""
+    block = {"type": "tool_use", "id": f"toolu_{next(_ids)}", "name": name, "input": written}
+    return Answer(content=(block,), stop_reason="tool_use", **more)
+
+
 def thinks(thought: str, then: Answer) -> Answer:
-    """Return `then` with a signed thinking block before it."""
-    signature = hashlib.sha256(thought.encode()).hexdigest()
-    block = {"type": "thinking", "thinking": thought, "signature": signature}
-    return replace(then, content=(block, *then.content))
+    """Return `then` with a thinking block before it; the stub signs it."""
+    return replace(then, content=({"type": "thinking", "thinking": thought, "signature": "x"}, *then.content))
 
 
 def fails(status: int, *, retry_after_s: float | None = None, error_code: str | None = None) -> Answer:
@@ -111,18 +124,22 @@ class StubClaude:
 
     Args:
         script: answers in order, or a function from the request's body to the answer.
+        strict: whether it refuses what the vendor would refuse.
     """
 
-    def __init__(self, script: Script = (), *, port: int = 0) -> None:
+    def __init__(self, script: Script = (), *, port: int = 0, strict: bool = True) -> None:
         self._script: Iterator[Answer] | None = None if callable(script) else iter(script)
         self._answer = script if callable(script) else None
         self._port = port
+        self._strict = strict
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[Any]] = set()
         self.asked: list[Asked] = []
         """Every request to the Messages API, in order."""
         self.unexpected = 0
         """Requests after the script had ended."""
+        self.refused: list[str] = []
+        """What was wrong with requests that the vendor would have refused, too."""
 
     @property
     def url(self) -> str:
@@ -191,6 +208,12 @@ class StubClaude:
         return await self._reply(writer, wanted, f"req_stub_{len(self.asked)}")
 
     async def _reply(self, writer: asyncio.StreamWriter, wanted: Mapping[str, Any], request_id: str) -> bool:
+        wrong = violations(wanted) if self._strict else []
+        if wrong:
+            self.refused += wrong
+            refusal = _error_body(400, None, request_id, wrong[0])
+            await _send(writer, 400, {"request-id": request_id}, refusal)
+            return True
         answer = await self._next(wanted)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
@@ -200,21 +223,25 @@ class StubClaude:
                 writer, answer.status, headers, _error_body(answer.status, answer.error_code, request_id)
             )
             return True
-        if answer.cut_after == 0:
+        if answer.cut_after == 0 and not answer.cut_cleanly:
             return False
-        message = _message(answer, str(wanted.get("model", "")), len(self.asked))
+        if answer.content_type is not None:
+            headers["content-type"] = answer.content_type
+        message = _message(answer, wanted, len(self.asked))
         if not wanted.get("stream"):
-            await _send(writer, 200, headers, json.dumps(message).encode())
+            await _send(
+                writer, 200, headers, json.dumps(message).encode() if answer.body is None else answer.body
+            )
             return True
-        events = list(_events(message))
+        events = list(_events(message)) if answer.body is None else [answer.body]
         await _begin_stream(writer, headers)
-        for event in events[: answer.cut_after]:
+        for event in filter(None, events[: answer.cut_after]):  # an empty chunk would end the body
             await _chunk(writer, event)
             if answer.pause_s:
                 await asyncio.sleep(answer.pause_s)
         if answer.broken_by is not None:
             await _chunk(writer, b"event: error\ndata: " + _error_body(answer.broken_by, None) + b"\n\n")
-        elif answer.cut_after is not None and answer.cut_after < len(events):
+        elif answer.cut_after is not None and answer.cut_after < len(events) and not answer.cut_cleanly:
             return False
         await _chunk(writer, b"")
         return True
@@ -257,15 +284,15 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 # --- what the API says ----------------------------------------------------------------------------
 
 
-def _error_body(status: int, code: str | None, request_id: str = "req_stub") -> bytes:
+def _error_body(status: int, code: str | None, request_id: str = "req_stub", why: str = "") -> bytes:
     kind = _ERRORS.get(status, "api_error")
-    error: dict[str, Any] = {"type": kind, "message": f"the stub was told to answer {status}"}
+    error: dict[str, Any] = {"type": kind, "message": why or f"the stub was told to answer {status}"}
     if code is not None:
         error["details"] = {"error_code": code}
     return json.dumps({"type": "error", "error": error, "request_id": request_id}).encode()
 
 
-def _message(answer: Answer, asked: str, number: int) -> dict[str, Any]:
+def _message(answer: Answer, wanted: Mapping[str, Any], number: int) -> dict[str, Any]:
     usage = {
         "input_tokens": 100,
         "output_tokens": 20,
@@ -278,8 +305,8 @@ def _message(answer: Answer, asked: str, number: int) -> dict[str, Any]:
         "id": f"msg_stub_{number}",
         "type": "message",
         "role": "assistant",
-        "model": answer.model or asked,
-        "content": [dict(block) for block in answer.content],
+        "model": answer.model or str(wanted.get("model", "")),
+        "content": [dict(block) for block in signed(wanted, answer.content)],
         "stop_reason": answer.stop_reason,
         "stop_sequence": None,
         "stop_details": answer.stop_details,
@@ -322,8 +349,9 @@ def _pieces(block: Block) -> tuple[Block, list[Block]]:
             return {**block, "text": ""}, [
                 {"type": "text_delta", "text": part} for part in cut(block["text"])
             ]
-        case "tool_use":
-            written = json.dumps(block["input"])
+        case "tool_use" if "input" in block:
+            given = block["input"]
+            written = given if isinstance(given, str) else json.dumps(given)
             parts: list[Block] = [{"type": "input_json_delta", "partial_json": part} for part in cut(written)]
             return {**block, "input": {}}, parts
         case "thinking":

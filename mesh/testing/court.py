@@ -12,6 +12,8 @@ escalations, expiries. `Court.given` takes up a log where it ended.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from protocol import codec
 from protocol.control import objection_to, resolves_to
 from protocol.decide import decide, target_of
@@ -19,6 +21,7 @@ from protocol.due import asks_who_serves, due
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.fleet import Fleet
 from protocol.ids import AgentName, Cause, RequestId, control_cause, request_id
+from protocol.labelling import labelled
 from protocol.ledger import Ledger, Turn
 from protocol.messages import (
     Control,
@@ -56,6 +59,7 @@ class Court:
     Args:
         fleet: who exists, as guards know it.
         policies: by name; the submit says which one it wants.
+        prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.prices.Price`s.
         number: tells the requests of one test apart.
         served: says whether anybody runs an agent, for what depends on it.
     """
@@ -65,6 +69,7 @@ class Court:
         fleet: Fleet,
         policies: Mapping[str, Policy] | None = None,
         *,
+        prices: Mapping[str, Any] | None = None,
         number: int = 1,
         served: Callable[[str], bool] = lambda agent: True,
     ) -> None:
@@ -77,6 +82,7 @@ class Court:
         self.ledger = Ledger()
         self.events: list[AnyEvent] = []
         self.bodies: list[bytes] = []
+        self._prices: dict[str, Any] = msgspec.to_builtins(dict(prices or {}))
         self._served = served
         self._said = 0
 
@@ -156,6 +162,7 @@ class Court:
 
     def hear(self, hearing: Hearing) -> Ruling:
         """Decide one message, what is due before it and what follows from it."""
+        hearing = labelled(hearing, self.fleet.labels)
         what = hearing.what
         self._finish((what.turn, what.round) if isinstance(what, Proposal) else None)
         ruling = self._rule(hearing)
@@ -214,7 +221,7 @@ class Court:
                 human=self.fleet.human,
             ),
             policy=self.policies.get(what.policy) if isinstance(what, Submit) else self.ledger.policy,
-            prices={} if is_submit else None,
+            prices=self._prices if is_submit else None,
         )
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 from mesh.agent.journal import Journal
 from mesh.agent.turn import Turn
+from mesh.testing.court import Court
 from mesh.testing.memory_steps import MemorySteps
 from protocol.events import Past, Work
 from protocol.fleet import AgentEntry, Fleet
@@ -105,6 +106,14 @@ def turn(
             past=ended,
         )
     return Turn(REQUEST, work, fleet, journal=journal, is_over=is_over, prices=prices)
+
+
+def turn_in(court: Court) -> Turn:
+    """Return the turn of whoever holds the request, with what the guard lets them see. Nothing is journaled.
+
+    Raises NotDecided when it is nobody's.
+    """
+    return Turn(court.request, court.holder.work, court.fleet)
 
 
 def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> Past:

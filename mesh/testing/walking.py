@@ -15,12 +15,14 @@ from mesh.agent.failures import failure_of
 from mesh.agent.journal import Journal
 from mesh.agent.stops import ApprovalNeeded
 from mesh.agent.turn import Turn
+from mesh.model.choose import ModelUnavailable
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.memory_steps import MemorySteps
 from protocol import events
 from protocol.ids import HUMAN
 from protocol.ledger import Turn as Held
 from protocol.messages import Ask, MoveProposed, Proposal, TurnFailed
+from protocol.prices import price_list
 
 MOST_ROUNDS = 50
 
@@ -84,7 +86,8 @@ class Walk:
             version=agent.version,
             past=held.work.past,
         )
-        turn = Turn(self.court.request, held.work, self.court.fleet, journal=journal)
+        prices = price_list(held.work.prices)
+        turn = Turn(self.court.request, held.work, self.court.fleet, journal=journal, prices=prices)
         self.turns.append(turn)
         place: dict[str, Any] = {"turn": turn.id, "round": turn.round}
         try:
@@ -93,6 +96,8 @@ class Walk:
         except ApprovalNeeded as needed:
             self.approvals.append(needed.ask)
             return MoveProposed(move=needed.ask, report=turn.report, **place)
+        except ModelUnavailable:
+            raise  # it is the test that lacks something
         except Exception as error:
             stopped = journal.broken or error
             self.broke.append(failure_of(stopped).code)

@@ -5,11 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mesh.testing import LocalMesh, fleet_of
-from tests.docs.pages import DOCS, blocks
+import mesh.testing
+from mesh.model import ClaudeAgent
+from mesh.model.instructions import Instructions
+from mesh.testing import LocalMesh, StrictModel, driven_by, fleet_of, says, turn
+from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT
 
-BLOCKS = [block for block in blocks((DOCS / "testing.md").read_text()) if block.language == "python"]
+PAGE = (DOCS / "testing.md").read_text()
+BLOCKS = [block for block in blocks(PAGE) if block.language == "python"]
 
 
 def test_every_example_does_what_the_page_says(tmp_path: Path) -> None:
@@ -27,7 +31,7 @@ def test_every_example_does_what_the_page_says(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-of-a-developer"},
     )
     assert done.returncode == 0, done.stderr
 
@@ -37,3 +41,23 @@ def test_the_bus_of_the_last_example_is_there(tmp_path: Path) -> None:
     names = {"LocalMesh": LocalMesh, "fleet": fleet_of("front", "greeter")}
     exec(compile(block.text, "testing.md", "exec"), names)
     assert asyncio.run(names["on_a_bus"](tmp_path))  # type: ignore[operator]
+
+
+async def test_the_arguments_of_the_moves_are_those_that_a_model_is_offered() -> None:
+    clerk = ClaudeAgent("clerk", instructions=Instructions("1", "Be brief."))
+    with driven_by(StrictModel(says("done"))) as model:
+        assert isinstance(model, StrictModel)
+        await clerk(turn(agent="clerk", path=["front", "clerk"], peers=["front", "other"]))
+    offered = {tool.name.replace("other", "…"): tool.schema for tool in model.prompts[0].tools}
+    told = table(section(PAGE, "A model that says what you wrote"), "transfer_to_…")
+    for name, must, may in ((codes(row[0])[0], codes(row[1]), codes(row[2])) for row in told):
+        schema = offered.pop(name)
+        assert sorted(schema["required"]) == sorted(must), name
+        assert sorted(schema["properties"]) == sorted([*must, *may]), name
+    assert {name for name in offered if not name.startswith("transfer_to_")} == set()
+
+
+def test_what_the_page_takes_is_what_there_is() -> None:
+    (taken,) = (rows for rows in tables(PAGE) if codes(rows[0][1]) == ["turn"])
+    named = {name for row in taken for name in codes(row[1]) if name.isidentifier()}
+    assert named - set(mesh.testing.__all__) == {"StubClaude"}

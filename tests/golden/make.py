@@ -168,6 +168,24 @@ def traced_story() -> Court:
     return played
 
 
+def priced_story() -> Court:
+    """A request whose holders are told in every round what models cost, also after a person let one go on."""
+    played = court()
+    submit(played)
+    played.move(transfer("sales", summary="sell more"), spent(900))
+    played.move(transfer("billing", summary="check the amount"), spent(1900))
+    played.fail("model.overloaded", report=spent(500))
+    played.wait(60)
+    played.move(ask("c1"), spent(1500))
+    played.control(Reply, sender="c1", turn=played.turn, round=1, value=True, by="Rosa")
+    played.doubt("pay", spent(2500))
+    played.control(Settle, turn=played.turn, round=2, outcome="done", by="Ada")
+    played.move(escalate(), spent(3000))
+    played.control(Resolve, turn=played.turn, again=True, by="Ada", summary="go on")
+    played.move(Complete(answer="Done."), spent(100))
+    return played
+
+
 def specimens() -> dict[str, AnyEvent]:
     """Return one event of each type that can happen now, with as many fields set as can be."""
     failed, expired, cancelled, refused = court(), court(), court(), court()
@@ -204,7 +222,12 @@ def add_missing() -> list[Path]:
         if not path.exists():
             path.write_text(pretty(event))
             made.append(path)
-    stories = (("long-story", long_story), ("modelled-story", modelled_story), ("traced-story", traced_story))
+    stories = (
+        ("long-story", long_story),
+        ("modelled-story", modelled_story),
+        ("traced-story", traced_story),
+        ("priced-story", priced_story),
+    )
     for name, story in stories:
         log = LOGS / f"{name}.jsonl"
         if not log.exists():

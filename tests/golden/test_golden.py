@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from mesh.replay.rejudge import rejudge
+from mesh.testing import Court, fleet_of
 from protocol import codec
 from protocol.chain import breaks
 from protocol.errors import Malformed, ProtocolError, UnknownEvent
-from protocol.events import AnyEvent, HandoffAdmitted, RequestCompleted, type_of
+from protocol.events import (
+    AnyEvent,
+    HandoffAdmitted,
+    MoveRefused,
+    RequestCompleted,
+    RequestOpened,
+    type_of,
+)
+from protocol.ids import AgentName
 from protocol.ledger import fold_bodies
-from protocol.messages import Usage
+from protocol.messages import Transfer, Usage
 from protocol.schema import json_schema
 from tests.golden.make import BAD, EVENTS, LOGS
 
@@ -113,3 +123,38 @@ def test_a_golden_log_says_which_spans_decided_it() -> None:
         f"00-{7:032x}-{number:016x}-01" for number in range(1, len(happened) + 1)
     ]
     assert (happened[-1].n, fold_bodies(bodies).status) == (8, "completed")
+
+
+@pytest.mark.parametrize("name", stems(LOGS, ".jsonl"))
+def test_a_golden_log_judged_again_is_what_it_was(name: str) -> None:
+    bodies = (LOGS / f"{name}.jsonl").read_bytes().splitlines()
+    again = rejudge(bodies)
+    assert (again.same, again.events) == (True, len(bodies)), again
+
+
+def test_a_golden_log_tells_each_holder_the_prices_that_the_request_began_with() -> None:
+    happened = [codec.decode_event(body) for body in (LOGS / "priced-story.jsonl").read_bytes().splitlines()]
+    given = {type_of(event): work.prices for event in happened if (work := getattr(event, "work", None))}
+    assert set(given) == {
+        "effect.settled",
+        "escalation.raised",
+        "escalation.resolved",
+        "handoff.admitted",
+        "move.refused",
+        "request.opened",
+        "turn.resumed",
+        "turn.retried",
+    }
+    assert all(prices == {"claude-x": {"input": 3000, "output": 15_000}} for prices in given.values())
+
+
+def test_a_log_in_which_an_older_guard_began_and_a_newer_one_went_on_is_judged_again_as_it_was() -> None:
+    played = Court.given((LOGS / "traced-story.jsonl").read_bytes().splitlines()[:2], fleet_of("triage"))
+    opened = played.events[1]
+    assert isinstance(opened, RequestOpened)
+    assert not opened.work.prices
+    refused = played.move(Transfer(to_agent=AgentName("nobody"), summary="x"))
+    assert isinstance(refused, MoveRefused)
+    assert refused.work is not None
+    assert refused.work.prices == opened.prices != {}
+    assert rejudge(played.bodies).same

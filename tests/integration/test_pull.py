@@ -379,6 +379,19 @@ async def test_pulls_that_are_refused_are_one_trouble_however_many_pullers_meet_
     await another.close()
 
 
+async def test_that_pulls_are_taken_again_is_seen_long_before_an_idle_one_ends(queue: Queue) -> None:
+    taking = Busy()
+    puller = queue.puller(taking, expires_s=3600.0)
+    await queue.bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
+    await puller.start()
+    await until(lambda: bool(queue.bus.troubles.reasons()))
+    await queue.consumer()
+    await until(lambda: not queue.bus.troubles.reasons())
+    await queue.put(1)
+    await until(lambda: len(taking.messages) == 1)
+    await puller.close()
+
+
 # --- processes that die and freeze ----------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mesh import following
+from mesh import following, in_order
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
@@ -18,7 +18,7 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from protocol import subjects
 from protocol.events import type_of
-from protocol.messages import Move
+from protocol.messages import Complete, Move
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 
@@ -208,7 +208,7 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
     async with client.follow(request, viewer=await stage.bus("audit")) as feed:
         await client.submit("Where is it?", request=request)
         await asyncio.wait_for(speaker.speaks.wait(), 20)
-        await until(lambda: len(feed._held or ()) == 7)  # up to the second call of the model
+        await until(lambda: len(feed._order.held) == 7)  # up to the second call of the model
         may_read.set()
         items = await everything(feed, speaker.go_on_when_heard)
     kinds = [type(item).__name__ for item in items]
@@ -219,6 +219,123 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
         ("step", "model", "speaker", "returned"),
         ("ended", "complete"),
     ]
+
+
+async def test_what_is_heard_of_a_round_comes_after_what_opened_it_and_before_what_it_led_to(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks for events in between: what is heard, or addressed to the client, says when to look."""
+    monkeypatch.setattr(following, "LOOK_S", 3600.0)
+
+    async def giving(turn: Turn) -> Move:
+        await turn.call(find, who="Ada")
+        if not turn.refusals:
+            return turn.transfer("nobody", summary="refused, and another round of the same turn")
+        return turn.transfer("b", summary="go on")
+
+    async def ending(turn: Turn) -> Move:
+        await turn.call(find, who="Ada")
+        return turn.complete("done")
+
+    await stage.runtime(Agent("a", giving, tools=(find,)))
+    await stage.runtime(Agent("b", ending, tools=(find,)))
+    client = await stage.client()
+    for _ in range(5):
+        request = client.new_id()
+        async with client.follow(request, viewer=await stage.bus("audit")) as feed:
+            await until(lambda feed=feed: not feed._order._catching_up)  # type: ignore[misc]
+            await client.submit("Where is it?", request=request)
+            items = await everything(feed)
+        told = [
+            type_of(item.event)
+            if isinstance(item, Happened)
+            else (item.agent, item.note.round, item.note.kind, item.note.state)
+            for item in items[:-1]
+        ]
+
+        def round_of(agent: str, round_: int) -> list[object]:
+            steps = [("step", "called"), ("step", "returned")]
+            return [(agent, round_, *each) for each in (("began", ""), *steps, ("ended", ""))]
+
+        again = [("a", 1, "began", ""), ("a", 1, "ended", "")]  # its call stands in the journal already
+        assert told == [
+            "request.opened",
+            *round_of("a", 0),
+            "move.refused",
+            *again,
+            "handoff.admitted",
+            *round_of("b", 0),
+            "request.completed",
+        ]
+
+
+async def test_without_a_viewer_the_end_comes_after_the_last_words(
+    client: Client, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = client.latest
+    speaker.go_on.set()
+
+    async def at_once(request: str) -> Any:
+        event = await usual(request)
+        while event is None:  # the end is known before anything else of the wire is looked at
+            event = await usual(request)
+        return event
+
+    monkeypatch.setattr(client, "latest", at_once)
+    for _ in range(5):
+        request = client.new_id()
+        async with client.follow(request) as feed:
+            await client.submit("Where is it?", request=request)
+            items = await everything(feed)
+        assert heard(items)[-1] == ("ended", "complete")
+        assert isinstance(items[-1], Outcome)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+async def test_what_no_event_ever_opens_is_let_out_all_the_same(
+    count: int, stage: Stage, speaker: Speaker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By time, and, where there is much of it, by number."""
+    monkeypatch.setattr(in_order, "HELD_S", 0.1 if count == 3 else 3600.0)
+    monkeypatch.setattr(in_order, "MOST_WAITING", 5)
+    request = await client.submit("Where is it?")
+    await asyncio.wait_for(speaker.speaks.wait(), 20)
+    agent = await stage.bus("b")
+    lost: list[int] = []
+
+    def go_on(item: Any) -> None:
+        if isinstance(item, Heard) and item.agent == "b":
+            lost.append(item.note.n)
+            if len(lost) == count:
+                speaker.go_on.set()
+
+    async with client.follow(request, viewer=await stage.bus("audit")) as feed:
+        await until(lambda: not feed._order._catching_up)
+        for n in range(count):
+            note = {"v": 1, "kind": "text", "turn": "lost", "round": 0, "n": n, "at": 1, "text": "?"}
+            agent.send(subjects.live("c1", request, "b", "lost"), json.dumps(note).encode())
+        items = await everything(feed, go_on)
+    assert lost == list(range(count))
+    assert items[-1].answer == ANSWER
+
+
+async def test_an_event_does_not_wait_for_ever_for_words_that_were_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_order, "LAST_WORDS_S", 0.1)
+    actor = await stage.actor("a")
+    client = await stage.client()
+    for viewer in (None, await stage.bus("audit")):
+        request = client.new_id()
+        async with client.follow(request, viewer=viewer) as feed:
+            await client.submit("hello", request=request)
+            work = await actor.work(request)
+            began = {"v": 1, "kind": "began", "turn": work.turn, "round": 0, "n": 0, "at": 1}
+            actor.bus.send(subjects.live("c1", request, "a", work.turn), json.dumps(began).encode())
+            await actor.propose(request, work, Complete(answer="done"))
+            items = await everything(feed)
+        assert items[-1].answer == "done"
+        assert heard(items) == [("began",)]
 
 
 async def test_after_the_end_there_is_the_end(client: Client, speaker: Speaker) -> None:

@@ -1,11 +1,11 @@
-"""Attacks by the wake-ups that follow a change of the fleet, of prices and of cards, which agents hear."""
+"""Attacks by the wake-ups that follow a change of the fleet and of cards, which agents hear."""
 
 from mesh.bus.roles import CONF_CHANGED, TOLD_AGENTS
 from protocol import subjects
 from tests.security.attacks import has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 
-OF_GUARDS = ("policy.default", "freeze", "breaker.a")
+OF_GUARDS = ("policy.default", "prices", "freeze", "breaker.a")
 """What changes besides, and is nobody's business but guards'."""
 
 

@@ -43,6 +43,14 @@ async def test_an_agent_that_nobody_serves_is_named_with_what_waits_since_when(
     )
 
 
+async def test_one_handoff_waits_and_several_wait(office: Office, stage: Stage) -> None:
+    client = await stage.client()
+    for said in ("1 handoff waits for it", "2 handoffs wait for it"):
+        request = await client.submit("hello", to="d")
+        await stage.reaches(request, "request.opened")
+        assert f"nobody serves d; {said}" in (await office.mesh("agent", "show", "d")).err
+
+
 async def test_a_story_says_that_nobody_serves_whom_it_waits_for(office: Office, stage: Stage) -> None:
     request = await (await stage.client()).submit("hello", to="c")
     await stage.reaches(request, "request.opened")

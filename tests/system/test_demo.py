@@ -9,7 +9,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from tests.servers import ROOT
-from tests.system.terminal import Finished, Folder, kill, wait_until_gone
+from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
 
 REQUESTS = ROOT / "agents" / "support" / "requests.jsonl"
 SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
@@ -103,6 +103,24 @@ def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path
         assert demo.end(signal.SIGINT) == Exit.INTERRUPTED
         wait_until_gone(children)
         assert list(tmp_path.glob("mesh-demo-*")) == []
+
+
+def test_what_is_kept_can_be_looked_at_afterwards(tmp_path: Path) -> None:
+    sample = next(sample for sample in SAMPLES if sample["kind"] == "ruled")
+    file = tmp_path / "r.jsonl"
+    file.write_text(json.dumps(sample) + "\n")
+    folder = Folder(tmp_path)
+    done = folder.process("demo", "--requests", file, "--keep", "kept", "--json")
+    assert done.status == Exit.DONE, done
+    (played,) = done.json["requests"]
+    assert "mesh dev --fleet support --store kept" in done.err
+    assert folder.process("demo", "--keep", "kept").status == Exit.USAGE, "never over another one's data"
+    looks = ["dev", "--fleet", "support", "--store", "kept", "--port", "0"]
+    with folder.running(*looks, until=READY) as dev:
+        shown = folder.mesh("request", "show", played["request"], "--json")
+        assert shown.json["status"] == played["status"]
+        assert folder.mesh("cost").status == Exit.DONE
+        assert dev.end(signal.SIGINT) == Exit.DONE
 
 
 def test_when_a_service_dies_the_demo_says_so_and_fails_at_once(tmp_path: Path) -> None:

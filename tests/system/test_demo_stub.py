@@ -68,6 +68,7 @@ def test_with_the_vendors_sdk_against_the_stand_in_the_verdicts_are_the_same(tmp
     assert verdicts(stub.json) == verdicts(scripted.json)
     spent = [each["cost"]["model_calls"] for each in stub.json["requests"]]
     assert min(spent) > 0, "the SDK was asked"
+    assert min(each["cost"]["nano_dollars"] for each in stub.json["requests"]) > 0, "its models have prices"
     assert {each["cost"]["model_calls"] for each in scripted.json["requests"]} == {0}
 
 

@@ -49,6 +49,7 @@ async def test_a_call_of_the_vendors_sdk_has_its_span_and_no_second_one(
     assert said(calls[0])["gen_ai.conversation.id"] == REQUEST
     assert said(calls[0])["gen_ai.request.model"] == MODEL
     assert parent_of(calls[0]) == round_.get_span_context().span_id
+    assert not {"gen_ai.agent.name", "mesh.request"} & set(said(calls[0])), "as docs/telemetry.md has it"
     assert readings.value("mesh.tokens", gen_ai__agent__name="agent", mesh__kind="input") > 0
     assert CANARY not in seen.text()
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from mesh.agent.definition import load
+from mesh.model.price_list import listed
+from protocol.prices import price_list
 from tests.unit.agents.crews import CREWS, Crew
 from tests.unit.agents.requests import Sample
 from tests.unit.agents.walk import disagreements, walk
@@ -50,6 +52,12 @@ def test_an_agent_is_allowed_what_its_tools_are_and_nothing_else(crew: Crew) -> 
         assert set(section.actions or ()) == {tool.name for tool in agent.tools}
         assert section.description == agent.description
         assert agent.prompt_version
+
+
+@EVERY_CREW
+def test_every_model_that_an_agent_is_pinned_to_costs_what_the_vendors_list_says(crew: Crew) -> None:
+    pinned = {agent.model for agent in crew.agents.values()}
+    assert price_list(crew.file.prices) == listed(pinned)
 
 
 @EVERY_CREW

@@ -111,6 +111,33 @@ def test_a_function_that_no_model_could_call_is_no_tool(function: Any) -> None:
         tool(function)
 
 
+@pytest.mark.parametrize("name", ["look up!", "n" * 65, "prüfe", "a.b", "a\n"])
+def test_a_name_that_no_model_could_say_is_no_tools(name: str) -> None:
+    with pytest.raises(TypeError, match=r"no model can call a tool .*1 to 64 of a-z A-Z 0-9 _ -"):
+        tool(name=name)(look_up.fn)
+
+
+def test_a_function_without_a_name_needs_one() -> None:
+    with pytest.raises(TypeError, match="<lambda>"):
+        tool(lambda: None)
+    assert tool(name="n" * 64)(lambda: None).name == "n" * 64
+
+
+def test_of_many_mistakes_a_few_are_told() -> None:
+    with pytest.raises(ToolArgumentsInvalid) as caught:
+        look_up.check({f"x{n}": n for n in range(3_000)})
+    assert caught.value.mistakes[0].startswith("city: ")
+    assert (len(caught.value.mistakes), caught.value.mistakes[-1]) == (6, "and 2996 more")
+
+
+def test_a_long_mistake_is_cut() -> None:
+    with pytest.raises(ToolArgumentsInvalid) as caught:
+        look_up.check({"city": "delft", "x\n" * 50_000: 1})
+    (mistake,) = caught.value.mistakes
+    assert len(mistake) <= 301
+    assert "\n" not in mistake
+
+
 def test_an_effect_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TypeError, match="sometimes"):
         tool(effect="sometimes")(key_without_effect)  # type: ignore[call-overload]

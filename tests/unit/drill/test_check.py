@@ -415,3 +415,10 @@ def test_findings_are_json() -> None:
 def test_what_was_done_to_the_server_is_counted_by_itself() -> None:
     faults = (Fault("kill", "a-1", "a", 1, 1), Fault("kill", "nats-server", "nats-server", 2, 2))
     assert check(replace(whole().evidence(), faults=faults)).faults == {"kill": 1, "server-kill": 1}
+
+
+def test_a_dead_letter_is_told_with_how_often_it_was_delivered() -> None:
+    thrice = msgspec.json.encode(msgspec.json.decode(letter("guard.failed")) | {"delivered": 3})
+    evidence = changed(clean(), dead=(letter("guard.failed"), thrice))
+    told = [breach.detail for breach in check(evidence).breaches]
+    assert told == ["guard.failed, by guard after 1 delivery", "guard.failed, by guard after 3 deliveries"]

@@ -1,12 +1,17 @@
 """Which model drives an agent, and from which instructions."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from mesh.model.choose import ModelUnavailable, mode, model_for
+from mesh.model import ClaudeAgent
+from mesh.model.choose import KEY, ModelUnavailable, close_models, key_will_do, mode, model_for
 from mesh.model.instructions import Instructions, load_instructions, parse_instructions
 from mesh.model.script import ScriptInvalid
+from mesh.testing import Court, Walk, fleet_of, turn
+from mesh.testing.claude_stub import StubClaude, says
 
 SCRIPT = '[a]\nfallback = { answer = "No." }\n'
 
@@ -21,11 +26,58 @@ def script(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _nothing_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MESH_MODEL", raising=False)
+    monkeypatch.delenv(KEY, raising=False)
 
 
 def test_it_is_the_scripted_one_unless_another_is_asked_for(script: Path) -> None:
     assert mode() == "scripted"
     assert model_for("a", script=script).mode == "scripted"
+
+
+@pytest_asyncio.fixture
+async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
+    """Where the SDK would go by itself: a developer's shell, with a key in it."""
+    async with StubClaude(lambda body: says("That cost you money.")) as stub:
+        monkeypatch.setenv(KEY, "sk-of-a-developer")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", stub.url)
+        yield stub
+        await close_models()
+
+
+async def test_a_key_in_the_shell_spends_nothing_in_a_test(vendor: StubClaude, script: Path) -> None:
+    agent = ClaudeAgent("a", instructions=Instructions("1", "Help."), script=script)
+    walk = await Walk(Court(fleet_of("a")), {"a": agent}).go("Where is it?")
+    assert walk.answer == "No."
+    move = await agent(turn(agent="a", summary="Where is it?"))
+    assert getattr(move, "answer", None) == "No."
+    assert vendor.asked == []
+
+
+async def test_without_rules_it_is_said_what_to_do_and_nobody_is_asked(vendor: StubClaude) -> None:
+    agent = ClaudeAgent("a", instructions=Instructions("1", "Help."))
+    with pytest.raises(ModelUnavailable, match=r"has no script.*driven_by.*MESH_MODEL=claude"):
+        await agent(turn(agent="a", summary="Where is it?"))
+    assert vendor.asked == []
+
+
+async def test_whoever_asks_for_the_real_one_gets_it(
+    vendor: StubClaude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = ClaudeAgent("a", instructions=Instructions("1", "Help."))
+    monkeypatch.setenv("MESH_MODEL", "claude")
+    await agent(turn(agent="a", summary="Where is it?"))
+    assert len(vendor.asked) == 1
+
+
+def test_where_work_is_done_a_key_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "sk-of-a-service")
+    with key_will_do():
+        assert mode() == "claude"
+        monkeypatch.setenv("MESH_MODEL", "scripted")
+        assert mode() == "scripted"
+        monkeypatch.delenv("MESH_MODEL")
+        monkeypatch.delenv(KEY)
+        assert mode() == "scripted"
 
 
 @pytest.mark.parametrize("name", ["claude", "parrot"])

@@ -1,31 +1,14 @@
 """Claude through the real SDK against the loopback stub: what is sent, what comes back, what fails how."""
 
-import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from mesh.model.claude import ClaudeModel, ModelRefused, ModelRetry
-from mesh.model.port import Prompt, Said, ToolCall, ToolResult, ToolSpec
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
+from mesh.model.claude import ModelRefused, ModelRetry
+from mesh.model.port import Said, ToolCall, ToolResult
+from mesh.testing.claude_stub import Answer, calls, fails, says, thinks
 from protocol.prices import Tokens
-
-PROMPT = Prompt(
-    agent="triage",
-    instructions="Be brief.",
-    brief="You are: triage",
-    tools=(ToolSpec("z", "last", {"type": "object"}), ToolSpec("a", "first", {"type": "object"})),
-)
-
-
-@contextlib.asynccontextmanager
-async def claude(*script: Answer, **more: Any) -> AsyncIterator[tuple[StubClaude, ClaudeModel]]:
-    async with StubClaude(script) as stub:
-        model = ClaudeModel("claude-haiku-5-5", base_url=stub.url, api_key="stub", **more)
-        yield stub, model
-        await model.close()
+from tests.unit.model.vendor import PROMPT, claude
 
 
 async def test_the_prompt_is_sent_in_a_stable_order_with_the_cache_marked() -> None:
@@ -140,18 +123,29 @@ async def test_an_answer_that_never_comes_is_given_up() -> None:
             await model.reply(PROMPT)
 
 
-async def test_a_fallback_is_asked_once_and_the_reply_says_who_it_is_from() -> None:
-    async with claude(fails(529), says("instead"), fallback="claude-sonnet-5-5") as (stub, model):
-        reply = await model.reply(PROMPT)
-    assert [asked.body["model"] for asked in stub.asked] == ["claude-haiku-5-5", "claude-sonnet-5-5"]
-    assert (reply.text, reply.model) == ("instead", "claude-sonnet-5-5")
-
-
-async def test_a_fallback_is_no_way_around_a_refusal() -> None:
-    async with claude(fails(401), fallback="claude-sonnet-5-5") as (stub, model):
-        with pytest.raises(ModelRefused):
+@pytest.mark.parametrize("asked", ["inf", "nan", "-inf", "soon"])
+async def test_a_pause_that_is_no_number_is_none(asked: str) -> None:
+    async with claude(Answer(status=500, headers={"retry-after": asked})) as (_, model):
+        with pytest.raises(ModelRetry) as failed:
             await model.reply(PROMPT)
-    assert len(stub.asked) == 1
+    assert failed.value.after_s is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "after_s"),
+    [
+        ({"retry-after": "1e308"}, 3600),
+        ({"retry-after": "99999999"}, 3600),
+        ({"retry-after": "-5"}, 0),
+        ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
+        ({"retry-after-ms": "inf", "retry-after": "7"}, 7),
+    ],
+)
+async def test_no_pause_is_longer_than_an_hour(headers: dict[str, str], after_s: float) -> None:
+    async with claude(Answer(status=500, headers=headers)) as (_, model):
+        with pytest.raises(ModelRetry) as failed:
+            await model.reply(PROMPT)
+    assert failed.value.after_s == after_s
 
 
 async def test_why_the_model_stopped_is_kept() -> None:
@@ -165,3 +159,9 @@ async def test_an_error_in_the_middle_of_a_stream_counts_by_what_it_is_called() 
     async with claude(says("a few pieces of text", cut_after=4, broken_by=400)) as (_, model):
         with pytest.raises(ModelRefused, match="invalid_request_error"):
             await model.reply(PROMPT)
+
+
+async def test_an_empty_system_text_is_left_out() -> None:
+    async with claude(says("ok")) as (stub, model):
+        await model.reply(replace(PROMPT, instructions=" \n"))
+    assert "system" not in stub.asked[0].body

@@ -1,9 +1,11 @@
 """The loopback Claude, through the vendor's own SDK."""
 
+from typing import Any
+
 import anthropic
 import pytest
 
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
+from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 
 ASK = {"model": "claude-haiku-5-5", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -85,3 +87,42 @@ async def test_a_function_may_answer_by_what_is_asked() -> None:
     ):
         message = await sdk.messages.create(**ASK)  # type: ignore[call-overload]
     assert message.content[0].text == "hi"
+
+
+async def test_a_stream_may_end_early_as_if_that_were_all() -> None:
+    answer = says("long enough for a few", cut_after=4, cut_cleanly=True)
+    async with StubClaude([answer]) as stub, client(stub) as sdk, sdk.messages.stream(**ASK) as stream:  # type: ignore[arg-type]
+        message = await stream.get_final_message()
+    assert (message.stop_reason, message.content[0].type) == (None, "text")
+
+
+async def test_what_is_written_for_a_call_need_be_no_json() -> None:
+    async with StubClaude([writes("look", "{what")]) as stub, client(stub) as sdk:
+        with pytest.raises(ValueError, match=r"\{what"):
+            async with sdk.messages.stream(**ASK) as stream:  # type: ignore[arg-type]
+                await stream.get_final_message()
+
+
+async def test_a_body_is_answered_as_it_is() -> None:
+    answer = Answer(body=b"<html>", content_type="text/html")
+    async with StubClaude([answer]) as stub, client(stub) as sdk:
+        assert await sdk.messages.create(**ASK) == "<html>"  # type: ignore[call-overload]
+
+
+async def test_what_the_vendor_would_refuse_is_refused_with_the_reason_and_uses_up_nothing() -> None:
+    twice: Any = {**ASK, "messages": [*ASK["messages"], *ASK["messages"]]}  # type: ignore[misc]
+    async with StubClaude([says("ok")]) as stub, client(stub) as sdk:
+        with pytest.raises(anthropic.BadRequestError, match="roles must alternate") as failed:
+            await sdk.messages.create(**twice)
+        assert failed.value.type == "invalid_request_error"
+        assert failed.value.request_id == "req_stub_1"
+        assert (await sdk.messages.create(**ASK)).content[0].text == "ok"  # type: ignore[call-overload]
+    assert stub.refused == ["messages.1: roles must alternate, beginning with user"]
+    assert len(stub.asked) == 2
+
+
+async def test_one_that_is_not_strict_takes_it() -> None:
+    twice: Any = {**ASK, "messages": [*ASK["messages"], *ASK["messages"]]}  # type: ignore[misc]
+    async with StubClaude([says("ok")], strict=False) as stub, client(stub) as sdk:
+        await sdk.messages.create(**twice)
+    assert stub.refused == []

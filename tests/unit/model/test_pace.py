@@ -1,6 +1,7 @@
 """How fast a model is asked: each process takes its part, and a vendor's pause is for all of it."""
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,7 +12,7 @@ from mesh import pace
 from mesh.fleet import FleetFileError, parse_fleet
 from mesh.model.claude import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
-from mesh.pace import HeldBack, Pace, share
+from mesh.pace import LONGEST_ASKED_S, HeldBack, Pace, share
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.fleet import ModelLimits
 from tests.servers import until
@@ -153,6 +154,48 @@ async def test_a_long_pause_is_not_waited_for(clock: Clock) -> None:
             pass
     assert held.value.after_s is not None
     assert 3600.0 <= held.value.after_s <= 4500.0
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("asked", [math.inf, 1e308, 99_999_999.0])
+async def test_a_pause_ends_within_the_hour_whatever_was_asked(clock: Clock, asked: float) -> None:
+    own = clock.pace()
+    own.hold(asked)
+    clock.now += LONGEST_ASKED_S * 1.25
+    async with own.room(30):
+        pass
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("asked", [math.inf, math.nan])
+async def test_a_pause_that_is_no_number_was_not_asked_for(clock: Clock, asked: float) -> None:
+    own = clock.pace()
+    own.hold(asked)
+    async with own.room(30):
+        pass
+    assert 1.0 <= clock.slept[0] <= 1.25
+
+
+async def test_the_pause_does_not_grow_for_ever(clock: Clock) -> None:
+    own = clock.pace()
+    for _ in range(3000):
+        own.hold(None)
+    async with own.room(30):
+        pass
+    assert 30.0 <= clock.slept[0] <= 37.5
+
+
+async def test_whoever_will_not_wait_does_not_even_wait_behind_those_who_do(clock: Clock) -> None:
+    own = clock.pace(concurrency=1)
+    async with own.room(30):
+        patient = asyncio.create_task(own.room(30).__aenter__())
+        await asyncio.sleep(0)
+        own.hold(8.0)
+        with pytest.raises(HeldBack, match="asked for a pause"):
+            async with own.room(30, longest_hold_s=0):
+                pass
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
     assert clock.slept == []
 
 

@@ -3,10 +3,12 @@
 import pytest
 
 from protocol import events
-from protocol.messages import Report, Usage
+from protocol.ids import TurnId
+from protocol.messages import Cancel, Freeze, Reply, Report, Resolve, Usage
+from protocol.policy import Policy
 from protocol.prices import Metered
-from protocol.spending import BY, by_model, cached_share, spending, summed
-from tests.unit.protocol.worlds import Court, complete, hand_back, transfer, usage
+from protocol.spending import BY, Spending, by_model, cached_share, spending, summed, total
+from tests.unit.protocol.worlds import Court, ask, complete, escalate, hand_back, transfer, usage
 
 
 def played() -> list[events.AnyEvent]:
@@ -62,3 +64,119 @@ def test_tokens_add_up_by_model() -> None:
     assert summed(spending(court.events), BY["client"])["c1"].models == found
     assert cached_share(big) == 0.75
     assert cached_share(found["small"]) is None
+
+
+def taken(happened: list[events.AnyEvent]) -> Spending:
+    account = Spending()
+    for event in happened:
+        account.take(event)
+    return account
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_a_log_without_its_beginning_is_counted_as_far_as_it_goes(cut: int) -> None:
+    happened = played()
+    assert len(happened) == 5
+    lines = taken(happened[cut:]).lines
+    told = [(line.client, line.giver, line.agent, line.usage.nano_dollars) for line in lines]
+    whole = [("c1", "c1", "a", 14), ("c1", "a", "b", 100), ("c1", "b", "a", 3)]
+    without = {
+        1: [("c1", "c1", "a", 14), *whole[1:]],  # the refusal gives the handoff again
+        2: [("c1", "?", "a", 14), *whole[1:]],
+        3: [("c1", "?", "b", 100), whole[2]],
+        4: [("c1", "?", "a", 3)],
+        5: [],
+    }
+    assert told == without.get(cut, whole)
+
+
+def test_a_turn_whose_agent_nothing_tells_is_counted_under_a_question_mark() -> None:
+    court = Court()
+    court.submit()
+    court.doubt(report=usage(nano_dollars=5))
+    (line,) = taken(court.events[1:]).lines
+    assert (line.agent, line.usage.nano_dollars) == ("?", 5)
+
+
+def rounds(account: Spending) -> list[tuple[str, int, int]]:
+    return [(each.agent, each.first, each.last) for each in account.unreported]
+
+
+def test_a_turn_owes_a_report_from_its_newest_report_to_its_newest_round() -> None:
+    court = Court()
+    court.submit()
+    assert rounds(taken(court.events)) == [("a", 0, 0)]
+    court.move(transfer("nobody"), report=usage(nano_dollars=10))
+    assert rounds(taken(court.events)) == [("a", 1, 1)]
+    court.move(ask("c1"), report=usage(nano_dollars=11))
+    assert rounds(taken(court.events)) == []
+    court.control(Reply, sender="c1", turn=court.turn, round=1, value=1)
+    assert rounds(taken(court.events)) == [("a", 2, 2)]
+    court.move(transfer("b"), report=usage(nano_dollars=12))
+    assert rounds(taken(court.events)) == [("b", 0, 0)]
+    court.control(Cancel)
+    account = taken(court.events)
+    (b,) = account.unreported
+    account.add(b.turn, Usage(nano_dollars=3), at=court.now + 1)
+    account.add(b.turn, Usage(nano_dollars=4), at=court.now)
+    assert [(line.agent, line.usage.nano_dollars) for line in account.lines] == [("a", 12), ("b", 7)]
+    assert account.lines[1].at == court.now + 1
+    assert total(account.lines) == Usage(nano_dollars=19)
+
+
+def test_a_round_that_the_clock_ended_is_owed_until_a_later_report_has_it() -> None:
+    court = Court(policy=Policy(turn_timeout_s=10, max_retries=1))
+    court.submit()
+    court.wait(11)
+    court.wait(60)
+    assert court.holder.round == 1
+    assert rounds(taken(court.events)) == [("a", 0, 1)]
+    court.wait(11)
+    assert rounds(taken(court.events)) == [("a", 0, 1)]  # escalated: nobody will report
+    court = Court(policy=Policy(turn_timeout_s=10, max_retries=1))
+    court.submit()
+    court.wait(11)
+    court.wait(60)
+    court.move(complete(), report=usage(nano_dollars=9))
+    assert rounds(taken(court.events)) == []
+
+
+def test_a_turn_that_goes_on_owes_its_own_rounds_of_the_journal_that_it_shares() -> None:
+    court = Court()
+    court.submit()
+    first = court.turn
+    court.move(escalate(), report=usage(nano_dollars=9))
+    assert rounds(taken(court.events)) == []
+    court.control(Resolve, turn=court.turn, again=True)
+    (owed,) = taken(court.events).unreported
+    assert (owed.turn, owed.journal, owed.first, owed.last) == (court.turn, first, 1, 1)
+
+
+def test_a_move_that_waits_for_a_thaw_has_reported() -> None:
+    court = Court()
+    court.submit()
+    court.control(Freeze)
+    court.move(complete(), report=usage(nano_dollars=9))
+    account = taken(court.events)
+    assert (rounds(account), total(account.lines).nano_dollars) == ([], 9)
+
+
+def test_a_model_without_a_price_is_named_where_it_was_used() -> None:
+    court = Court(prices={"big": {"input": 1, "output": 1}, "free": {"input": 0, "output": 0}})
+    court.submit()
+    used = {
+        "big-20261101": Metered(input=5, calls=1),
+        "free": Metered(input=5, calls=1),
+        "new": Metered(input=5, calls=2),
+        "alias": Metered(input=5, calls=1, nano_dollars=7),
+        "silent": Metered(calls=1),
+    }
+    court.move(complete(), report=Report(usage=Usage(models=used)))
+    (line,) = taken(court.events).lines
+    assert (line.unpriced, line.unpriced_calls) == (("new",), 2)
+
+
+def test_costs_can_be_told_turn_by_turn() -> None:
+    found = summed(spending(played()), BY["turn"])
+    assert [name.split()[0] for name in found] == ["b", "a", "a"]
+    assert all(TurnId(name.split()[1]) for name in found)

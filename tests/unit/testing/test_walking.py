@@ -1,7 +1,13 @@
 """A whole path in memory: agents' own code, journaled, with the guard's own verdicts."""
 
-from mesh.agent import Retry, Turn, agent, tool
-from mesh.testing import Court, Walk, fleet_of
+from mesh.agent import Agent, Retry, Turn, agent, tool
+from mesh.fleet import parse_fleet
+from mesh.model.loop import drive
+from mesh.model.port import Reply, ToolCall
+from mesh.setup import prices_of
+from mesh.testing import Court, StrictModel, Walk, fleet_of
+from protocol.messages import Move, Usage
+from protocol.prices import Tokens
 
 done: list[str] = []
 
@@ -52,3 +58,34 @@ async def c(turn: Turn):  # type: ignore[no-untyped-def]
 async def test_what_people_have_is_escalated() -> None:
     walk = await Walk(Court(fleet_of("c")), {"c": c}).go("hello")
     assert walk.status == "escalated"
+
+
+FILE = """
+name = "desk"
+entry = "d"
+[agents.d]
+[clients.app]
+[human]
+[prices]
+strict = {input = 2_000_000_000, output = 0}
+[policies.default.budget]
+nano_dollars = 3_000_000
+"""
+
+
+async def test_a_budget_in_dollars_ends_a_turn_in_memory_by_the_prices_of_the_fleet_file() -> None:
+    file = parse_fleet(FILE)
+    asks = Reply(
+        calls=(ToolCall("1", "no_such_tool", {}),),
+        usage=Usage(tokens=1_000, model_calls=1),
+        tokens=Tokens(input=1_000),
+    )
+    with StrictModel(asks, asks) as model:
+
+        async def work(turn: Turn) -> Move:
+            return await drive(turn, model, instructions="Be brief.", tools=())
+
+        court = Court(file.fleet, file.rules, prices=prices_of(file))
+        walk = await Walk(court, {"d": Agent("d", work)}).go("hello")
+    assert (walk.broke, walk.status) == (["budget_exhausted"], "escalated")
+    assert court.ledger.spent.nano_dollars == 4_000_000

@@ -1,0 +1,137 @@
+"""Server, guard and agents in one test: everything that a deployment has, in one process and on one folder.
+
+async with WholeMesh([front, greeter], tmp_path) as mesh:
+    outcome = await mesh.send("Say hello", facts={"name": "Ada"})
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from mesh.agent.definition import Agent
+from mesh.agent.runtime import Runtime
+from mesh.bus.connection import Bus
+from mesh.bus.log import JetStreamLog
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.client import Client, Outcome
+from mesh.guard.service import Guard
+from mesh.testing.fleets import fleet_of
+from mesh.testing.server import LocalMesh
+from protocol import codec, subjects
+from protocol.events import AnyEvent
+from protocol.fleet import Fleet
+from protocol.policy import Policy
+
+_LOOK_S = 0.01
+_READY_S = 30.0
+_GRACE_S = 5.0
+
+
+class WholeMesh:
+    """A real nats-server, a real guard and the runtimes of these agents, each under its own credentials.
+
+    Args:
+        agents: the code. Agents of the fleet that are not among them are served by nobody.
+        directory: for keys and store; a fresh one for each test.
+        fleet: who may do what; by default one of these agents, the first being the one to begin with.
+        policies: by name, as in `Court`.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent],
+        directory: Path,
+        *,
+        fleet: Fleet | None = None,
+        policies: Mapping[str, Policy] | None = None,
+    ) -> None:
+        self._agents = tuple(agents)
+        self.fleet = fleet or fleet_of(*(agent.name for agent in self._agents))
+        self.bus = LocalMesh(self.fleet, directory)
+        """The server, and everybody's credentials."""
+        self._policies = dict(policies or {"default": Policy()})
+        self._stack = contextlib.AsyncExitStack()
+        self._workers: dict[Guard | Runtime, asyncio.Task[None]] = {}
+        self._clients: dict[str, Client] = {}
+
+    async def client(self, name: str | None = None) -> Client:
+        """Return a client of the fleet, by default its first."""
+        chosen = name or self.fleet.clients[0]
+        if chosen not in self._clients:
+            self._clients[chosen] = await Client.on(await self._connection(chosen), chosen)
+        return self._clients[chosen]
+
+    async def send(self, text: str, *, within_s: float = 30.0, **submit: Any) -> Outcome:
+        """Submit a request and return how it ended. Raises TimeoutError, and what `Client.wait` raises.
+
+        Args:
+            submit: further arguments of `Client.submit`.
+        """
+        client = await self.client()
+        return await client.wait(await client.submit(text, **submit), timeout_s=within_s)
+
+    async def events(self, request: str) -> list[AnyEvent]:
+        """Return a request's log."""
+        async with await self.bus.connect_as(ADMIN) as reading:
+            stored = await JetStreamLog(reading).read(request)
+        return [codec.decode_event(each.body) for each in stored]
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Start everything and wait until it takes work. Raises what a service dies of."""
+        try:
+            await self._stack.enter_async_context(self.bus)
+            self._stack.push_async_callback(self.bus.server.kill)  # nobody looks at this store again
+            await self._write_policies()
+            self._begin(Guard(await self._connection(GUARD), identity=f"{GUARD}-1"))
+            for agent in self._agents:
+                self._begin(Runtime(await self._connection(agent.name), agent))
+            async with asyncio.timeout(_READY_S):
+                while not all(worker.ready for worker in self._workers):
+                    self._raise_if_dead()
+                    await asyncio.sleep(_LOOK_S)
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything. Raises what a service died of, unless something else is wrong already."""
+        try:
+            if error is None:
+                self._raise_if_dead()
+        finally:
+            await self._end()
+
+    async def _connection(self, name: str) -> Bus:
+        return await self._stack.enter_async_context(self.bus.connected_as(name))
+
+    async def _write_policies(self) -> None:
+        async with self.bus.connected_as(ADMIN) as admin:
+            for name, policy in self._policies.items():
+                await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
+
+    def _begin(self, worker: Guard | Runtime) -> None:
+        self._workers[worker] = asyncio.create_task(worker.run())
+
+    def _raise_if_dead(self) -> None:
+        for task in self._workers.values():
+            if task.done():
+                task.result()
+
+    async def _end(self) -> None:
+        """Agents first: a guard that is still there decides what they propose last."""
+        for worker, task in reversed(self._workers.items()):
+            await worker.drain(_GRACE_S)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._workers.clear()
+        await self._stack.aclose()

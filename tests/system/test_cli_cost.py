@@ -1,0 +1,185 @@
+"""`mesh cost` on the bus: every call that was paid for is in the sum, once, whatever became of its turn."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mesh.agent import Turn
+from mesh.agent.definition import Agent
+from mesh.cli.exits import Exit
+from mesh.model.loop import drive
+from mesh.model.port import Reply, ToolCall
+from mesh.testing import Court, StrictModel
+from protocol import subjects
+from protocol.ids import AgentName
+from protocol.messages import Complete, Move, Report, Transfer, Usage
+from protocol.prices import MTOK, Tokens
+from tests.guard.stage import FLEET, Stage
+from tests.servers import until
+from tests.system.office import Office
+
+TOKENS = Tokens(input=70, cache_read=20, cache_write=6, cache_write_1h=4, output=10, thinking=3)
+NANO = 1_000
+"""What a token costs."""
+CALL = TOKENS.total * NANO
+
+
+def costing(text: str = "", *wanted: str, model: str = "big") -> Reply:
+    """Return a reply that costs `CALL`."""
+    return Reply(
+        text=text,
+        calls=tuple(ToolCall(name, name, {}) for name in wanted),
+        usage=Usage(tokens=TOKENS.total, model_calls=1),
+        tokens=TOKENS,
+        model=model,
+    )
+
+
+async def priced(stage: Stage) -> None:
+    kinds = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+    prices = {"big": dict.fromkeys(kinds, NANO * MTOK)}
+    await (await stage.bus("admin")).publish_durable(subjects.PRICES, msgspec.json.encode(prices))
+    (guard,) = stage._guards
+    await until(lambda: guard._around._prices == prices)
+
+
+class Halting(StrictModel):
+    """Says its replies, and then nothing more."""
+
+    def __init__(self, *steps: Reply) -> None:
+        super().__init__(*steps)
+        self.halts = asyncio.Event()
+
+    async def reply(self, prompt: Any, hear: Any = None) -> Reply:
+        if not self._steps:
+            self.halts.set()
+            await asyncio.Event().wait()
+        return await super().reply(prompt, hear)
+
+
+async def driven_by(stage: Stage, name: str, model: StrictModel) -> None:
+    async def work(turn: Turn) -> Move:
+        return await drive(turn, model, instructions="Be brief.", tools=())
+
+    await stage.runtime(Agent(name, work))
+
+
+async def costs(office: Office, *arguments: object) -> dict[str, Any]:
+    said = await office.mesh("cost", *arguments, "--json", who="audit")
+    assert said.status == Exit.DONE, said.err
+    found: dict[str, Any] = said.json
+    return found
+
+
+def sums(found: dict[str, Any]) -> dict[str, int]:
+    return {row["name"]: row["nano_dollars"] for row in found["rows"]}
+
+
+async def test_what_a_cancelled_turn_spent_is_counted_once_while_it_runs_and_afterwards(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office = Office(own_stage, tmp_path)
+    await priced(own_stage)
+    model = Halting(costing("", "no_such"))
+
+    async def work(turn: Turn) -> Move:
+        if not turn.past:
+            first = StrictModel(costing("", "no_such"), costing("never mind"))
+            await drive(turn, first, instructions="Be brief.", tools=())
+            return turn.transfer("nobody", summary="refused")
+        return await drive(turn, model, instructions="Be briefer.", tools=())
+
+    await own_stage.runtime(Agent("a", work))
+    client = await own_stage.client()
+    request = await client.submit("hello")
+    await model.halts.wait()
+    assert sums(await costs(office, "--by", "request")) == {request: 3 * CALL}
+    await client.cancel(request, "enough")
+    assert (await client.wait(request, timeout_s=20)).status == "cancelled"
+    assert sums(await costs(office, request)) == {"a": 3 * CALL}
+    exported = tmp_path / "log.jsonl"
+    exported.write_bytes(b"\n".join(await own_stage.bodies(request)))
+    from_file = await office.mesh("cost", exported, "--json", who="audit")
+    assert from_file.json["total"]["nano_dollars"] == 2 * CALL
+    assert "the cost of 1 turn is missing or not whole" in from_file.err
+
+
+async def test_what_was_refused_and_then_cut_short_by_the_clock_is_counted_once(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office = Office(own_stage, tmp_path)
+    await priced(own_stage)
+
+    async def work(turn: Turn) -> Move:
+        if not turn.past:
+            await drive(turn, StrictModel(costing("first")), instructions="Be brief.", tools=())
+            return turn.transfer("nobody", summary="refused")
+        model = Halting(costing("", "no_such"))
+        return await drive(turn, model, instructions=f"Round {turn.round}.", tools=())
+
+    await own_stage.runtime(Agent("a", work))
+    request = await (await own_stage.client()).submit("hello", policy="brisk")
+    await own_stage.reaches(request, "escalation.raised")
+    found = await costs(office, request)
+    rounds = [event.round for event in await own_stage.log(request) if hasattr(event, "round")]
+    assert sums(found) == {"a": (1 + max(rounds)) * CALL}
+
+
+async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office = Office(own_stage, tmp_path)
+    await priced(own_stage)
+    await driven_by(own_stage, "a", StrictModel(costing("", "no_such"), costing("done")))
+    await driven_by(own_stage, "b", StrictModel(costing("done", model="unheard-of")))
+    client = await own_stage.client()
+    for to in ("a", "b"):
+        await client.wait(await client.submit("hello", to=to), timeout_s=20)
+    found = await costs(office, "--by", "turn")
+    assert [row["name"].split()[0] for row in found["rows"]] == ["a", "b"]
+    assert found["rows"][0] | {"name": "a"} == {
+        "name": "a",
+        "nano_dollars": 2 * CALL,
+        "model_calls": 2,
+        "unpriced_calls": 0,
+        "tokens": 220,
+        "prompt_tokens": 200,
+        "input_tokens": 140,
+        "cache_read_tokens": 40,
+        "cache_write_tokens": 20,
+        "cached_share": 0.2,
+        "output_tokens": 20,
+        "thinking_tokens": 6,
+    }
+    assert (found["total"]["tokens"], found["total"]["nano_dollars"]) == (330, 2 * CALL)
+    told = await office.mesh("cost", "--by", "model", who="audit")
+    lines = [line.split("\t") for line in told.out.splitlines()]
+    assert lines[0][:4] == ["model", "dollars", "calls", "tokens"]
+    assert [line[:3] for line in lines[1:]] == [
+        ["big", "0.000220", "2"],
+        ["unheard-of", "0.000000?", "1"],
+        ["total", "0.000220?", "3"],
+    ]
+    assert "1 call at no known price: say [prices] of unheard-of" in told.err
+
+
+async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Stage, tmp_path: Path) -> None:
+    court, report = Court(FLEET), Report(usage=Usage(nano_dollars=CALL))
+    court.submit("hello")
+    court.move(Transfer(to_agent=AgentName("b"), summary="please"), report)
+    court.move(Complete(answer="done"), report)
+    own_stage.spoiled.add(court.request)
+    after = 0
+    for event in court.events[1:]:
+        after = await own_stage.forge(event, event.to, court.request, after)
+    office = Office(own_stage, tmp_path)
+    for arguments in ((), (court.request,)):
+        assert sums(await costs(office, *arguments, "--by", "edge")) == {"? -> a": CALL, "a -> b": CALL}
+
+
+async def test_a_request_that_is_not_there_is_said(office: Office) -> None:
+    said = await office.mesh("cost", "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV", who="audit")
+    assert (said.status, said.out) == (Exit.FAILED, "")
+    assert "no request" in said.err

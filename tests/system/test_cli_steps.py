@@ -1,0 +1,179 @@
+"""`mesh request show --steps`: what each turn did, as its journal has it, beneath what it came to."""
+
+import json
+from pathlib import Path
+
+from mesh.agent import Turn, tool
+from mesh.agent.definition import Agent
+from mesh.agent.tools import ToolError
+from mesh.cli.exits import Exit
+from mesh.model.loop import drive
+from mesh.testing import StrictModel
+from protocol import subjects
+from protocol.messages import Move
+from tests.guard.stage import Stage
+from tests.system.office import Office
+from tests.system.test_cli_cost import CALL, Halting, costing, priced
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "secret value"
+
+
+@tool
+async def decline() -> str:
+    """Say no."""
+    raise ToolError("Not on a Sunday.")
+
+
+@tool(effect="idempotent")
+async def pay(idempotency_key: str) -> str:
+    """Pay."""
+    return "paid"
+
+
+@tool(effect="once")
+async def lose() -> str:
+    """Break in the middle."""
+    raise OSError("nobody knows")
+
+
+TOOLS = (look, decline, pay, lose)
+
+
+async def to_b(turn: Turn) -> Move:
+    """Be refused once, then hand over."""
+    if not turn.past:
+        await drive(
+            turn, StrictModel(costing("", "look", "decline"), costing("x")), instructions="A", tools=TOOLS
+        )
+        return turn.transfer("nobody", summary="it cannot be")
+    await turn.call(pay)
+    return turn.transfer("b", summary="please")
+
+
+async def shown(office: Office, request: str, *options: str) -> str:
+    said = await office.mesh("request", "show", request, *options, who="audit")
+    assert said.status == Exit.DONE, said
+    return said.out
+
+
+async def test_steps_are_told_once_beneath_what_their_rounds_came_to(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office = Office(own_stage, tmp_path)
+    await priced(own_stage)
+    await own_stage.runtime(Agent("a", to_b, version="7", tools=TOOLS))
+    model = Halting(costing("", "look"))
+
+    async def work(turn: Turn) -> Move:
+        return await drive(turn, model, instructions="B", tools=TOOLS)
+
+    await own_stage.runtime(Agent("b", work, tools=TOOLS))
+    client = await own_stage.client()
+    request = await client.submit("hello")
+    await model.halts.wait()
+
+    found = json.loads(await shown(office, request, "--json"))
+    told = [
+        (
+            move["move"],
+            [
+                (step["round"], step["n"], step["kind"], step["name"], step["error"])
+                for step in move["turn"]["steps"]
+            ],
+        )
+        for move in found["moves"]
+    ]
+    assert told == [
+        ("submit", []),
+        (
+            "transfer",
+            [
+                (0, 0, "model", "strict", None),
+                (0, 1, "call", "look", None),
+                (0, 2, "call", "decline", "tool.error"),
+                (0, 3, "model", "strict", None),
+            ],
+        ),
+        ("transfer", [(1, 0, "effect", "pay", None)]),
+    ]
+    (running,) = found["running"]
+    assert (running["agent"], [step["kind"] for step in running["steps"]]) == ("b", ["model", "call"])
+    first = found["moves"][1]["turn"]["steps"][0]
+    assert first["usage"] == {"nano_dollars": CALL, "tokens": 110, "model_calls": 1}
+    assert (first["version"], first["after"] >= 0, first["at"] > found["moves"][0]["at"]) == ("7", True, True)
+    assert "secret value" not in json.dumps(found["moves"])
+
+    lines = (await shown(office, request, "--steps")).splitlines()
+    at = next(n for n, line in enumerate(lines) if "a ✗ nobody" in line)
+    beneath = [line.split() for line in lines[at:] if line.split()[0].startswith(("0-", "1-"))]
+    assert [(line[0], *line[4:7]) for line in beneath[:5]] == [
+        ("0-0", "model", "strict", "ok"),
+        ("0-1", "call", "look", "ok"),
+        ("0-2", "call", "decline", "refused:"),
+        ("0-3", "model", "strict", "ok"),
+        ("1-0", "effect", "pay", "ok"),
+    ]
+    assert " ".join(beneath[0][7:]) == "1 model call, 110 tokens, 0.000110 dollars"
+    assert any("a's turn: 2 model calls, 220 tokens, 0.000220 dollars" in line for line in lines)
+    assert any("b has done so far:" in line for line in lines)
+    assert not any("0-0" in line for line in (await shown(office, request)).splitlines())
+
+    await client.cancel(request, "enough")
+    await client.wait(request, timeout_s=20)
+    found = json.loads(await shown(office, request, "--json"))
+    assert (found["running"], found["moves"][-1]["move"], found["moves"][-1]["turn"]["agent"]) == (
+        [],
+        "cancel",
+        "b",
+    )
+    assert [step["kind"] for step in found["moves"][-1]["turn"]["steps"]] == ["model", "call"]
+
+
+async def test_an_effect_without_a_result_is_in_doubt(own_stage: Stage, tmp_path: Path) -> None:
+    async def work(turn: Turn) -> Move:
+        await turn.call(lose)
+        return turn.complete("never")
+
+    await own_stage.runtime(Agent("a", work, tools=TOOLS))
+    request = await (await own_stage.client()).submit("hello")
+    await own_stage.reaches(request, "effect.doubted")
+    lines = (await shown(Office(own_stage, tmp_path), request, "--steps")).splitlines()
+    (doubted,) = [line for line in lines if line.split()[0] == "0-0"]
+    assert doubted.endswith("effect lose  in doubt")
+
+
+async def test_what_lies_among_the_steps_and_is_none_is_passed_over(own_stage: Stage, tmp_path: Path) -> None:
+    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    request, work = await office.begun()
+    for name, body in (("0-0", b"\xff{"), ("0-1", b'{"kind":5}'), ("junk", b"{}"), (f"0-{'9' * 60}", b"{}")):
+        await a.bus.publish_durable(subjects.step("a", request, work.turn, name), body)
+    assert [
+        move["turn"]["steps"] for move in json.loads(await shown(office, request, "--json"))["moves"]
+    ] == [[]]
+    assert (await office.mesh("cost", request, "--json", who="audit")).json["rows"] == []
+
+
+async def test_at_an_event_later_steps_are_not_there_and_a_file_has_none(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office = Office(own_stage, tmp_path)
+
+    async def work(turn: Turn) -> Move:
+        await turn.call(look)
+        return turn.complete("done")
+
+    await own_stage.runtime(Agent("a", work, tools=TOOLS))
+    client = await own_stage.client()
+    request = await client.submit("hello")
+    await client.wait(request, timeout_s=20)
+    then = json.loads(await shown(office, request, "--json", "--at", "0"))
+    assert [move["turn"]["steps"] for move in then["moves"]] == [[]]
+    exported = tmp_path / "log.jsonl"
+    exported.write_bytes(b"\n".join(await own_stage.bodies(request)))
+    said = await office.mesh("request", "show", exported, "--steps", "--json", who="audit")
+    assert [move["turn"]["steps"] for move in said.json["moves"]] == [[], []]
+    assert "a file holds no journals" in said.err

@@ -1,0 +1,30 @@
+"""What `mesh send` says of a request that did not end in time: whether a person has it."""
+
+from mesh.cli.exits import Exit
+from mesh.cli.send import _a_person
+from tests.guard.stage import Stage
+from tests.system.office import Office
+
+
+async def test_a_person_who_has_it_is_named_as_what_it_waits_for(stage: Stage, office: Office) -> None:
+    audit = await stage.bus("audit")
+    request = await office.escalated()
+    told = await _a_person(audit, request)
+    assert told.startswith("a person has it (asked); it goes on when they have decided: mesh request show")
+    assert request in told
+    assert (await _a_person(audit, await office.asked())).startswith("a person was asked; ")
+    assert (await _a_person(audit, await office.doubted())).startswith("a person has to say what became of")
+
+
+async def test_what_no_person_has_is_not_said_to_be_a_persons(stage: Stage, office: Office) -> None:
+    audit = await stage.bus("audit")
+    request, _ = await office.begun()
+    assert not await _a_person(audit, request)
+    client = await stage.client()
+    assert not await _a_person(audit, client.new_id())
+
+
+async def test_who_cannot_look_is_told_where_to(stage: Stage, office: Office) -> None:
+    done = await office.mesh("send", "hello", "--timeout", "0", who="c1")
+    assert done.status == Exit.TIMED_OUT
+    assert "has not ended within 0 s; it goes on: mesh request show c1_" in done.err

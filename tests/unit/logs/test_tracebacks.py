@@ -1,0 +1,176 @@
+"""Tracebacks in the logs: where and what, but not what an exception says, which may be anybody's data."""
+
+import asyncio
+import gc
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+import structlog
+
+from mesh.agent.tools import tool
+from mesh.logs import VALUES, configure_logging
+from mesh.model.loop import drive
+from mesh.testing import StrictModel, calls, says, turn
+
+CANARY = "ada@canary.example"
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(VALUES, raising=False)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    nats = logging.getLogger("nats").level
+    kept = structlog.get_config()
+    yield
+    structlog.configure(**kept)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("nats").setLevel(nats)
+
+
+def plain() -> None:
+    raise ValueError(f"no row for {CANARY}")
+
+
+def with_a_note() -> None:
+    error = ValueError("no row")
+    error.add_note(f"looked for {CANARY}")
+    raise error
+
+
+def caused() -> None:
+    try:
+        plain()
+    except ValueError as error:
+        raise RuntimeError(f"{CANARY} again") from error
+
+
+def while_handling() -> None:
+    try:
+        plain()
+    except ValueError:
+        raise KeyError(CANARY)  # noqa: B904 - the context is what is looked at
+
+
+def grouped() -> None:
+    found = []
+    for each in (plain, caused):
+        try:
+            each()
+        except Exception as error:
+            found.append(error)
+    raise ExceptionGroup(f"{CANARY} in a group", found)
+
+
+def misspelt() -> None:
+    compile(f"'{CANARY}' = 1", "rules", "exec")
+
+
+BROKEN = [plain, with_a_note, caused, while_handling, grouped, misspelt]
+LOGGED: dict[str, Callable[[], object]] = {
+    "structlog": lambda: structlog.get_logger().warning("broke", exc_info=True),
+    "standard library": lambda: logging.getLogger("somebody").warning("broke", exc_info=True),
+}
+
+
+def logged(how: str, break_: Callable[[], None]) -> None:
+    try:
+        break_()
+    except Exception:
+        LOGGED[how]()
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("how", LOGGED)
+@pytest.mark.parametrize("break_", BROKEN, ids=lambda break_: break_.__name__)
+def test_what_an_exception_says_is_not_in_the_log(
+    break_: Callable[[], None], how: str, style: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(style)
+    logged(how, break_)
+    said = capfd.readouterr().err
+    assert "broke" in said
+    assert "canary" not in said
+    assert break_.__name__ in said, "every frame's function"
+    assert "test_tracebacks.py" in said
+    assert "Error" in said or "ExceptionGroup" in said
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("how", LOGGED)
+def test_it_is_there_for_whoever_asks_for_it(
+    how: str, style: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VALUES, "1")
+    configure_logging(style)
+    logged(how, caused)
+    assert f"no row for {CANARY}" in capfd.readouterr().err
+    configure_logging(style, values=False)
+    logged(how, caused)
+    assert CANARY not in capfd.readouterr().err
+
+
+def test_every_frame_of_what_led_to_it_keeps_its_place(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logging("json")
+    logged("structlog", grouped)
+    (stack,) = json.loads(capfd.readouterr().err)["exception"]
+    assert (stack["exc_type"], stack["is_group"]) == ("ExceptionGroup", True)
+    first, second = stack["exceptions"]
+    assert [each["exc_type"] for each in first] == ["ValueError"]
+    assert [(each["exc_type"], each["is_cause"]) for each in second] == [
+        ("RuntimeError", False),
+        ("ValueError", True),
+    ]
+    frames = [frame for each in second for frame in each["frames"]]
+    assert [frame["name"] for frame in frames] == ["grouped", "caused", "caused", "plain"]
+    assert all(frame["lineno"] > 0 and frame["filename"] == __file__ for frame in frames)
+
+
+def test_people_read_it_in_the_usual_order(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logging("console")
+    logged("structlog", caused)
+    said = capfd.readouterr().err
+    order = [
+        said.index(each) for each in ("in plain", "ValueError", "direct cause", "in caused", "RuntimeError")
+    ]
+    assert order[:3] == sorted(order[:3])
+    assert order[2] < order[4]
+
+
+async def test_a_tool_that_breaks_tells_the_log_nothing_of_whom_it_was_about(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    @tool
+    def find(email: str) -> dict[str, str]:
+        """Find somebody."""
+        raise ValueError(f"no row for {email}")
+
+    configure_logging("json")
+    with StrictModel(calls(("find", {"email": CANARY})), says("ok")) as model:
+        await drive(turn(), model, instructions="x", tools=[find])
+    said = capfd.readouterr().err
+    assert "tool_broke" in said
+    assert "ValueError" in said
+    assert CANARY not in said
+
+
+def test_a_task_that_nobody_waited_for_is_named_without_its_text(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logging("json")
+
+    async def lost() -> None:
+        plain()
+
+    async def main() -> None:
+        task = asyncio.create_task(lost())
+        await asyncio.wait({task})
+        del task
+        gc.collect()
+
+    asyncio.run(main())
+    said = capfd.readouterr().err
+    assert "Task exception was never retrieved" in said
+    assert "plain" in said
+    assert CANARY not in said

@@ -1,0 +1,111 @@
+"""What a model costs that has no price: nothing is called blindly on a budget of dollars, nothing is free."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from mesh.agent.turn import Turn
+from mesh.model import pricing
+from mesh.model.claude import ROUTING, WORK, ClaudeModel
+from mesh.model.loop import drive
+from mesh.model.port import Model, Reply
+from mesh.model.pricing import BudgetUnpriced
+from mesh.testing import turn
+from mesh.testing.claude_stub import StubClaude
+from mesh.testing.claude_stub import says as answers
+from mesh.testing.memory_steps import MemorySteps
+from protocol.handoff import Budget, Constraints
+from protocol.messages import Complete, Move, Usage
+from protocol.prices import MTOK, Price, Tokens
+from tests.unit.model.doubles import TalkingModel, says
+
+PRICE = Price(input=MTOK, output=5 * MTOK)
+DOLLARS = Constraints(budget=Budget(nano_dollars=1_000_000))
+
+
+class Pinned(TalkingModel):
+    """A vendor's model under its pinned id, with another to fall back to."""
+
+    mode = "big"
+
+    def asked_of(self, replied: str) -> str:
+        return "small" if replied.startswith("small") else "big"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pricing, "_told", set())
+
+
+def reply(model: str) -> Reply:
+    return Reply(
+        text="ok", usage=Usage(tokens=12, model_calls=1), tokens=Tokens(input=10, output=2), model=model
+    )
+
+
+async def driven(on: Turn, model: Model) -> Move:
+    return await drive(on, model, instructions="Be brief.", tools=())
+
+
+@pytest.mark.parametrize(
+    ("replied", "prices", "nano_dollars"),
+    [
+        ("big-20261101", {"big": PRICE}, 20),
+        ("eu.big-v2", {"big": PRICE}, 20),
+        ("small@latest", {"big": Price(input=0, output=0), "small": PRICE}, 20),
+        ("other", {"big": Price(input=0, output=0), "other": PRICE}, 20),
+    ],
+)
+async def test_a_reply_under_another_id_costs_what_the_model_costs_that_was_asked(
+    replied: str, prices: dict[str, Price], nano_dollars: int
+) -> None:
+    on = turn(prices=prices, constraints=DOLLARS)
+    assert await driven(on, Pinned(reply(replied))) == Complete(answer="ok")
+    assert on.report.usage.nano_dollars == nano_dollars
+    assert list(on.report.usage.models) == [replied]
+
+
+async def test_a_model_that_is_known_to_have_no_price_is_not_asked_on_a_budget_of_dollars() -> None:
+    model = Pinned(reply("big"))
+    with pytest.raises(BudgetUnpriced, match=r"big has no price: add it to \[prices\]") as raised:
+        await driven(turn(prices={"small": PRICE}, constraints=DOLLARS), model)
+    assert (raised.value.code, raised.value.permanent) == ("budget_unpriced", True)
+    assert model.prompts == []
+
+
+async def test_a_reply_that_turns_out_to_have_no_price_is_the_last_and_its_tokens_count() -> None:
+    model, steps = TalkingModel(*[reply("mystery")] * 2), MemorySteps()
+    on = turn(prices={"big": PRICE}, constraints=DOLLARS, steps=steps)
+    with pytest.raises(BudgetUnpriced, match="mystery has no price"):
+        await driven(on, model)
+    assert len(model.prompts) == 1
+    assert (on.report.usage.tokens, on.report.usage.model_calls) == (12, 1)
+
+
+async def test_a_model_without_a_price_is_asked_on_a_budget_of_tokens() -> None:
+    on = turn(constraints=Constraints(budget=Budget(tokens=100)))
+    assert await driven(on, Pinned(reply("big"))) == Complete(answer="ok")
+
+
+async def test_what_costs_nothing_needs_no_price_on_a_budget_of_dollars() -> None:
+    assert await driven(turn(constraints=DOLLARS), TalkingModel(says("ok"))) == Complete(answer="ok")
+
+
+async def test_a_model_without_a_price_is_named_in_the_log_once() -> None:
+    with capture_logs() as said:
+        for _ in range(2):
+            await driven(turn(), Pinned(reply("big")))
+        await driven(turn(prices={"big": PRICE}), Pinned(reply("big")))
+        await driven(turn(), TalkingModel(says("ok")))
+    assert [(each["event"], each["model"]) for each in said] == [("model_unpriced", "big")]
+
+
+async def test_through_the_vendors_sdk_nothing_is_asked_unpriced_and_an_alias_costs_its_model() -> None:
+    async with StubClaude(lambda body: answers("ok", model=f"{body['model']}@eu")) as stub:
+        model = ClaudeModel(ROUTING, fallback=WORK, base_url=stub.url, api_key="stub")
+        with pytest.raises(BudgetUnpriced, match=f"{ROUTING} has no price"):
+            await driven(turn(prices={WORK: PRICE}, constraints=DOLLARS), model)
+        assert stub.asked == []
+        on = turn(prices={ROUTING: PRICE}, constraints=DOLLARS)
+        await driven(on, model)
+        await model.close()
+    assert on.report.usage.nano_dollars > 0
