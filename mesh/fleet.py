@@ -41,6 +41,9 @@ concurrency = 40                  # requests under way; leave out for no limit
 per_minute = 1000                 # requests that begin
 instances = 20                    # processes that ask it: each takes that part
 
+[labels]                          # a fact of this key has these labels, whoever brings it
+customer_name = ["pii"]
+
 [lease]                           # seconds; work of a process that died goes on elsewhere after so long.
                                   # `mesh setup` changes it for good; services read it when they start
 agent_s = 6.0
@@ -58,6 +61,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mesh.bus.streams import Storage
 from mesh.errors import MeshError
 from protocol.breaker import BreakerRules
+from protocol.codec import is_label
 from protocol.fleet import (
     GUARD_LEASE_S,
     LEASE_S,
@@ -69,9 +73,12 @@ from protocol.fleet import (
 )
 from protocol.ids import AgentName
 from protocol.policy import Policy
-from protocol.prices import Price
 
 FILE_NAME = "mesh.toml"
+LISTED = "listed"
+"""In place of a model's price: as the vendor's list has it when the fleet is set up."""
+_MOST = 1 << 62
+"""Of an amount: no budget and no report on the wire may be more."""
 _DAY_S = 86_400.0
 
 
@@ -131,6 +138,39 @@ class ModelSection(_Strict):
         return self
 
 
+class LongPriceSection(_Strict):
+    """Numbers of protocol.prices.Price, but for those of a long prompt."""
+
+    model_config = ConfigDict(strict=True)
+
+    input: int = Field(ge=0, le=_MOST)
+    output: int = Field(ge=0, le=_MOST)
+    cache_read: int = Field(default=0, ge=0, le=_MOST)
+    cache_write: int = Field(default=0, ge=0, le=_MOST)
+    cache_write_1h: int = Field(default=0, ge=0, le=_MOST)
+
+
+class PriceSection(LongPriceSection):
+    """Numbers of protocol.prices.Price."""
+
+    long_from: int | None = Field(default=None, ge=0, le=_MOST)
+    long: LongPriceSection | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.long_from is None) != (self.long is None):
+            raise ValueError("`long_from` and `long` go together: from how many tokens on, and what then")
+        return self
+
+
+class BudgetSection(_Strict):
+    """Numbers of protocol.handoff.Budget."""
+
+    nano_dollars: int | None = Field(default=None, ge=0, le=_MOST)
+    tokens: int | None = Field(default=None, ge=0, le=_MOST)
+    model_calls: int | None = Field(default=None, ge=0, le=_MOST)
+
+
 class HumanSection(_Strict):
     description: str = ""
 
@@ -161,6 +201,7 @@ class FleetFile(_Strict):
     policies: Mapping[str, Mapping[str, Any]] = {}
     prices: Mapping[str, Any] = {}
     models: Mapping[str, ModelSection] = {}
+    labels: Mapping[str, tuple[str, ...]] = {}
     log: LogSection = LogSection()
     lease: LeaseSection = LeaseSection()
     breaker: BreakerSection = BreakerSection()
@@ -200,6 +241,7 @@ class FleetFile(_Strict):
                 model: ModelLimits(**section.model_dump(exclude_unset=True))
                 for model, section in self.models.items()
             },
+            labels=self.labels,
         )
 
     @property
@@ -216,12 +258,20 @@ class FleetFile(_Strict):
     def _check_prices(self) -> list[str]:
         wrong = []
         for model, price in self.prices.items():
-            if price != "listed":
-                try:
-                    msgspec.convert(price, Price)
-                except msgspec.ValidationError as mistake:
-                    wrong.append(f'prices.{model}: {mistake}; or say "listed"')
+            if price == LISTED:
+                continue
+            said = "a price is a table, { input = …, output = … }"
+            mistakes = _mistakes(PriceSection, price) if isinstance(price, Mapping) else [said]
+            wrong += [f'prices.{model}: {mistake}; or say "{LISTED}"' for mistake in mistakes]
         return wrong
+
+    def _check_budgets(self) -> list[str]:
+        return [
+            f"policies.{name}.budget: {mistake}"
+            for name, numbers in self.policies.items()
+            if isinstance(numbers.get("budget"), Mapping)
+            for mistake in _mistakes(BudgetSection, numbers["budget"])
+        ]
 
     @property
     def storage(self) -> Storage:
@@ -233,8 +283,18 @@ class FleetFile(_Strict):
         sections: dict[str, Member] = {**self.agents, **self.clients, **self.operators, **self.viewers}
         return {name: section.nkey for name, section in sections.items() if section.nkey is not None}
 
+    def _check_labels(self) -> list[str]:
+        said = [(f"agents.{name}.clearance", section.clearance) for name, section in self.agents.items()]
+        said += [(f"labels.{key}", labels) for key, labels in self.labels.items()]
+        return [
+            f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
+            for where, labels in said
+            for label in labels
+            if not is_label(label)
+        ]
+
     def _check(self) -> list[str]:
-        wrong = self._check_prices()
+        wrong = self._check_prices() + self._check_budgets() + self._check_labels()
         if self.entry not in self.agents:
             wrong.append(f"entry: {self.entry!r} is no agent of this file")
         for name, section in self.agents.items():
@@ -246,6 +306,22 @@ class FleetFile(_Strict):
         return wrong
 
 
+def _mistakes(kind: type[BaseModel], said: object) -> list[str]:
+    """Return what is wrong with a part of the file."""
+    try:
+        kind.model_validate(said)
+    except ValidationError as wrong:
+        return _said(wrong)
+    return []
+
+
+def _said(wrong: ValidationError) -> list[str]:
+    return [
+        ": ".join(part for part in (".".join(map(str, each["loc"])), each["msg"]) if part)
+        for each in wrong.errors()
+    ]
+
+
 def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
     """Return the fleet in `text`. Raises FleetFileError with every mistake in it."""
     try:
@@ -253,8 +329,7 @@ def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
     except tomllib.TOMLDecodeError as wrong:
         raise FleetFileError(f"{source}: {wrong}") from wrong
     except ValidationError as wrong:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors()]
-        raise FleetFileError("\n".join((f"{source}:", *lines))) from wrong
+        raise FleetFileError("\n".join((f"{source}:", *_said(wrong)))) from wrong
     mistakes = parsed._check()
     if mistakes:
         raise FleetFileError("\n".join((f"{source}:", *mistakes)))

@@ -8,22 +8,21 @@ the end.
 
 import asyncio
 import contextlib
-import re
 from collections import deque
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
-from mesh.agent.record import Record, decode, place_of
+from mesh.agent.record import Record
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import OutcomeUnknown, Unreachable
 from mesh.in_order import MOST_WAITING, InOrder
 from mesh.in_order import Heard as Heard
+from mesh.journals import journaled
 from mesh.live import LiveNote, read_note
 from protocol import codec, events, subjects
 
@@ -36,7 +35,6 @@ LAST_EVENTS_S = 5.0
 """How long the end waits for a viewer's events before it."""
 _BATCH = 256
 _AWAY = (OutcomeUnknown, Unreachable)
-_STEP = re.compile(r"(?P<round>\d+)-\d+d?")
 
 
 class Happened(NamedTuple):
@@ -204,13 +202,10 @@ class Following:
     async def _tell_steps(self, viewer: Bus, seen: "_Open") -> None:
         """Put the steps of the turns that run, and then what was heard that is not among them."""
         newest: dict[tuple[str, int], int] = {}
-        async for agent, turn, name, record in _steps(viewer, self._request):
-            fits = _STEP.fullmatch(name)
-            if fits is None or turn not in seen.journals:
-                continue
-            round_ = int(fits["round"])
-            self._put(Journaled(agent, turn, round_, record))
-            newest[turn, round_] = max(record.at, newest.get((turn, round_), 0))
+        for agent, turn, round_, _, record, _ in await journaled(viewer, self._request):
+            if turn in seen.journals:
+                self._put(Journaled(agent, turn, round_, record))
+                newest[turn, round_] = max(record.at, newest.get((turn, round_), 0))
         last = {(seen.journals[turn], round_): at for (turn, round_), at in newest.items()}
 
         def is_told(note: LiveNote) -> bool:
@@ -231,20 +226,6 @@ class _Open:
             self.journals = {work.continues or work.turn: work.turn}  # at most one turn is open at a time
         elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):
             self.journals = {}
-
-
-async def _steps(bus: Bus, request: str) -> AsyncIterator[tuple[str, str, str, Record]]:
-    """Yield a request's steps (agent, turn, name, record) by round and place. Raises BusError."""
-    found: list[tuple[str, str, str, Record]] = []
-    seq = 1
-    while part := await _batch(bus, "STEPS", f"mesh.step.*.{request}.*.*", seq):
-        seq = int(part[-1].headers["Nats-Sequence"]) + 1
-        for message in part:
-            _, _, agent, _, turn, name = message.headers["Nats-Subject"].split(".")
-            if _STEP.fullmatch(name):
-                found.append((agent, turn, name, decode(message.data)))
-    for step in sorted(found, key=lambda each: (each[3].at, place_of(each[2]))):
-        yield step
 
 
 async def _batch(bus: Bus, stream: str, subject: str, seq: int) -> list[Incoming]:

@@ -18,11 +18,9 @@ from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.roles import names
 from mesh.bus.streams import Change, provision
 from mesh.errors import ApiError
-from mesh.fleet import FleetFile
+from mesh.fleet import LISTED, FleetFile
 from protocol.subjects import PRICES, policy
 
-LISTED = "listed"
-"""In place of a model's price: as the vendor's list has it when the fleet is set up."""
 KEYS = "keys"
 ACCOUNTS = "accounts.conf"
 
@@ -59,10 +57,12 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
     prices = prices_of(file)
     changes = await provision(bus, file.fleet, file.storage, dry_run=dry_run)
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
-    if prices:
-        documents[PRICES] = msgspec.json.encode(prices)
+    documents[PRICES] = msgspec.json.encode(prices)
     for subject, document in documents.items():
-        if await _stored(bus, subject) != document:
+        standing = await _stored(bus, subject)
+        if standing is None and subject == PRICES and not prices:
+            continue  # an empty list is written only where it takes the place of another
+        if standing != document:
             changes.append(Change("write", subject))
             if not dry_run:
                 await bus.publish_durable(subject, document)

@@ -67,6 +67,8 @@ class Work(Part, frozen=True, kw_only=True):
     """What the rounds before this one reported, summed up: the next report begins with it."""
     continues: TurnId | None = None
     """The turn whose journal and effect keys this one takes up again."""
+    prices: Mapping[str, Any] = {}
+    """What models cost, by id, as they did when the request began: what the turn charges by."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):

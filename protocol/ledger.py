@@ -7,7 +7,7 @@ A ledger is mutable because folding is the hot path of the guard and of replay; 
 state at an earlier event folds up to that event.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -114,6 +114,7 @@ class Ledger:
         "open",
         "pending",
         "policy",
+        "prices",
         "request",
         "spent",
         "stash",
@@ -128,6 +129,8 @@ class Ledger:
         self.policy = Policy()
         self.deadline: int | None = None
         self.conversation: str | None = None
+        self.prices: Mapping[str, Any] = {}
+        """What models cost when the request began."""
         self.submit_digest = ""
         self.status: Status = "unknown"
         self.ended: AnyEvent | None = None
@@ -333,7 +336,7 @@ class Ledger:
     def _on_opened(self, event: events.RequestOpened) -> None:
         self.request, self.client, self.status = event.request, event.client, "open"
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
-        self.submit_digest = event.digest
+        self.submit_digest, self.prices = event.digest, event.prices
         turn = self._begin(event, event.work)
         frame = self._frame(event.work.handoff, self._ceiling(event.work.handoff))
         self._segment = Segment((frame,))

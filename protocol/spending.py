@@ -1,18 +1,22 @@
 """What requests cost: one line a turn, from its events alone, and sums of such lines.
 
-A report is an agent's own word about its turn, summed up over its rounds; the newest one counts. A turn
-that never reported has no line here, though the guard charges it its whole grant.
+A report is an agent's own word about its turn, summed up over its rounds; the newest one counts. What a turn
+has cost since then (all of it, where it never reported) stands in its journal alone, which is no part of the
+log: `Spending.unreported` says where to look, `Spending.add` takes what was found there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from protocol import budget
-from protocol.events import AnyEvent, RequestOpened, Work
-from protocol.ids import AgentName, RequestId, TurnId
+from protocol import budget, events
+from protocol.events import AnyEvent, Work
+from protocol.ids import HUMAN, AgentName, RequestId, TurnId, submitter_of
 from protocol.messages import Report, Usage
-from protocol.prices import UNUSED, Metered, Tokens
+from protocol.prices import UNUSED, Metered, Price, Tokens, price_list, price_of
+
+UNKNOWN = AgentName("?")
+"""In place of a name that stood in an event which the log no longer has."""
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,54 +29,161 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     giver: AgentName
     """Who gave it the work: with `agent`, the edge that the cost came over."""
     at: int
-    """UTC µs of the newest report."""
+    """UTC µs of the newest report, or of the newest step that was counted."""
     usage: Usage
+    unpriced: tuple[str, ...] = ()
+    """Models that were used and have no price, so that their calls count as 0 dollars."""
+
+    @property
+    def unpriced_calls(self) -> int:
+        return sum(self.usage.models[model].calls for model in self.unpriced)
+
+
+class Unreported(msgspec.Struct, frozen=True, kw_only=True):
+    """Rounds of a turn that no report tells the cost of, yet or for good."""
+
+    request: RequestId
+    turn: TurnId
+    agent: AgentName
+    journal: TurnId
+    """Under whose id its steps are."""
+    first: int
+    last: int
+    """The rounds, both inclusive."""
+
+
+class _Turn:
+    """What is known of one turn."""
+
+    def __init__(self, request: RequestId, agent: AgentName, giver: AgentName, round_: int) -> None:
+        self.request, self.agent, self.giver = request, agent, giver
+        self.journal: TurnId | None = None
+        self.opened = self.reported = round_ - 1
+        """The newest round that was opened, and the newest whose cost is reported."""
+        self.at = 0
+        self.told: Usage = budget.NOTHING
+        self.found: Usage = budget.NOTHING
 
 
 class Spending:
     """What turns reported, taken in event by event; of as many requests at once as there are.
 
-    Events of one request have to come in their order.
+    Events of one request have to come in their order; a log may have lost its beginning.
     """
 
     def __init__(self) -> None:
-        self._clients: dict[RequestId, AgentName] = {}
-        self._works: dict[TurnId, Work] = {}
-        self._found: dict[TurnId, Spent] = {}
+        self._turns: dict[TurnId, _Turn] = {}
+        self._prices: dict[RequestId, Mapping[str, Price]] = {}
 
     def take(self, event: AnyEvent) -> None:
-        if isinstance(event, RequestOpened):
-            self._clients[event.request] = event.client
-        report, turn = getattr(event, "report", None), getattr(event, "turn", None)
-        if isinstance(report, Report) and turn in self._works and report.usage != budget.NOTHING:
-            self._settle(event, turn, report)
+        said = getattr(event, "prices", None)
+        if said:
+            self._prices[event.request] = price_list(said)
+        report = _report(event)
+        if report is not None:
+            self._settle(event, report)
         work = getattr(event, "work", None)
-        if isinstance(work, Work):
-            self._works.setdefault(work.turn, work)
+        if isinstance(work, Work) and work.handoff.to_agent != HUMAN:
+            self._open(event.request, work)
 
-    def _settle(self, event: AnyEvent, turn: TurnId, report: Report) -> None:
-        handoff = self._works[turn].handoff
-        before = self._found[turn].usage if turn in self._found else budget.NOTHING
-        self._found[turn] = Spent(
-            request=event.request,
-            client=self._clients[event.request],
-            turn=turn,
-            agent=handoff.to_agent,
-            giver=handoff.from_agent,
-            at=event.at,
-            usage=budget.larger(report.usage, before),
+    def _open(self, request: RequestId, work: Work) -> None:
+        handoff = work.handoff
+        turn = self._turns.setdefault(
+            work.turn, _Turn(request, handoff.to_agent, handoff.from_agent, work.round)
         )
+        turn.agent, turn.giver = handoff.to_agent, handoff.from_agent
+        turn.journal, turn.opened = work.continues or work.turn, max(turn.opened, work.round)
+        turn.told = budget.larger(turn.told, work.reported.usage)
+        if work.prices and request not in self._prices:
+            self._prices[request] = price_list(work.prices)
+
+    def _settle(self, event: AnyEvent, report: Report) -> None:
+        turn_id, round_ = getattr(event, "turn", None), getattr(event, "round", 0)
+        if turn_id is None:
+            return
+        turn = self._turns.setdefault(turn_id, _Turn(event.request, _reporter(event), UNKNOWN, round_))
+        turn.at, turn.told = event.at, budget.larger(report.usage, turn.told)
+        turn.reported = max(turn.reported, round_)
+
+    @property
+    def unreported(self) -> list[Unreported]:
+        """Turns with rounds that no report tells the cost of: they run, or were ended by somebody else."""
+        return [
+            Unreported(
+                request=turn.request,
+                turn=turn_id,
+                agent=turn.agent,
+                journal=turn.journal,
+                first=turn.reported + 1,
+                last=turn.opened,
+            )
+            for turn_id, turn in self._turns.items()
+            if turn.journal is not None and turn.reported < turn.opened
+        ]
+
+    def add(self, turn: TurnId, usage: Usage, at: int) -> None:
+        """Count what a journaled step of an unreported round cost.
+
+        Args:
+            at: when it was journaled, UTC µs.
+        """
+        known = self._turns[turn]
+        known.found, known.at = budget.plus(known.found, usage), max(known.at, at)
 
     @property
     def lines(self) -> list[Spent]:
-        """One for each turn that reported anything, in the order in which they were opened."""
-        return [self._found[turn] for turn in self._works if turn in self._found]
+        """One for each turn that is known to have cost anything, in the order in which they were opened."""
+        return [
+            Spent(
+                request=turn.request,
+                client=submitter_of(turn.request),
+                turn=turn_id,
+                agent=turn.agent,
+                giver=turn.giver,
+                at=turn.at,
+                usage=usage,
+                unpriced=tuple(_unpriced(usage, self._prices.get(turn.request, {}))),
+            )
+            for turn_id, turn in self._turns.items()
+            if (usage := budget.plus(turn.told, turn.found)) != budget.NOTHING
+        ]
 
 
-def spending(events: Iterable[AnyEvent]) -> list[Spent]:
+def _report(event: AnyEvent) -> Report | None:
+    """Return what a turn's holder says of its cost in an event; None where none does."""
+    match event:
+        case events.MoveDeferred(proposal=proposal):
+            return proposal.report
+        case events.HandoffAdmitted() | events.MoveRefused() | events.TurnSuspended():
+            return event.report
+        case events.EffectDoubted():
+            return event.report
+        case events.TurnFailed() | events.RequestFailed() if event.sender is not None:
+            return event.report
+        case events.RequestCompleted() if not event.control:
+            return event.report
+        case events.EscalationRaised() if event.reason == "asked" or event.report != Report():
+            return event.report
+    return None
+
+
+def _reporter(event: AnyEvent) -> AgentName:
+    """Return who reports in an event whose turn's opening is not there."""
+    sender = getattr(event, "sender", None)
+    entry = getattr(getattr(event, "grounds", None), "sender", None)
+    return AgentName(sender) if sender else UNKNOWN if entry is None else entry.name
+
+
+def _unpriced(usage: Usage, prices: Mapping[str, Price]) -> Iterable[str]:
+    for model, used in usage.models.items():
+        if used.total and not used.nano_dollars and price_of(model, prices) is None:
+            yield model
+
+
+def spending(happened: Iterable[AnyEvent]) -> list[Spent]:
     """Return what each turn reported, in the order in which the turns were opened."""
     account = Spending()
-    for event in events:
+    for event in happened:
         account.take(event)
     return account.lines
 
@@ -82,16 +193,30 @@ BY: Mapping[str, Callable[[Spent], str]] = {
     "edge": lambda spent: f"{spent.giver} -> {spent.agent}",
     "client": lambda spent: spent.client,
     "request": lambda spent: spent.request,
+    "turn": lambda spent: f"{spent.agent} {spent.turn}",
 }
 """What costs can be summed up by, besides models: those are within a turn."""
 
 
+def grouped(lines: Iterable[Spent], key: Callable[[Spent], str]) -> dict[str, list[Spent]]:
+    """Return the lines of each group."""
+    groups: dict[str, list[Spent]] = {}
+    for line in lines:
+        groups.setdefault(key(line), []).append(line)
+    return groups
+
+
+def total(lines: Iterable[Spent]) -> Usage:
+    """Return the sum of lines."""
+    found = budget.NOTHING
+    for line in lines:
+        found = budget.plus(found, line.usage)
+    return found
+
+
 def summed(lines: Iterable[Spent], key: Callable[[Spent], str]) -> dict[str, Usage]:
     """Return the sum of each group, the dearest first."""
-    sums: dict[str, Usage] = {}
-    for line in lines:
-        name = key(line)
-        sums[name] = budget.plus(sums.get(name, budget.NOTHING), line.usage)
+    sums = {name: total(group) for name, group in grouped(lines, key).items()}
     return dict(sorted(sums.items(), key=lambda item: (-item[1].nano_dollars, -item[1].tokens, item[0])))
 
 

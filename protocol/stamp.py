@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from protocol.events import VERSION, Event, type_of
 from protocol.ids import AgentName, Cause, RequestId, event_id
 from protocol.ledger import Ledger
@@ -13,8 +15,15 @@ E = TypeVar("E", bound=Event)
 def stamp(
     kind: type[E], ledger: Ledger, world: World, cause: str, to: str, request: str, **payload: Any
 ) -> E:
-    """Return the next event of `ledger`: `payload` with its envelope, in the inbox of `to`."""
+    """Return the next event of `ledger`: `payload` with its envelope, in the inbox of `to`.
+
+    The work that it gives, if any, says what models cost when the request began.
+    """
     type_ = type_of(kind)
+    work = payload.get("work")
+    if work is not None:
+        prices = payload.get("prices", ledger.prices) if world.tells_prices else {}
+        payload["work"] = replace(work, prices=prices)
     at = world.now if ledger.head is None else max(world.now, ledger.head.at)
     return kind(
         v=VERSION,

@@ -4,7 +4,7 @@
 so that a log file tells the same story as the bus.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,13 +33,37 @@ def _spent(usage: Usage) -> Spent:
     return Spent(nano_dollars=usage.nano_dollars, tokens=usage.tokens, model_calls=usage.model_calls)
 
 
+class StepTold(_Told, frozen=True, kw_only=True):
+    """One step of a turn's journal, without what it was given and what came of it."""
+
+    round: int
+    n: int
+    """Its place in the round, in the order of the code's calls."""
+    kind: str
+    """`model`, `call`, `effect`, `remark`, `now` or `random`; `intent`: an effect without a result."""
+    name: str
+    """Of the model or the tool."""
+    at: int
+    """UTC µs when it was journaled, by the agent's clock."""
+    after: int = 0
+    """µs since the step before it in its round; of the first, since the round was given."""
+    version: str
+    """The agent's that journaled it."""
+    error: str | None
+    """The code of a recorded no."""
+    usage: Spent | None
+    """Of a model's reply."""
+
+
 class TurnTold(_Told, frozen=True, kw_only=True):
     """The turn that an entry is about."""
 
     id: str
     agent: str
     rounds: int
-    steps: tuple[Any, ...] = ()
+    steps: tuple[StepTold, ...] = ()
+    """What its journal holds of the rounds that came to this entry and to none before it; the turn's last
+    entry has what is left. Empty where only the log was read: journals are no part of it."""
     usage: Spent
     status: str
     """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
@@ -104,10 +128,17 @@ class Timeline(_Told, frozen=True, kw_only=True):
     cost: Spent
     waiting: tuple[Waiting, ...] = ()
     moves: tuple[MoveTold, ...] = ()
+    running: tuple[TurnTold, ...] = ()
+    """Open turns that no entry is about yet."""
 
 
-def timeline(happened: Sequence[AnyEvent]) -> Timeline:
+def timeline(
+    happened: Sequence[AnyEvent], journals: Mapping[str, Sequence[StepTold]] | None = None
+) -> Timeline:
     """Return the story of one request from its events, in order from the first.
+
+    Args:
+        journals: steps by journal.
 
     Raises ValueError without events.
     """
@@ -124,7 +155,11 @@ def timeline(happened: Sequence[AnyEvent]) -> Timeline:
         work = getattr(event, "work", None)
         if isinstance(work, Work) and str(work.turn) == event.id:
             trail.append(work.handoff.to_agent)
-    settled = tuple(_with_turn_as_it_ended(ledger, move) for move in told)
+    settled = [_with_turn_as_it_ended(ledger, move) for move in told]
+    running = [_turn(ledger, turn_id) for turn_id in ledger.open]
+    if journals:
+        settled, running = _with_steps(settled, running, happened, journals)
+    heard_of = {move.turn.id for move in settled if move.turn is not None}
     segment = ledger.segment if ledger.turns else None
     return Timeline(
         request=str(ledger.request),
@@ -141,7 +176,8 @@ def timeline(happened: Sequence[AnyEvent]) -> Timeline:
         error=_error(ledger.ended),
         cost=_spent(ledger.spent),
         waiting=tuple(_waiting(ledger, happened)),
-        moves=settled,
+        moves=tuple(settled),
+        running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
     )
 
 
@@ -199,9 +235,17 @@ def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
         "facts": tuple(fact for key, fact in after.items() if before.get(key) != fact) if opens else (),
         "dropped": tuple(key for key in before if key not in after) if opens else (),
         "withheld": work.withheld if isinstance(work, Work) else None,
-        "turn": _turn(ledger, getattr(event, "turn", work.turn if isinstance(work, Work) else None)),
+        "turn": _turn(ledger, _about(ledger, event)),
     }
     return MoveTold(**(fields | said))
+
+
+def _about(ledger: Ledger, event: AnyEvent) -> str | None:
+    """Return which turn an event is about: the one it names, or opens, or ends from outside."""
+    if isinstance(event, events.RequestCancelled | events.RequestExpired):
+        return next((turn.id for turn in ledger.turns.values() if turn.ended_by is event), None)
+    work = getattr(event, "work", None)
+    return getattr(event, "turn", work.turn if isinstance(work, Work) else None)
 
 
 def _turn(ledger: Ledger, turn_id: str | None) -> TurnTold | None:
@@ -222,6 +266,45 @@ def _with_turn_as_it_ended(ledger: Ledger, move: MoveTold) -> MoveTold:
     if move.turn is None:
         return move
     return msgspec.structs.replace(move, turn=_turn(ledger, move.turn.id))
+
+
+def _with_steps(
+    told: Sequence[MoveTold],
+    running: Sequence[TurnTold | None],
+    happened: Sequence[AnyEvent],
+    journals: Mapping[str, Sequence[StepTold]],
+) -> tuple[list[MoveTold], list[TurnTold | None]]:
+    """Return entries and open turns, each with its steps."""
+    by_seq = {event.n: event for event in happened}
+    left: dict[str, list[StepTold]] = {}
+    for event in happened:
+        work = getattr(event, "work", None)
+        if isinstance(work, Work):
+            known = journals.get(work.continues or work.turn, ())
+            own = sorted((step for step in known if step.round == work.round), key=lambda step: step.n)
+            before = [event.at, *(step.at for step in own)]
+            left.setdefault(work.turn, []).extend(
+                msgspec.structs.replace(step, after=max(0, step.at - at))
+                for step, at in zip(own, before, strict=False)
+            )
+    last = {move.turn.id: move.seq for move in told if move.turn is not None}
+    found = []
+    for move in told:
+        if move.turn is not None:
+            is_last = last[move.turn.id] == move.seq
+            through = None if is_last else getattr(by_seq[move.seq], "round", -1)
+            turn = _with_those_through(through, move.turn, left)
+            move = msgspec.structs.replace(move, turn=turn)
+        found.append(move)
+    return found, [turn and _with_those_through(None, turn, left) for turn in running]
+
+
+def _with_those_through(round_: int | None, turn: TurnTold, left: dict[str, list[StepTold]]) -> TurnTold:
+    """Return a turn with its steps up to a round, or all, that are left; they are not left afterwards."""
+    steps = left.pop(turn.id, [])
+    left[turn.id] = [step for step in steps if round_ is not None and step.round > round_]
+    own = tuple(step for step in steps if round_ is None or step.round <= round_)
+    return msgspec.structs.replace(turn, steps=own)
 
 
 def _opened(ledger: Ledger, event: events.RequestOpened) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     policy: Policy | None = None
     """For a submit: the policy it names; None if there is none of that name."""
     prices: Mapping[str, Any] | None = None
-    """For a submit: prices of the fleet's models, embedded for later accounting."""
+    """For a submit: prices of the fleet's models, which the request keeps."""
+    tells_prices: bool = True
+    """Whether the work that an event gives says them; in older logs it did not."""
     trace: str = ""
     """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""

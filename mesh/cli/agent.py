@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.options import AsJson, Health, Output, Where, on_the_bus, with_where
 from mesh.cli.output import Format, chosen, emit, remark, say, table
@@ -32,7 +33,7 @@ def run(
     from mesh.agent.runtime import Runtime
     from mesh.cli.errors import UsageWrong
     from mesh.cli.serving import run_service
-    from mesh.model.choose import driven_by
+    from mesh.model.choose import driven_by, key_will_do
 
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
@@ -40,8 +41,9 @@ def run(
         raise UsageWrong(
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
-    model = driven_by(agent.model, agent.prompt_version)
-    run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
+    with key_will_do():
+        model = driven_by(agent.model, agent.prompt_version)
+        run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
 
 
 @app.command("add")
@@ -187,7 +189,8 @@ async def show(where: Where, name: Name, output: Output = Format.TABLE, as_json:
     else:
         _lines(msgspec.to_builtins(member))
     if member.instances == ():
-        remark(f"nobody serves {name}; {member.waiting} handoffs wait for it")
+        wait = "waits" if member.waiting == 1 else "wait"
+        remark(f"nobody serves {name}; {counted(member.waiting, 'handoff')} {wait} for it")
         raise typer.Exit(Exit.FAILED)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import STREAM_NAMES, queue_consumer
-from mesh.cli import standstills
+from mesh.cli import standstills, unpriced
 from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.reading import microseconds
@@ -54,6 +54,7 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
             ("breakers", lambda: standstills.breakers(bus)),
             ("freeze", lambda: standstills.frozen(bus)),
             ("dead letters", lambda: _dead(bus)),
+            ("prices", lambda: unpriced.prices(bus)),
             ("clock", lambda: _clock(bus)),
         )
         for check, look in looks:

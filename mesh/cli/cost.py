@@ -1,21 +1,37 @@
-"""`mesh cost`: what model calls cost, as the agents' own reports in the log say."""
+"""`mesh cost`: what model calls cost, as the agents' own reports say, and their journals where none does."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mesh.cli.counts import counted
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, table
+from mesh.cli.output import Format, chosen, emit, remark, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from mesh.bus.connection import Bus
+    from protocol.messages import Usage
     from protocol.prices import Metered
-    from protocol.spending import Spent
+    from protocol.spending import Spending, Spent
 
 _READERS = ("viewer", "operator", "admin")
 _NANO = 1e9
+_NO_MODEL = "(no model named)"
+_COLUMNS = (
+    "dollars",
+    "calls",
+    "tokens",
+    "input",
+    "cache read",
+    "cache write",
+    "output",
+    "thinking",
+    "cached",
+)
 
 
 class By(StrEnum):
@@ -26,6 +42,7 @@ class By(StrEnum):
     MODEL = "model"
     CLIENT = "client"
     REQUEST = "request"
+    TURN = "turn"
 
 
 Source = Annotated[
@@ -55,77 +72,140 @@ async def cost(
     output: Output = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """Sum up what models cost: dollars, tokens, and how much of the prompts came from the vendor's cache."""
+    """Sum up what models cost: dollars, tokens, and how much of the prompts came from the vendor's cache.
+
+    What turns have reported counts, and on the bus, of those that run or were ended by somebody else (a
+    cancel, a deadline, a timeout), what their journals hold: so it is what has been spent until now. A
+    file has no journals: how many turns are missing is said then.
+
+    A mesh is one tenant: the total of the whole log is that tenant's. Dollars with a `?` are too few: some
+    of the calls were a model's that has no price.
+    """
     from mesh.cli.times import microseconds_at
+    from protocol.spending import total
 
     begin = 0 if since is None else microseconds_at(since)
     lines = [line for line in await _lines(where, source) if line.at >= begin]
     rows = _by_model(lines) if by is By.MODEL else _by_group(lines, by)
+    whole = _row_of("total", total(lines), lines)
     if chosen(output, as_json) is Format.JSON:
-        emit({"by": by.value, "rows": rows})
-        return
-    table(
-        (by.value, "dollars", "calls", "tokens", "read", "cached", "written"),
-        [
-            (
-                row["name"],
-                f"{row['nano_dollars'] / _NANO:.6f}",
-                row["model_calls"],
-                row["tokens"],
-                row["prompt_tokens"],
-                "" if row["cached_share"] is None else f"{row['cached_share']:.0%}",
-                row["output_tokens"],
-            )
-            for row in rows
-        ],
-        whole=(by.value,),
+        emit({"by": by.value, "rows": rows, "total": whole})
+    else:
+        table((by.value, *_COLUMNS), [_cells(row) for row in (*rows, whole)], whole=(by.value,))
+    unpriced = sorted({model for line in lines for model in line.unpriced})
+    if unpriced:
+        calls = counted(whole["unpriced_calls"], "call")
+        remark(f"mesh: {calls} at no known price: say [prices] of {', '.join(unpriced)} in the fleet file")
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        row["name"],
+        f"{row['nano_dollars'] / _NANO:.6f}" + ("?" if row["unpriced_calls"] else ""),
+        row["model_calls"],
+        row["tokens"],
+        row["input_tokens"],
+        row["cache_read_tokens"],
+        row["cache_write_tokens"],
+        row["output_tokens"],
+        row["thinking_tokens"],
+        "" if row["cached_share"] is None else f"{row['cached_share']:.0%}",
     )
 
 
 async def _lines(where: Where, source: str | None) -> "list[Spent]":
-    from mesh.cli.reading import bodies_of, decoded, every
+    from mesh.cli.reading import decoded, every, is_file, request_bodies
+    from mesh.replay.load import load
     from protocol import codec
     from protocol.spending import Spending
+    from protocol.subjects import evt_of
 
     account = Spending()
-    if source is not None:
-        for bodies in (await bodies_of(where, source)).values():
+    if source is not None and is_file(source):
+        for bodies in load(Path(source)).values():
             for event in decoded(bodies):
                 account.take(event)
+        if missing := len(account.unreported):
+            remark(f"mesh: the cost of {counted(missing, 'turn')} is missing or not whole: no report has it")
         return account.lines
     async with await where.connect(*_READERS) as bus:
-        async for kept in every(bus, "LOG", "mesh.evt.>"):
+        wanted = "mesh.evt.>" if source is None else evt_of(source)
+        seen = False
+        async for kept in every(bus, "LOG", wanted):  # as far as it is there: its beginning may have aged out
             account.take(codec.decode_event(kept.data))
+            seen = True
+        if source is not None and not seen:
+            await request_bodies(bus, source)  # which says why there is nothing
+        await _add_journals(bus, account)
     return account.lines
 
 
-def _by_group(lines: "Iterable[Spent]", by: By) -> list[dict[str, Any]]:
+async def _add_journals(bus: "Bus", account: "Spending") -> None:
+    """Count what the steps cost whose rounds no report tells of."""
+    from mesh.journals import journaled
+
+    for turn in account.unreported:
+        for step in await journaled(bus, turn.request, agent=turn.agent, journal=turn.journal):
+            if step.record.usage is not None and turn.first <= step.round <= turn.last:
+                account.add(turn.turn, step.record.usage, step.record.at)
+
+
+def _by_group(lines: "Sequence[Spent]", by: By) -> list[dict[str, Any]]:
+    from protocol.spending import BY, grouped, summed
+
+    groups = grouped(lines, BY[by.value])
+    return [_row_of(name, usage, groups[name]) for name, usage in summed(lines, BY[by.value]).items()]
+
+
+def _by_model(lines: "Sequence[Spent]") -> list[dict[str, Any]]:
     from protocol.prices import UNUSED
-    from protocol.spending import BY, summed
+    from protocol.spending import by_model, total
 
-    return [
-        _row(name, sum(used.models.values(), UNUSED), used.nano_dollars, used.model_calls, used.tokens)
-        for name, used in summed(lines, BY[by.value]).items()
+    found = by_model(lines)
+    rows = [
+        _row(
+            name,
+            used,
+            used.nano_dollars,
+            used.calls,
+            used.total,
+            sum(line.usage.models[name].calls for line in lines if name in line.unpriced),
+        )
+        for name, used in found.items()
     ]
+    whole = total(lines)
+    rest = (
+        whole.nano_dollars - sum(used.nano_dollars for used in found.values()),
+        whole.model_calls - sum(used.calls for used in found.values()),
+        whole.tokens - sum(used.total for used in found.values()),
+    )
+    return [*rows, _row(_NO_MODEL, UNUSED, *rest, 0)] if any(rest) else rows
 
 
-def _by_model(lines: "Iterable[Spent]") -> list[dict[str, Any]]:
-    from protocol.spending import by_model
+def _row_of(name: str, usage: "Usage", lines: "Iterable[Spent]") -> dict[str, Any]:
+    """Return a row of turns, summed up."""
+    from protocol.prices import UNUSED
 
-    return [
-        _row(name, used, used.nano_dollars, used.calls, used.total) for name, used in by_model(lines).items()
-    ]
+    models = sum(usage.models.values(), UNUSED)
+    unpriced = sum(line.unpriced_calls for line in lines)
+    return _row(name, models, usage.nano_dollars, usage.model_calls, usage.tokens, unpriced)
 
 
-def _row(name: str, used: "Metered", nano_dollars: int, model_calls: int, tokens: int) -> dict[str, Any]:
+def _row(
+    name: str, used: "Metered", nano_dollars: int, model_calls: int, tokens: int, unpriced_calls: int
+) -> dict[str, Any]:
     from protocol.spending import cached_share
 
     return {
         "name": name,
         "nano_dollars": nano_dollars,
         "model_calls": model_calls,
+        "unpriced_calls": unpriced_calls,
         "tokens": tokens,
         "prompt_tokens": used.prompt,
+        "input_tokens": used.input,
+        "cache_read_tokens": used.cache_read,
+        "cache_write_tokens": used.cache_write + used.cache_write_1h,
         "cached_share": cached_share(used),
         "output_tokens": used.output,
         "thinking_tokens": used.thinking,

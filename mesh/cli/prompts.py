@@ -13,16 +13,15 @@ from mesh.agent.rebuilt import Rebuilt, Sent, rebuild
 from mesh.bus.connection import Bus
 from mesh.cli.checkout import find_fleet
 from mesh.cli.errors import NotFound, UsageWrong
-from mesh.cli.reading import decoded, every, get, request_bodies
+from mesh.cli.reading import decoded, get, request_bodies
 from mesh.fleet import FILE_NAME
+from mesh.journals import journaled
 from mesh.model.choose import instead
 from mesh.model.claude import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
 from protocol.events import AnyEvent, Work
 from protocol.fleet import Fleet
 from protocol.subjects import FLEET
-
-_STEP_CHARS = frozenset("0123456789-d")
 
 
 class Shown(NamedTuple):
@@ -65,12 +64,8 @@ async def shown(
     agent = _agent(name, module, fleet)
     kept = await get(bus, "CONF", FLEET)
     known = Fleet(name="", entry=agent.name) if kept is None else msgspec.json.decode(kept.data, type=Fleet)  # type: ignore[arg-type]
-    journal = f"mesh.step.{name}.{request}.{work.continues or work.turn}.*"
-    steps = {
-        step.subject.rpartition(".")[2]: step.data
-        async for step in every(bus, "STEPS", journal)
-        if set(step.subject.rpartition(".")[2]) <= _STEP_CHARS
-    }
+    found = await journaled(bus, request, agent=name, journal=work.continues or work.turn)
+    steps = {step.name: step.body for step in found}
     models: list[ClaudeModel] = []
     with _as_sent(models):
         rebuilt = await rebuild(agent, request, work, known, steps)

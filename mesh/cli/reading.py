@@ -22,10 +22,12 @@ from mesh.cli.errors import NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import BusError
+from mesh.journals import journaled, told
 from mesh.replay.load import load
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent
 from protocol.ids import RequestId, is_request_id
+from protocol.timeline import StepTold
 
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""
@@ -109,6 +111,19 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     if not stored:
         raise NotFound(f"{_NOT_THERE.format(request)}{await _frozen(bus)}")
     return [each.body for each in stored]
+
+
+async def steps_of(where: Where, request: str, until: int | None) -> dict[str, tuple[StepTold, ...]]:
+    """Return what a request's journals hold, as a timeline tells it.
+
+    Args:
+        until: leave out what was journaled later (UTC µs).
+
+    Raises BusError.
+    """
+    async with await where.connect(*READERS) as bus:
+        found = await journaled(bus, request)
+    return told([step for step in found if until is None or step.record.at <= until])
 
 
 async def _frozen(bus: Bus) -> str:

@@ -119,13 +119,20 @@ async def show(
     at: Annotated[
         int | None, typer.Option("--at", help="As it was after this event.", min=0, show_default=False)
     ] = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Show what each turn's journal holds, too. The bus alone has it.")
+    ] = False,
     output: Output = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """Show who held a request, what was handed over, and every verdict."""
+    """Show who held a request, what was handed over, and every verdict.
+
+    With --steps also what each turn did, as it was journaled: place, time, how long after the step before,
+    what it came to and what a model's reply cost; no arguments and no results. As JSON they are always there.
+    """
     from mesh.cli.errors import NotFound
     from mesh.cli.live import looked_at
-    from mesh.cli.reading import decoded, is_file, one_of
+    from mesh.cli.reading import decoded, is_file, one_of, steps_of
     from mesh.cli.story import as_json as as_program_reads
     from mesh.cli.story import story
     from protocol.timeline import timeline
@@ -135,13 +142,20 @@ async def show(
         if at >= len(bodies):
             raise NotFound(f"there is no event {at}; the last one is {len(bodies) - 1}")
         bodies = bodies[: at + 1]
-    told = timeline(decoded(bodies))
+    happened, program = decoded(bodies), chosen(output, as_json) is Format.JSON
+    journals = {}
+    if is_file(source):
+        if steps:
+            remark("mesh: a file holds no journals; the steps are on the bus alone")
+    elif steps or program:
+        journals = await steps_of(where, source, None if at is None else happened[-1].at)
+    told = timeline(happened, journals)
     if told.status == "open" and at is None and not is_file(source):
         told = await looked_at(where, told)
-    if chosen(output, as_json) is Format.JSON:
+    if program:
         emit(as_program_reads(told, bodies))
     else:
-        show_text(*story(told))
+        show_text(*story(told, steps=steps))
 
 
 @app.command("watch")

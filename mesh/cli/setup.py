@@ -65,6 +65,7 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> None:
 
 async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool) -> None:
     from mesh.bus.connection import connect
+    from mesh.cli.unpriced import in_words, unpriced
     from mesh.errors import AuthenticationFailed, Unreachable
     from mesh.setup import apply
 
@@ -78,12 +79,15 @@ async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bo
         return
     async with bus:
         changes = await apply(bus, fleet, dry_run=dry_run)
+        missing = {} if dry_run else await unpriced(bus)
     for change in changes:
         say(f"{change.action} {change.what}")
         for line in change.detail:
             say(f"  {line}")
     if not changes:
         say(f"the bus at {access.url} is as {fleet.name} wants it")
+    if missing:
+        remark(f"mesh: {in_words(missing)}")
 
 
 def _admin(where: Where, out: Path | None) -> "Access":

@@ -13,7 +13,7 @@ from mesh.cli.counts import counted
 from mesh.cli.output import short, when
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
-from protocol.timeline import MoveTold, Timeline, timeline
+from protocol.timeline import MoveTold, Spent, StepTold, Timeline, timeline
 
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
@@ -34,11 +34,24 @@ def as_json(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
     return fields | {"events": [msgspec.Raw(body) for body in bodies]}
 
 
-def story(told: Timeline) -> Iterator[Text]:
-    """Yield a whole request, a line each."""
+def story(told: Timeline, *, steps: bool = False) -> Iterator[Text]:
+    """Yield a whole request, a line each.
+
+    Args:
+        steps: tell each turn's journal, too, beneath the entries that its rounds came to.
+    """
     yield heading(told)
+    last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
     for move in told.moves:
         yield from entry(move)
+        if move.turn is not None and steps:
+            yield from map(step, move.turn.steps)
+        if move.turn is not None and last[move.turn.id] == move.seq and _cost_anything(move.turn.usage):
+            yield _beneath(f"{move.turn.agent}'s turn", _spent(move.turn.usage))
+    for turn in told.running if steps else ():
+        if turn.steps:
+            yield Text(f"     {turn.agent} has done so far:", style="dim")
+            yield from map(step, turn.steps)
     yield from ending(told)
 
 
@@ -67,11 +80,17 @@ def ending(told: Timeline) -> Iterator[Text]:
         if waiting.served is False:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line
-    cost = told.cost
-    if cost.model_calls or cost.tokens or cost.nano_dollars:
-        calls, tokens = counted(cost.model_calls, "model call"), counted(cost.tokens, "token")
-        dollars = f"{cost.nano_dollars / 1e9:.6f} dollars"
-        yield Text(f"reported cost: {calls}, {tokens}, {dollars}", style="dim")
+    if _cost_anything(told.cost):
+        yield Text(f"reported cost: {_spent(told.cost)}", style="dim")
+
+
+def _cost_anything(cost: Spent) -> bool:
+    return bool(cost.model_calls or cost.tokens or cost.nano_dollars)
+
+
+def _spent(cost: Spent) -> str:
+    calls, tokens = counted(cost.model_calls, "model call"), counted(cost.tokens, "token")
+    return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f} dollars"
 
 
 def entry(move: MoveTold) -> Iterator[Text]:
@@ -98,6 +117,22 @@ def entry(move: MoveTold) -> Iterator[Text]:
         counts = ((move.withheld.facts, "fact"), (move.withheld.artifacts, "artifact"))
         hidden = " and ".join(counted(number, what) for number, what in counts if number)
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
+
+
+def step(made: StepTold) -> Text:
+    """Return one step of a journal: its place, when, how long after the one before, and what came of it."""
+    place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
+    line = Text.assemble((f"       {place:<5} {when(made.at)}  {after:>10}  ", "dim"))
+    line.append(f"{'effect' if made.kind == 'intent' else made.kind} {made.name}".strip(), style="cyan")
+    if made.kind == "intent":
+        line.append("  in doubt", style="bold red")
+    elif made.error is not None:
+        line.append(f"  refused: {made.error}", style="red")
+    else:
+        line.append("  ok", style="green")
+    if made.usage is not None:
+        line.append(f"  {_spent(made.usage)}", style="dim")
+    return line
 
 
 def _beneath(what: str, text: str) -> Text:

@@ -26,7 +26,8 @@ def no_dead_letters(reading: Reading) -> Iterator[Breach]:
         if letter is None:
             yield Breach(promise="no_dead_letters", request="", detail="a dead letter cannot be read")
         elif letter.code not in EXCUSED and not _overtook(letter):
-            detail = f"{letter.code}, by {letter.by} after {letter.delivered} deliveries"
+            times = "1 delivery" if letter.delivered == 1 else f"{letter.delivered} deliveries"
+            detail = f"{letter.code}, by {letter.by} after {times}"
             yield Breach(promise="no_dead_letters", request=letter.request, detail=detail)
 
 

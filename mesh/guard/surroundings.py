@@ -155,8 +155,8 @@ class Surroundings:
         prices = await conf.read(self._bus, subjects.PRICES)
         if prices is None:
             self._prices = None
-        else:
-            self._prices = conf.decoded(subjects.PRICES, prices, dict[str, Any]) or self._prices
+        elif (said := conf.decoded(subjects.PRICES, prices, dict[str, Any])) is not None:
+            self._prices = said
         freeze = await conf.read(self._bus, subjects.FREEZE)
         entry = FreezeEntry() if freeze is None else conf.decoded(subjects.FREEZE, freeze, FreezeEntry)
         if entry is not None:

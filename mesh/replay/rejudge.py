@@ -117,6 +117,7 @@ def _derive(
         salt=event.salt,
         grounds=getattr(belongs_to, "grounds", None) or Grounds(),
         prices=getattr(belongs_to, "prices", None),
+        tells_prices=_tells_prices(event),
         trace=event.trace,
     )
     if hearing is None:
@@ -129,6 +130,12 @@ def _opens(event: AnyEvent) -> bool:
     """Say whether an event opens a turn, as what facts are withheld for does."""
     work = getattr(event, "work", None)
     return work is not None and str(work.turn) == event.id
+
+
+def _tells_prices(event: AnyEvent) -> bool:
+    """Say whether an event was written by a guard that tells holders the prices, or gives no work."""
+    work = getattr(event, "work", None)
+    return work is None or bool(work.prices)
 
 
 def _consequence(ledger: Ledger, event: AnyEvent, policy: Policy | None, world: World) -> AnyEvent | None:

@@ -1,0 +1,64 @@
+"""Which models drive a fleet's agents and have no price, as far as the agents' cards tell."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from mesh.agent.card import Card
+from mesh.bus.connection import Bus
+from mesh.cli.findings import Finding, found, ok, unknown
+from mesh.cli.reading import every, get
+from mesh.cli.roster import fleet_of
+from protocol.policy import Policy
+from protocol.prices import price_list, price_of
+from protocol.subjects import PRICES
+
+_STUB = "stub: "
+_NO_ID = frozenset({"", "scripted", "claude", "a model"})
+"""What a card says of a model whose id it does not know, or which costs nothing."""
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+
+
+async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
+    """Return the agents that each model without a price drives. Raises NotFound, BusError."""
+    kept = await get(bus, "CONF", PRICES)
+    prices = {}
+    if kept is not None:
+        with contextlib.suppress(*_UNREADABLE):
+            prices = price_list(msgspec.json.decode(kept.data, type=dict))
+    agents = (await fleet_of(bus)).agents
+    missing: dict[str, list[str]] = {}
+    async for each in every(bus, "CARDS", "mesh.card.*"):
+        with contextlib.suppress(*_UNREADABLE):  # an agent writes its own card, and may write anything
+            name = each.subject.rpartition(".")[2]
+            model = msgspec.json.decode(each.data, type=Card).model.removeprefix(_STUB)
+            if name in agents and model not in _NO_ID and price_of(model, prices) is None:
+                missing.setdefault(model, []).append(name)
+    return dict(sorted(missing.items()))
+
+
+def in_words(missing: Mapping[str, list[str]]) -> str:
+    """Return which models of which agents have no price, and what to do."""
+    named = "; ".join(f"{model} of {', '.join(sorted(names))}" for model, names in missing.items())
+    return f"no price is known of {named}: say [prices] in the fleet file and run `mesh setup`"
+
+
+async def prices(bus: Bus) -> AsyncIterator[Finding]:
+    """Say which models have no price: that is wrong where a policy gives budgets in dollars."""
+    missing = await unpriced(bus)
+    if not missing:
+        yield ok("prices", "every model that a card names has one")
+    elif limits := [name async for name in _in_dollars(bus)]:
+        yield found("prices", f"{in_words(missing)}; policy {', '.join(limits)} limits dollars")
+    else:
+        yield unknown("prices", in_words(missing))
+
+
+async def _in_dollars(bus: Bus) -> AsyncIterator[str]:
+    """Yield the policies whose budget is one of dollars, too."""
+    async for kept in every(bus, "CONF", "mesh.conf.policy.*"):
+        with contextlib.suppress(*_UNREADABLE):
+            policy = msgspec.json.decode(kept.data, type=Policy)
+            if policy.budget is not None and policy.budget.nano_dollars is not None:
+                yield kept.subject.rpartition(".")[2]

@@ -1,0 +1,89 @@
+"""Journals of turns, read by whoever may read the stream STEPS: what was done, step by step.
+
+Names of steps are those of `mesh.agent.journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
+What lies there and is no step (a guard's `end`, an attempt's mark, an agent's rubbish) is passed over.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.agent.record import DONE, Record, decode, place_of
+from mesh.agent.stored import FENCE
+from mesh.bus.connection import Bus
+from mesh.bus.roles import GET
+from protocol.timeline import Spent, StepTold
+
+_NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
+_BATCH = 256
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+
+
+class Step(NamedTuple):
+    """One step, as it is stored."""
+
+    agent: str
+    journal: str
+    """The turn under whose id it is; a continued turn's steps are under the first one's."""
+    round: int
+    name: str
+    record: Record
+    body: bytes
+
+
+async def journaled(bus: Bus, request: str, *, agent: str = "*", journal: str = "*") -> list[Step]:
+    """Return a request's steps, those of one agent or one journal if asked, as they were made in time.
+
+    Raises BusError.
+    """
+    found: list[Step] = []
+    seq = 1
+    while True:
+        wanted = {
+            "seq": seq,
+            "batch": _BATCH,
+            "next_by_subj": f"mesh.step.{agent}.{request}.{journal}.*",
+        }
+        part = await bus.collect(f"{GET}STEPS", msgspec.json.encode(wanted))
+        if not part:
+            return sorted(found, key=lambda step: (step.record.at, place_of(step.name)))
+        seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        for message in part:
+            _, _, whose, _, turn, name = message.headers["Nats-Subject"].split(".")
+            fits = _NAME.fullmatch(name)
+            if fits is None:
+                continue
+            try:
+                record = decode(message.data)
+            except _UNREADABLE:
+                continue
+            found.append(Step(whose, turn, int(fits["round"]), name, record, message.data))
+
+
+def told(steps: list[Step]) -> dict[str, tuple[StepTold, ...]]:
+    """Return steps as a timeline tells them, by journal: an effect once, in doubt while it has no result."""
+    done = {(step.journal, step.name) for step in steps if step.name.endswith(DONE)}
+    found: dict[str, list[StepTold]] = {}
+    for step in steps:
+        record = step.record
+        if record.kind == FENCE or (step.journal, f"{step.name}{DONE}") in done:
+            continue
+        usage = record.usage
+        found.setdefault(step.journal, []).append(
+            StepTold(
+                round=step.round,
+                n=place_of(step.name),
+                kind=record.kind,
+                name=record.name,
+                at=record.at,
+                version=record.version,
+                error=None if record.error is None else record.error.code,
+                usage=None
+                if usage is None
+                else Spent(
+                    nano_dollars=usage.nano_dollars, tokens=usage.tokens, model_calls=usage.model_calls
+                ),
+            )
+        )
+    return {journal: tuple(each) for journal, each in found.items()}
