@@ -306,11 +306,10 @@ class Runtime:
             await journal.load()  # what the turn has cost is known before its code asks
         turn = self._turn(request, work, journal, voice)
         voice.began()
-        code = asyncio.ensure_future(self._agent(turn))
+        code = asyncio.ensure_future(self._to_its_end(turn, journal))
         running = self._running.begin(request, work, code)
         try:
             move = await code
-            await journal.finish()
             if not isinstance(move, Move):
                 raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
         except asyncio.CancelledError:
@@ -322,13 +321,22 @@ class Runtime:
                 return None
             return self._failed(turn, work, Failure(code="bug", message="the handler cancelled itself"))
         except Exception as error:
-            with contextlib.suppress(TurnError):
-                await journal.finish()
             # What stopped the journal counts, whatever the code made of it: it is not for the code to catch.
             return self._stopped(turn, work, journal.broken or error)
         finally:
             self._running.end(work, running)
         return MoveProposed(turn=work.turn, round=work.round, move=move, report=turn.report)
+
+    async def _to_its_end(self, turn: Turn, journal: Journal) -> Move:
+        """Run the agent's code, and wait for the effects that it left running. Raises what it raises."""
+        try:
+            move = await self._agent(turn)
+        except Exception:
+            with contextlib.suppress(TurnError):
+                await journal.finish()
+            raise
+        await journal.finish()
+        return move
 
     def _stopped(self, turn: Turn, work: Work, error: Exception) -> Proposal | None:
         """Return what to propose for a round whose code came to no move; None for nothing. Raises Fenced."""

@@ -32,7 +32,7 @@ def mesh(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The README's own fleet, as `mesh dev` runs it."""
     folder = tmp_path_factory.mktemp("desk")
-    for title, text in (*blocks("python"), *blocks("toml")):
+    for title, text in (*blocks("python"), *blocks("toml"), *blocks("markdown")):
         (folder / title).write_text(text)
     dev = subprocess.Popen(
         [*MESH, "dev", "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -51,7 +51,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_every_file_and_command_of_the_readme_is_here() -> None:
-    assert {title for title, _ in (*blocks("python"), *blocks("toml"))} == {"desk.py", "mesh.toml"}
+    assert {title for title, _ in (*blocks("python"), *blocks("toml"))} == {"desk.py", "front.py", "mesh.toml"}
     commands = [line for _, text in blocks("console") for line in text.splitlines() if line.startswith("$")]
     assert len(commands) == 9
     for target in ("demo", "test"):
@@ -72,6 +72,14 @@ def test_a_request_is_sent_shown_explained_and_judged_again(desk: Path) -> None:
     assert why.returncode == 0, why.stderr
     replayed = mesh("replay", request, folder=desk)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+def test_the_agent_that_a_model_drives_can_be_loaded(desk: Path) -> None:
+    told = "from front import front; print(front.name, front.prompt_version, [t.name for t in front.tools])"
+    found = subprocess.run(
+        [sys.executable, "-c", told], cwd=desk, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert found.stdout.strip() == "front 1 ['find_customer']", found.stderr
 
 
 def test_another_policy_would_have_refused(desk: Path) -> None:

@@ -68,6 +68,31 @@ async def test_a_cancel_stops_a_turn_that_sleeps_between_its_steps(stage: Stage)
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
 
 
+async def test_a_cancel_frees_a_turn_that_waits_for_an_effect_which_hangs(stage: Stage) -> None:
+    hangs, left = asyncio.Event(), []
+
+    @tool(effect="idempotent")
+    async def hang() -> None:
+        """Take for ever."""
+        hangs.set()
+        await asyncio.Event().wait()
+
+    async def careless(turn: Turn) -> Move:
+        left.append(asyncio.create_task(turn.call(hang)))
+        await hangs.wait()
+        return turn.complete("done, but for the effect")
+
+    runtime = await stage.runtime(Agent("a", careless))
+    client = await stage.client()
+    request = await client.submit("hello")
+    await hangs.wait()
+    await client.cancel(request)
+    await eventually(lambda: _empty(stage))
+    await until(lambda: runtime._presence.handled == 1)
+    assert await stage.types(request) == ["request.opened", "request.cancelled"]
+    left[0].cancel()
+
+
 @pytest.mark.parametrize("next_", ["model", "effect", "read"])
 @pytest.mark.parametrize("brazen", [False, True], ids=["as-it-comes", "swallowed"])
 async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_its_next_step(
