@@ -51,7 +51,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_every_file_and_command_of_the_readme_is_here() -> None:
-    assert {title for title, _ in (*blocks("python"), *blocks("toml"))} == {"desk.py", "front.py", "mesh.toml"}
+    assert {title for title, _ in (*blocks("python"), *blocks("toml"))} == {
+        "desk.py",
+        "front.py",
+        "mesh.toml",
+    }
     commands = [line for _, text in blocks("console") for line in text.splitlines() if line.startswith("$")]
     assert len(commands) == 9
     for target in ("demo", "test"):
