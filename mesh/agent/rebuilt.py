@@ -5,7 +5,7 @@ asked, nothing is written. A prompt that comes out with the digest that was reco
 to the letter; at the first one that does not, the journal says so, and whatever would follow is not told.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mesh.agent.definition import Agent
@@ -16,7 +16,6 @@ from mesh.agent.stops import JournalMismatch
 from mesh.agent.turn import Produce, Turn, digest_of
 from protocol.events import Work
 from protocol.fleet import Fleet
-from protocol.messages import Usage
 
 T = TypeVar("T")
 
@@ -104,37 +103,9 @@ class _Store:
 class _Recorded(Journal):
     """A journal that brings nothing about."""
 
-    async def step(
-        self,
-        call: Call,
-        produce: Produce,
-        *,
-        cost: Callable[[Any], Usage] | None = None,
-        on_reuse: Callable[[], None] | None = None,
-        began: Any = None,
-        refusals: bool = False,
-    ) -> Any:
-        never = self._never(call)
-        return await super().step(call, never, cost=cost, on_reuse=on_reuse, began=began, refusals=refusals)
-
-    async def effect(
-        self,
-        call: Call,
-        key: str,
-        produce: Produce,
-        *,
-        again: Produce | None,
-        allow: Callable[[], None] | None = None,
-    ) -> Any:
-        never = self._never(call)
-        return await super().effect(call, key, never, again=never, allow=allow)
-
-    def _never(self, call: Call) -> Produce:
-        async def stop() -> Any:
-            what = f"{call[0]} {call[1]}".strip()
-            raise self.stop(JournalEnds(f"the journal ends here: {what} was never recorded"))
-
-        return stop
+    async def _produced(self, call: Call, produce: Produce, *rest: Any, **named: Any) -> Record:
+        what = f"{call[0]} {call[1]}".strip()
+        raise self.stop(JournalEnds(f"the journal ends here: {what} was never recorded"))
 
 
 class _Turn(Turn):
@@ -151,18 +122,11 @@ class _Turn(Turn):
         return any(record.digest == digest for record in self.replies)
 
     async def model(
-        self,
-        name: str,
-        prompt: Any,
-        produce: Produce,
-        kind: type[T],
-        *,
-        cost: Callable[[T], Usage] | None = None,
-        began: Any = None,
+        self, name: str, prompt: Any, produce: Produce, kind: type[T], **named: Any
     ) -> tuple[T, bool]:
         digest = digest_of(prompt)
         said = next((record for record in self.replies if record.digest == digest), None)
         known = said or next(iter(self.replies), None)
         name = known.name if known is not None else name  # here another model may be the agent's
         self.sent.append(Sent(prompt, name, digest, said))
-        return await super().model(name, prompt, produce, kind, cost=cost, began=began)
+        return await super().model(name, prompt, produce, kind, **named)

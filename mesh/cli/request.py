@@ -1,6 +1,6 @@
 """`mesh request …`: submit, list, show, watch; cancel, freeze, thaw, rerun."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, table
 from mesh.cli.output import show as show_text
 from mesh.cli.rerun import rerun
 from mesh.cli.send import Conversation, Intent, PolicyOption, To
+
+if TYPE_CHECKING:
+    from protocol.messages import Cancel, Freeze, Thaw
 
 app = typer.Typer(
     help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.", no_args_is_help=True
@@ -186,6 +189,21 @@ async def watch(where: Where, request: RequestArgument, as_json: AsJson = False)
     leave(told.status)
 
 
+async def _order(
+    kind: "type[Cancel | Freeze | Thaw]", where: Where, request: str, by: str, reason: str, *roles: str
+) -> int:
+    """Send a control message about a request; return the number of the event that obeyed it."""
+    import secrets
+
+    from mesh.cli.controlling import carry_out
+    from mesh.cli.reading import checked_id
+
+    checked_id(request)
+    async with await where.connect(*roles) as bus:
+        order = kind(id=secrets.token_hex(8), by=person(by), reason=reason)
+        return (await carry_out(bus, bus.name, request, order)).n
+
+
 @app.command("cancel")
 @on_the_bus
 async def cancel(
@@ -195,17 +213,10 @@ async def cancel(
     by: By = "",
 ) -> None:
     """End a request: your own, or any as an operator."""
-    import secrets
+    from protocol import messages
 
-    from mesh.cli.controlling import carry_out
-    from mesh.cli.reading import checked_id
-    from protocol.messages import Cancel
-
-    checked_id(request)
-    async with await where.connect("operator", "client") as bus:
-        order = Cancel(id=secrets.token_hex(8), by=person(by), reason=reason)
-        event = await carry_out(bus, bus.name, request, order)
-    say(f"{request} is cancelled (event {event.n})")
+    n = await _order(messages.Cancel, where, request, by, reason, "operator", "client")
+    say(f"{request} is cancelled (event {n})")
 
 
 @app.command("freeze")
@@ -221,17 +232,10 @@ async def freeze(
     What runs finishes, and what it asks for waits in the log. Control messages are obeyed meanwhile, and
     only the request's deadline goes on.
     """
-    import secrets
+    from protocol import messages
 
-    from mesh.cli.controlling import carry_out
-    from mesh.cli.reading import checked_id
-    from protocol.messages import Freeze
-
-    checked_id(request)
-    async with await where.connect("operator") as bus:
-        order = Freeze(id=secrets.token_hex(8), by=person(by), reason=reason)
-        event = await carry_out(bus, bus.name, request, order)
-    say(f"{request} is frozen (event {event.n})")
+    n = await _order(messages.Freeze, where, request, by, reason, "operator")
+    say(f"{request} is frozen (event {n})")
 
 
 @app.command("thaw")
@@ -243,17 +247,10 @@ async def thaw(
     by: By = "",
 ) -> None:
     """Let a frozen request go on: what waited is judged by every rule, as if it came now."""
-    import secrets
+    from protocol import messages
 
-    from mesh.cli.controlling import carry_out
-    from mesh.cli.reading import checked_id
-    from protocol.messages import Thaw
-
-    checked_id(request)
-    async with await where.connect("operator") as bus:
-        order = Thaw(id=secrets.token_hex(8), by=person(by), reason=reason)
-        event = await carry_out(bus, bus.name, request, order)
-    say(f"{request} goes on (event {event.n})")
+    n = await _order(messages.Thaw, where, request, by, reason, "operator")
+    say(f"{request} goes on (event {n})")
 
 
 app.command("rerun")(rerun)
