@@ -12,6 +12,7 @@ whatever a round wants to do next, a fence on that name is in its way.
 
 import asyncio
 import hashlib
+import itertools
 import math
 import time
 from collections import defaultdict, deque
@@ -43,6 +44,8 @@ class Place:
     """Where a step is, and what is there already."""
 
     n: int
+    nth: int
+    """Which of the round's calls it is, those that were taken over counted too."""
     record: Record | None
     intent: Record | None
 
@@ -97,9 +100,9 @@ class Journal:
         self._moved = asyncio.Condition()
         self._order = asyncio.Lock()
         self._closed = False
-        self._digest = hashlib.sha256()
-        self.steps = 0
-        """Steps of this round, recorded or reused."""
+        self._called = itertools.count()
+        self._lines: dict[int, str] = {}
+        """What the digest is made of, by the order of the calls: side by side, steps end in any order."""
         self.with_effect = False
         """Whether any round journaled an effect."""
         self.spent: Usage = NOTHING
@@ -116,7 +119,13 @@ class Journal:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) over this round's steps, in order of their calls; empty without any."""
-        return self._digest.hexdigest() if self.steps else ""
+        lines = "".join(self._lines[nth] for nth in sorted(self._lines))
+        return hashlib.sha256(lines.encode()).hexdigest() if lines else ""
+
+    @property
+    def steps(self) -> int:
+        """How many steps this round has, recorded or reused."""
+        return len(self._lines)
 
     @property
     def paid(self) -> Usage:
@@ -202,7 +211,7 @@ class Journal:
     # --- the end ----------------------------------------------------------------------------------
 
     def stop(self, error: TurnError) -> TurnError:
-        """End this journal with an error, and return what it is to be raised: the first one, or a fence."""
+        """End this journal with an error, and return it. The first one stays, unless a fence comes later."""
         if self.broken is None or isinstance(error, Fenced):
             self.broken = error
         return error
@@ -224,13 +233,17 @@ class Journal:
 
     # --- one step ---------------------------------------------------------------------------------
 
-    async def begun(self) -> Any:
-        """Return what the next conversation with a model began with; None for one that begins only now.
+    async def begun(self) -> tuple[Any, ...]:
+        """Return what conversations with a model began with that the code has not come to again, in order.
 
-        It is recorded with that conversation's first reply. Raises as `step`.
+        It is recorded with each one's first reply. Raises as `step`.
         """
         await self._begin()
-        return self._began.popleft() if self._began else None
+        return tuple(self._began)
+
+    def take_up(self, began: Any) -> None:
+        """The code has come to the conversation that began with this."""
+        self._began.remove(began)
 
     async def _begin(self) -> None:
         await self.load()
@@ -261,18 +274,19 @@ class Journal:
             refusals: whether an earlier round's refusal is taken over like a value; else it is tried anew.
         """
         await self._begin()
-        reused = self._reuse(call, refusals=refusals)
+        nth = next(self._called)
+        reused = self._reuse(call, nth, refusals=refusals)
         if reused is not None:
             if on_reuse is not None:
                 on_reuse()
             return value_of(reused)
-        place = await self._take(call)
+        place = await self._take(call, nth)
         if place.record is not None:
             return value_of(place.record)
         try:
             record = await self._produced(call, produce, cost=cost, began=began)
             reached("step.ran")
-            await self._write(f"{self._round}-{place.n}", record)
+            await self._write(f"{self._round}-{place.n}", record, nth)
         finally:
             await self._ended()
         return value_of(record)
@@ -299,11 +313,12 @@ class Journal:
         the round: no code goes on as if it had not happened. Raises InDoubt, and the TurnError that it is.
         """
         await self._begin()
+        nth = next(self._called)
         name, earlier = self._effects.get(key, ("", None))
         if earlier is not None and earlier.kind == "effect":
-            self._recall(name, earlier)
+            self._recall(name, earlier, nth)
             return value_of(earlier)
-        place = await self._take(call)
+        place = await self._take(call, nth)
         if place.record is not None:
             return value_of(place.record)
         self._effects_running += 1
@@ -330,19 +345,23 @@ class Journal:
         doubtful = place.intent or earlier
         doubted = step if place.intent is not None else name
         settled = self._settled(doubted) if doubtful is not None else None
-        attempt: Produce | None = produce
-        if doubtful is not None and settled is None:
-            attempt = again
+        if settled is None and place.intent is not None and earlier is not None:
+            word = self._settled(name)
+            settled = word if word is not None and word.settled == "done" else None  # nothing was tried since
+        tries_again = doubtful is not None and settled is None
+        attempt = again if tries_again else produce
         if attempt is None:
             raise self.stop(InDoubt(doubted, call[1], key))
+        if tries_again:
+            attempt = _to_an_end(call[1], attempt)
         if doubtful is None and allow is not None:
             refused = self._refused(call, key, allow)
             if refused is not None:
-                await self._write(step, refused)
+                await self._write(step, refused, place.nth)
                 return refused
         began = time.monotonic()
         if place.intent is None:
-            await self._write(step, self._record("intent", call, key=key))
+            await self._write(step, self._record("intent", call, key=key), place.nth)
             reached("effect.intended")
         self.with_effect = True
         await self._require_unfenced(place.n)
@@ -357,7 +376,7 @@ class Journal:
                     raise self.stop(InDoubt(step, call[1], key)) from broken
                 raise self.stop(_unknown(call[1], broken)) from broken
         reached("effect.ran")
-        await self._write(f"{step}{DONE}", record)
+        await self._write(f"{step}{DONE}", record, place.nth)
         return record
 
     def _refused(self, call: Call, key: str, allow: Callable[[], None]) -> Record | None:
@@ -424,16 +443,16 @@ class Journal:
             (each.kind, each.name, each.digest) == call for each in unseen
         )
 
-    def _reuse(self, call: Call, *, refusals: bool) -> Record | None:
+    def _reuse(self, call: Call, nth: int, *, refusals: bool) -> Record | None:
         kept = self._reusable.get(call, ())
         for at, (name, record) in enumerate(kept):
             if refusals or record.error is None:
                 del self._reusable[call][at]
-                self._recall(name, record)
+                self._recall(name, record, nth)
                 return record
         return None
 
-    async def _take(self, call: Call) -> Place:
+    async def _take(self, call: Call, nth: int) -> Place:
         """Return the next place of this round, in the order of the calls; the step then runs, until `_ended`.
 
         So many places may be free beneath a stored one that reading does not take the gap for the end.
@@ -445,7 +464,7 @@ class Journal:
                     raise self.stop(JournalFull(f"{WINDOW} steps in a row broke: nothing came of them"))
                 async with self._moved:
                     await self._moved.wait()
-            place = self._placed(call)
+            place = self._placed(call, nth)
             if place.record is None:
                 self._running += 1
             return place
@@ -455,7 +474,7 @@ class Journal:
         async with self._moved:
             self._moved.notify_all()
 
-    def _placed(self, call: Call) -> Place:
+    def _placed(self, call: Call, nth: int) -> Place:
         if self._next >= MAX_STEPS:
             raise self.stop(JournalFull(f"a turn journals {MAX_STEPS} steps at most"))
         n, self._next = self._next, self._next + 1
@@ -463,7 +482,7 @@ class Journal:
         found = self._own.get(name)
         if found is None:
             self._free.add(n)
-            return Place(n, None, None)
+            return Place(n, nth, None, None)
         if found.kind == FENCE:
             raise self.stop(Fenced(f"a later round has fenced this one at step {name}"))
         kind = "effect" if found.kind == "intent" else found.kind
@@ -475,19 +494,18 @@ class Journal:
         intent = found if found.kind == "intent" else None
         record = found if intent is None else self._own.get(f"{name}{DONE}")
         if record is not None:
-            self._recall(name, record)
+            self._recall(name, record, nth)
             self.spent = plus(self.spent, record.usage or NOTHING)
             self._unseen = minus(self._unseen, record.usage or NOTHING)
-        return Place(n, record, intent)
+        return Place(n, nth, record, intent)
 
-    def _recall(self, name: str, record: Record) -> None:
+    def _recall(self, name: str, record: Record, nth: int) -> None:
         """Count a step that was read and is not done again."""
-        self._count(name, record)
+        self._count(name, record, nth)
         replayed(name, record)
 
-    def _count(self, name: str, record: Record) -> None:
-        self.steps += 1
-        self._digest.update(f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e".encode())
+    def _count(self, name: str, record: Record, nth: int) -> None:
+        self._lines[nth] = f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e"
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -502,7 +520,7 @@ class Journal:
             **said,
         )
 
-    async def _write(self, name: str, record: Record) -> None:
+    async def _write(self, name: str, record: Record, nth: int) -> None:
         """Store a step of this round. Raises Fenced when somebody else has it."""
         body = msgspec.json.encode(record)
         if len(body) > MAX_STEP_BYTES:
@@ -515,7 +533,21 @@ class Journal:
             self.spent = plus(self.spent, record.usage)
         if record.kind != "intent":
             reached("step.recorded")
-            self._count(name, record)
+            self._count(name, record, nth)
+
+
+def _to_an_end(action: str, again: Produce) -> Produce:
+    """Return another attempt at an effect, of which a no that came before it began is no outcome."""
+
+    async def attempt() -> Any:
+        try:
+            return await again()
+        except Recorded as no:
+            if no.begun:
+                raise
+            raise EffectUnknown(f"{action} was tried before, and now: {no}") from no
+
+    return attempt
 
 
 def _unknown(action: str, broken: Exception) -> TurnError:

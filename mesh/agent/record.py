@@ -14,11 +14,15 @@ Call = tuple[str, str, str]
 
 
 class Recorded(Exception):
-    """A no that is an outcome: it is journaled, and said again when the step is replayed."""
+    """A no that is an outcome: it is journaled, and said again when the step is replayed.
 
-    def __init__(self, reason: str, message: str) -> None:
+    Args:
+        begun: whether it is the tool's own no. If nothing was run, it says nothing of an earlier attempt.
+    """
+
+    def __init__(self, reason: str, message: str, *, begun: bool = True) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.begun = reason, begun
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

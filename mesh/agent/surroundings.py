@@ -18,7 +18,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
 from mesh.bus.troubles import NO_FLEET
 from mesh.bus.wire import Incoming
-from mesh.errors import BusError, Denied
+from mesh.errors import PASSING, BusError, Denied
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
@@ -72,9 +72,11 @@ class Surroundings:
             self._changed.clear()
             stale, self._stale = self._stale or {_EVERYTHING}, set()
             try:
-                await self._look(stale)
+                if not await self._look(stale):
+                    _log.warning("fleet_gone", hint="run `mesh setup`; until then the last one holds")
             except BusError as error:
-                _log.debug("surroundings_not_read", code=error.code)
+                if not isinstance(error, PASSING):  # the connection says what passes by itself
+                    _log.warning("surroundings_not_read", code=error.code, detail=str(error))
                 self._stale |= stale
                 self._changed.set()
             await asyncio.sleep(AGAIN_S)

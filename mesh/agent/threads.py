@@ -28,13 +28,18 @@ class Threads:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self.under_way: set[str] = set()
+        """Names of the calls whose threads have not ended, whoever still waits for them."""
 
-    async def begin(self, call: Callable[[], Any], *, within_s: float | None = None) -> Awaitable[Any]:
+    async def begin(
+        self, call: Callable[[], Any], *, name: str = "", within_s: float | None = None
+    ) -> Awaitable[Any]:
         """Begin a call in a thread of its own, in this context; return what waits for its end.
 
         Whoever waits no longer leaves it alone: the thread goes on.
 
         Args:
+            name: the call's, for `under_way`.
             within_s: how long a thread may be waited for; None for as long as it takes.
 
         Raises NoThread.
@@ -46,7 +51,19 @@ class Threads:
         except TimeoutError:
             raise NoThread(f"{self._most} calls are under way, and none of them ends") from None
         context = contextvars.copy_context()
-        return _end_of(_begun(free, lambda: context.run(call)))
+
+        def named() -> Any:
+            try:
+                return context.run(call)
+            finally:
+                self.under_way.discard(name)
+
+        self.under_way.add(name)
+        try:
+            return _end_of(_begun(free, named))
+        except NoThread:
+            self.under_way.discard(name)
+            raise
 
 
 async def _end_of(ended: _Ended) -> Any:

@@ -72,7 +72,13 @@ class ToolTimedOut(ToolError):
     code: ClassVar[str] = "tool.timed_out"
 
 
-class ToolBusy(ToolError):
+class NotBegun(ToolError):
+    """Nothing was run, this time. What became of an effect that was tried before, it does not say."""
+
+    code: ClassVar[str] = "tool.not_begun"
+
+
+class ToolBusy(NotBegun):
     """So many calls of this tool are under way and do not end that none can begin; nothing was run."""
 
     code: ClassVar[str] = "tool.busy"
@@ -151,7 +157,9 @@ class Tool:
             answer = self.fn(**given)
         else:
             try:
-                answer = await self._threads.begin(partial(self.fn, **given), within_s=self.timeout_s)
+                answer = await self._threads.begin(
+                    partial(self.fn, **given), name=idempotency_key, within_s=self.timeout_s
+                )
             except NoThread as none:
                 raise ToolBusy(f"{self.name} was not called: {none}") from none
         try:
@@ -162,6 +170,10 @@ class Tool:
                 raise  # a time limit of the tool's own
         why = f"{self.name} gave no answer within {self.timeout_s:g} s"
         raise ToolTimedOut(why) if self.effect is None else EffectUnknown(why)
+
+    def is_under_way(self, key: str) -> bool:
+        """Say whether a thread of this process is still at the effect with this key: none can be stopped."""
+        return key in self._threads.under_way
 
     async def ask(self, key: str) -> Any:
         """Return what became of the effect with this key, by the tool's own `reconcile`."""

@@ -16,13 +16,13 @@ import msgspec
 import structlog
 
 from mesh.agent import approvals
-from mesh.agent.failures import ActionNotAllowed, Superseded, TurnError
+from mesh.agent.failures import ActionNotAllowed, EffectUnknown, Superseded, TurnError
 from mesh.agent.journal import MAX_STEP_BYTES
 from mesh.agent.moves import Moves
 from mesh.agent.record import Recorded
 from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
-from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused
+from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
 from mesh.errors import MeshError
 from mesh.live import SILENT, Voice
 from protocol import budget
@@ -239,7 +239,7 @@ class Turn(Moves):
                 call = ("call", tool.name, digest)
                 return await self._journal.step(call, self._while_open(run), refusals=for_model)
             await self._require_open()
-            again = self._again(tool, run, key)
+            again = self._again(tool, run, key) if self._may_call(tool) else None
             call = ("effect", tool.name, digest)
             return await self._journal.effect(call, key, run, again=again, allow=allow)
         except Recorded as no:
@@ -254,7 +254,7 @@ class Turn(Moves):
                 with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
                     value = plain(await tool.run(arguments, idempotency_key=key))
             except ToolError as no:
-                raise Recorded(no.code, str(no)) from no
+                raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
             except Exception as broken:
                 if isinstance(broken, MeshError) or not reads_for_model:
                     raise
@@ -284,6 +284,8 @@ class Turn(Moves):
         async def reconcile() -> Any:
             # Whoever began it may still be at it until their lease has ended.
             await asyncio.sleep(self._fleet.lease_s)
+            if tool.is_under_way(key):
+                raise EffectUnknown(f"{tool.name} is still under way")
             found = await tool.ask(key)
             if found is not NOT_DONE:
                 return plain(found)
@@ -378,12 +380,17 @@ class Turn(Moves):
         """Say whether a reply to this prompt is recorded; asked after `begun`."""
         return self._journal is not None and self._journal.holds(("model", name, digest_of(prompt)))
 
-    async def begun(self) -> Any:
-        """Return what the turn's next conversation with a model began with, as it was recorded.
+    async def begun(self) -> tuple[Any, ...]:
+        """Return what the turn's conversations with models began with, as it was recorded, in their order.
 
-        None for one that begins only now; then `model` is told with its first call.
+        Without those that the code took up; what begins only now, `model` is told with its first call.
         """
-        return None if self._journal is None else await self._journal.begun()
+        return () if self._journal is None else await self._journal.begun()
+
+    def take_up(self, began: Any) -> None:
+        """Go on with one of the conversations that `begun` gave."""
+        if self._journal is not None:
+            self._journal.take_up(began)
 
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for whoever reads it later."""
@@ -448,7 +455,7 @@ def _refusing(tool: "Tool") -> tuple[Produce, Callable[[], None]]:
     """Return what is done instead of running a tool, and instead of asking for a yes: a recorded no."""
 
     def refuse() -> None:
-        raise Recorded(ActionNotAllowed.code, _not_allowed(tool))
+        raise Recorded(ActionNotAllowed.code, _not_allowed(tool), begun=False)
 
     async def run() -> None:
         refuse()

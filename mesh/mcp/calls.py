@@ -13,6 +13,7 @@ from mesh.agent.failures import EffectUnknown
 from mesh.agent.tools import short
 from mesh.mcp.failures import (
     McpDown,
+    McpNotBegun,
     McpRefused,
     McpTimedOut,
     McpUnreached,
@@ -103,7 +104,7 @@ def _meaning(called: Called, error: "MCPError") -> Exception:
     """Return what an error instead of a result comes to."""
     name, code, text = called.name, error.code, short(error.message)
     if code in _NOT_BEGUN:
-        return McpRefused(f"{name}: {text}")
+        return McpNotBegun(f"{name}: {text}")
     gone = code == _INVALID_REQUEST and error.message == _SESSION_GONE
     if code in (UNREACHED, DENIED) or gone:
         if called.effect is not None:

@@ -11,7 +11,7 @@ The texts name the server as it is mounted, never its command, URL or headers: t
 from typing import ClassVar
 
 from mesh.agent.failures import Permanent, Retry
-from mesh.agent.tools import ToolError
+from mesh.agent.tools import NotBegun, ToolError
 
 
 class McpUnusable(Permanent):
@@ -47,7 +47,13 @@ class McpTimedOut(ToolError):
     code: ClassVar[str] = "mcp.timed_out"
 
 
-class McpUnreached(ToolError):
+class McpNotBegun(McpRefused, NotBegun):
+    """The server's no before the tool ran: to what it was asked, not to what was done."""
+
+    code: ClassVar[str] = "mcp.refused"
+
+
+class McpUnreached(NotBegun):
     """An effect could not begin: the server is not there. Nothing was done."""
 
     code: ClassVar[str] = "mcp.unreached"

@@ -8,7 +8,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,6 +37,8 @@ HARD = "claude-opus-5-5"
 MAX_TOKENS = 16_000
 """Of a reply, thinking included. The SDK refuses more than about 21,000 without a stream."""
 TIMEOUT_S = 300.0
+_LAST_S = 1.0
+"""How long the end of a stream is waited for whose message has ended."""
 _PASSING = frozenset({408, 409, 429})
 _FINAL_TYPES = frozenset(
     {
@@ -189,10 +191,11 @@ class ClaudeModel:
                 _stream(self._on_record(), self.request(prompt, model)) as stream,
             ):
                 request_id = _request(stream.response.headers.get("request-id"))
-                while (event := await _next(stream)) is not None:
+                while not streamed.ended and (event := await _next(stream)) is not None:
                     text = streamed.take(event)
                     if text and hear is not None:
                         hear(encodable(text))
+                await _drained(stream)
             reply = reply_of(streamed.message(), asked=model, taken=_ids(prompt))
         except HeldBack as held:
             raise ModelRetry(str(held), after_s=held.after_s) from held
@@ -247,6 +250,17 @@ async def _next(stream: "_AnyStream") -> Mapping[str, Any] | None:
         raise
     except Exception as error:
         raise Unreadable(f"the SDK cannot read it: {type(error).__name__}") from error
+
+
+async def _drained(stream: "_AnyStream") -> None:
+    """Read what comes after the message, which is nothing, so that the connection can serve the next one.
+
+    The reply is there: whatever happens now costs the connection and no more.
+    """
+    with suppress(Exception):
+        async with asyncio.timeout(_LAST_S):
+            while await _next(stream) is not None:
+                pass
 
 
 def _ids(prompt: Prompt) -> frozenset[str]:

@@ -33,7 +33,8 @@ class Streamed:
         """By the index that the vendor gave each, in the order in which they began."""
         self._written: dict[Any, list[str]] = {}
         """Pieces of JSON, by the same index."""
-        self._ended = False
+        self.ended = False
+        """Whether the vendor said that the message has ended."""
 
     def take(self, event: Mapping[str, Any]) -> str:
         """Add an event; return the text that it says, if any. Raises Unreadable."""
@@ -51,7 +52,7 @@ class Streamed:
         elif kind == "message_delta":
             self._update(self._message, event)
         elif kind == "message_stop":
-            self._ended = True
+            self.ended = True
         return ""
 
     def message(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class Streamed:
         """
         if self._message is None:
             raise Unreadable("no message in it")
-        if not self._ended:
+        if not self.ended:
             raise BrokenOff("the stream ended before the message")
         if self._message.get("stop_reason") is None:
             raise BrokenOff("the message does not say why it ended")

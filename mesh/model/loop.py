@@ -19,7 +19,7 @@ from mesh.agent.tools import Tool, ToolError
 from mesh.agent.turn import Turn
 from mesh.model.brief import one_line, render, told
 from mesh.model.moves import Labels, MoveTools, require_apart
-from mesh.model.outlook import Outlook, outlook, outlook_now
+from mesh.model.outlook import Outlook, outlook_now, outlooks
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.telling import replied, reply_span
@@ -92,12 +92,13 @@ async def drive(
             turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live
         )
 
-    while (recorded := await outlook(turn)) is not None:
-        conversation = beginning(recorded, is_new=False)
+    for began, seen in await outlooks(turn):
+        conversation = beginning(seen, is_new=False)
         if turn.knows(model.mode, conversation.prompt):
+            turn.take_up(began)
             return await conversation.until_a_move()
-        # Another prompt, another model, or a handoff that a person gave anew: what was said then stands in
-        # the brief of a conversation that begins now.
+    # It begins now; or under another prompt, another model, a handoff that a person gave anew: then what was
+    # said before stands in its brief.
     return await beginning(outlook_now(turn, offered), is_new=True).until_a_move()
 
 
@@ -177,7 +178,7 @@ class _Conversation:
         )
         self._begins = None
         self._said_before = not is_paid_now
-        self._pricing.require()  # after it is journaled, so that its tokens are on the bill
+        self._pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
         if reply.stop in FATAL:
             raise ModelGaveUp(FATAL[reply.stop])
         if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
@@ -198,15 +199,10 @@ class _Conversation:
 
     async def _take_up(self, reply: Reply) -> Move | None:
         """Do what a reply asks for, in its order; return the move that it comes to."""
-        if not reply.calls:
-            answer = "".join((*self._so_far, reply.text)).strip()
-            self._so_far.clear()
-            if answer:
-                return self._made(self._turn.complete(answer))
-            if self._take():
-                self._transcript.append(ToolResult("", "", _EMPTY, is_error=True))
-            return None
+        said = "".join((*self._so_far, reply.text)).strip()
         self._so_far.clear()
+        if not reply.calls:
+            return self._answer(said)
         failed = moved = False
         for together in self._side_by_side(reply.calls):
             first = together[0]
@@ -235,6 +231,14 @@ class _Conversation:
             failed = failed or any(result.is_error for result in results)
         return None
 
+    def _answer(self, said: str) -> Move | None:
+        """Return the move that a reply without a call is; tell the model if it is none."""
+        if said:
+            return self._made(self._turn.complete(said))
+        if self._take():
+            self._transcript.append(ToolResult("", "", _EMPTY, is_error=True))
+        return None
+
     def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
         """Yield the calls in their order: those that only read run together, everything else alone."""
         for reads, group in groupby(calls, key=self._only_reads):
@@ -254,7 +258,7 @@ class _Conversation:
 
     def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
         """Return a move, unless an earlier round made it: then the model is told what came of it."""
-        if not self._said_before or not self._answered:
+        if not (self._said_before and self._answered and _can_be_of(self._answered[0], move)):
             return move
         past = self._answered.popleft()
         self._left = self._most
@@ -319,6 +323,17 @@ def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
         for_approval = past.asked or (isinstance(past.move, Ask) and past.move.action)
         if of_a_move and not for_approval:
             yield past
+
+
+def _can_be_of(past: Past, move: Move) -> bool:
+    """Say whether this can be what came of that move, and not of one that the code made by itself."""
+    match past.how:
+        case "replied" | "expired":
+            return isinstance(move, Ask)
+        case "resolved":
+            return isinstance(move, Escalate)
+    made = past.move
+    return type(made) is type(move) and getattr(made, "to_agent", None) == getattr(move, "to_agent", None)
 
 
 def _error(call: ToolCall, text: str) -> ToolResult:

@@ -7,6 +7,7 @@ with the first reply: who is there, which tools there are, and what had happened
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -39,7 +40,6 @@ def outlook_now(turn: Turn, tools: Iterable[Tool] = ()) -> Outlook:
     )
 
 
-async def outlook(turn: Turn) -> Outlook | None:
-    """Return what this turn's conversation began with; None for one that begins only now."""
-    begun = await turn.begun()
-    return None if begun is None else msgspec.convert(begun, Outlook)
+async def outlooks(turn: Turn) -> list[tuple[Any, Outlook]]:
+    """Return what this turn's conversations began with that were not taken up yet: as recorded, and read."""
+    return [(began, msgspec.convert(began, Outlook)) for began in await turn.begun()]

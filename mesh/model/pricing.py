@@ -28,8 +28,6 @@ class Pricing:
 
     def __init__(self, turn: Turn, model: Model) -> None:
         self._turn, self._model = turn, model
-        self._unpriced = ""
-        """The model that gave the newest reply, if it has no price."""
 
     def cost(self, reply: Reply) -> Usage:
         """Return what a reply cost; 0 dollars where nobody knows."""
@@ -55,22 +53,27 @@ class Pricing:
 
     def after(self, reply: Reply) -> None:
         """Take note of a reply that came just now; say once if nobody knows what it cost."""
-        free = not reply.tokens.total or reply.usage.nano_dollars or self._price(reply) is not None
-        self._unpriced = "" if free else reply.model or self._model.mode
-        if self._unpriced and self._unpriced not in _told:
-            _told.add(self._unpriced)
-            hint = "add it to [prices] in the fleet file; until then its calls count as 0 dollars"
-            _log.warning("model_unpriced", model=self._unpriced, hint=hint)
+        unpriced = self._unpriced(reply)
+        if unpriced and unpriced not in _told:
+            _told.add(unpriced)
+            hint = "add it to [prices] in the fleet file; in requests of before, its calls count as 0 dollars"
+            _log.warning("model_unpriced", model=unpriced, hint=hint)
 
-    def require(self) -> None:
-        """Raise BudgetUnpriced if the newest reply cost nobody knows what, on a budget of dollars."""
-        if self._unpriced:
-            self._refuse(self._unpriced)
+    def require(self, reply: Reply) -> None:
+        """Raise BudgetUnpriced if a reply cost nobody knows what, on a budget of dollars; recorded or not."""
+        if unpriced := self._unpriced(reply):
+            self._refuse(unpriced)
+
+    def _unpriced(self, reply: Reply) -> str:
+        """Return the model that gave a reply, if it has no price; empty if it has one."""
+        free = not reply.tokens.total or reply.usage.nano_dollars or self._price(reply) is not None
+        return "" if free else reply.model or self._model.mode
 
     def _refuse(self, model: str) -> None:
         granted = self._turn.handoff.constraints.budget
         if granted is not None and granted.nano_dollars is not None:
             raise BudgetUnpriced(
                 f"the budget is in dollars and {model} has no price: "
-                "add it to [prices], or limit tokens or model_calls"
+                "add it to [prices] and run `mesh request rerun`: this request keeps the prices that it "
+                "began with; or limit tokens or model_calls"
             )

@@ -3,7 +3,7 @@
 import pytest
 
 from mesh.agent.turn import Turn
-from mesh.model.brief import render
+from mesh.model.brief import render, told
 from mesh.model.port import Prompt
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
@@ -11,7 +11,7 @@ from protocol.events import Past, Withheld, Work
 from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Artifact, Constraints, Fact, Handoff
 from protocol.ids import AgentName, TurnId
-from protocol.messages import Failure, Transfer
+from protocol.messages import Escalate, Failure, Transfer
 from protocol.refusals import Refusal, Rule
 
 A, B, C = AgentName("a"), AgentName("b"), AgentName("c")
@@ -159,6 +159,14 @@ def test_nothing_but_the_brief_itself_ends_a_line(sign: str) -> None:
     assert [line for line in brief.splitlines() if line.startswith("- vip")] == []
     assert sign == "\n" or sign not in brief
     assert read_back(given) == {fact.key: fact.value for fact in facts}
+
+
+def test_a_person_who_says_nothing_more_is_told_of_in_words() -> None:
+    past = [Past(round=0, how="resolved"), Past(round=1, how="resolved", move=Escalate(summary="hard"))]
+    said = render(turn(past=past)).splitlines()
+    assert "- round 0 resolved: A person says: go on." in said
+    assert said[-1].endswith("went to a person, who says: go on.")
+    assert told(past[0]) == "A person says: go on."
 
 
 def test_who_may_not_be_handed_to_is_not_named() -> None:

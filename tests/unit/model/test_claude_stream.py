@@ -2,18 +2,19 @@
 
 import json
 import string
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.claude import ModelRefused, ModelRetry, ModelUnreadable
+from mesh.model.claude import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
 from mesh.model.claude_stream import BrokenOff, Streamed, Unreadable
 from mesh.model.claude_wire import MOST_TOKENS, reply_of, request_of
-from mesh.model.port import ToolResult
+from mesh.model.port import Prompt, ToolResult
 from mesh.testing.claude_rules import violations
-from mesh.testing.claude_stub import Answer, calls, fails, says, thinks, writes
+from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 from protocol.prices import Tokens
 from tests.unit.model.vendor import (
     MODEL,
@@ -327,3 +328,10 @@ def test_whatever_comes_is_a_reply_that_can_go_back_or_none(
     wrong = [each for each in violations(asked) if "signature" not in each and "bound to" not in each]
     assert wrong == []
     json.dumps(asked, ensure_ascii=False, allow_nan=False).encode()
+
+
+async def test_what_happens_behind_a_whole_message_is_nobodys_business() -> None:
+    async with StubClaude([replace(says("whole"), broken_by=529)]) as stub:
+        model = ClaudeModel(base_url=stub.url, api_key="stub")
+        assert (await model.reply(Prompt("a", "Be brief.", "Say it."))).text == "whole"
+        await model.close()

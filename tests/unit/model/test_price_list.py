@@ -6,7 +6,7 @@ from genai_prices import Usage, calc_price
 from mesh.fleet import FleetFileError, parse_fleet
 from mesh.model.price_list import PricesMissing, listed
 from mesh.setup import prices_of
-from protocol.prices import Tokens, cost
+from protocol.prices import Price, Tokens, cost
 
 MODELS = ("claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5")
 
@@ -36,6 +36,17 @@ def test_a_model_without_a_listed_price_says_what_to_do() -> None:
         listed(["claude-of-tomorrow"])
 
 
+def test_what_a_list_does_not_say_of_the_cache_is_not_taken_to_be_free() -> None:
+    price = listed(["claude-2"])["claude-2"]
+    assert price == Price(
+        input=8_000_000_000,
+        output=24_000_000_000,
+        cache_read=8_000_000_000,
+        cache_write=10_000_000_000,
+        cache_write_1h=16_000_000_000,
+    )
+
+
 FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n[prices]\n'
 
 
@@ -43,7 +54,7 @@ def test_a_fleet_file_says_a_price_or_that_it_is_listed() -> None:
     said = 'claude-haiku-5-5 = "listed"\nmine = {input = 5, output = 7}\n'
     assert prices_of(parse_fleet(FLEET + said)) == {
         "claude-haiku-5-5": listed(["claude-haiku-5-5"])["claude-haiku-5-5"],
-        "mine": {"input": 5, "output": 7},
+        "mine": {"input": 5, "output": 7, "cache_read": 5, "cache_write": 7, "cache_write_1h": 10},
     }
     with pytest.raises(PricesMissing):
         prices_of(parse_fleet(FLEET + 'claude-of-tomorrow = "listed"\n'))

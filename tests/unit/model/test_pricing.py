@@ -70,6 +70,7 @@ async def test_a_model_that_is_known_to_have_no_price_is_not_asked_on_a_budget_o
         await driven(turn(prices={"small": PRICE}, constraints=DOLLARS), model)
     assert (raised.value.code, raised.value.permanent) == ("budget_unpriced", True)
     assert model.prompts == []
+    assert "run `mesh request rerun`: this request keeps the prices that it began with" in str(raised.value)
 
 
 async def test_a_reply_that_turns_out_to_have_no_price_is_the_last_and_its_tokens_count() -> None:
@@ -109,3 +110,12 @@ async def test_through_the_vendors_sdk_nothing_is_asked_unpriced_and_an_alias_co
         await driven(on, model)
         await model.close()
     assert on.report.usage.nano_dollars > 0
+
+
+async def test_a_reply_that_is_read_back_is_no_cheaper() -> None:
+    """A process that dies between the record and the proposal changes nothing about it."""
+    steps = MemorySteps()
+    for replies in ([reply("small-1")], []):
+        given = turn(prices={"big": PRICE}, constraints=DOLLARS, steps=steps)
+        with pytest.raises(BudgetUnpriced, match="small-1 has no price"):
+            await driven(given, Pinned(*replies))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mesh.agent import Turn
 from mesh.agent.failures import EffectUnknown
 from mesh.agent.stops import InDoubt
 from mesh.agent.tools import Effect, Tool, ToolError, tool
@@ -279,3 +280,37 @@ async def test_arguments_that_nobody_can_read_are_the_calls_result() -> None:
     model = TalkingModel(lost, says("ok"))
     await drive(turn(peers=["b"]), model, instructions="", tools=())
     assert (told(model)[-1].text, told(model)[-1].is_error) == ("its arguments are no JSON", True)
+
+
+# --- several conversations in a turn --------------------------------------------------------------
+
+
+async def test_a_reply_goes_to_the_conversation_that_asked_for_it() -> None:
+    steps, ask = MemorySteps(), Ask(to_agent="client", question="Good?")  # type: ignore[arg-type]
+
+    async def work(given: Turn, drafts: TalkingModel, reviews: TalkingModel) -> Move:
+        draft = await drive(given, drafts, instructions="Draft.", tools=())
+        assert isinstance(draft, Complete)
+        return await drive(given, reviews, instructions=f"Review: {draft.answer}", tools=())
+
+    asking = calls(("ask", {"question": "Good?"}))
+    assert await work(turn(steps=steps), TalkingModel(says("a draft")), TalkingModel(asking)) == ask
+    drafts, reviews = TalkingModel(), TalkingModel(says("It is good."))
+    later = turn(steps=steps, past=[replied(ask, "yes")])
+    assert await work(later, drafts, reviews) == Complete(answer="It is good.")
+    assert told(reviews)[-1].text == '"yes"'
+
+
+async def test_one_conversation_that_begins_anew_leaves_the_other_where_it_was() -> None:
+    steps, ask = MemorySteps(), Ask(to_agent="client", question="Good?")  # type: ignore[arg-type]
+    asking = calls(("ask", {"question": "Good?"}))
+
+    async def work(given: Turn, how: str, first: TalkingModel, second: TalkingModel) -> Move:
+        await drive(given, first, instructions=how, tools=())
+        return await drive(given, second, instructions="Second.", tools=())
+
+    await work(turn(steps=steps), "Old.", TalkingModel(says("one")), TalkingModel(asking))
+    second = TalkingModel(says("done"))
+    later = turn(steps=steps, past=[replied(ask, "yes")])
+    await work(later, "New.", TalkingModel(says("one anew")), second)
+    assert [each.text for each in told(second)] == ['"yes"']

@@ -1,0 +1,151 @@
+"""An effect that is tried again: what is known of this attempt says nothing of the one before."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from mesh.agent import Turn, tool
+from mesh.agent.failures import EffectUnknown
+from mesh.agent.stops import InDoubt
+from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
+from mesh.testing import turn
+from mesh.testing.memory_steps import MemorySteps
+from protocol.events import Past
+from protocol.handoff import Constraints
+from protocol.messages import Failure
+
+FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))
+
+
+def given(steps: MemorySteps, **about: Any) -> Turn:
+    made = turn(steps=steps, **about)
+    made._fleet = replace(made._fleet, lease_s=0.0)
+    return made
+
+
+async def test_a_no_that_came_before_it_began_is_no_outcome_of_an_effect_that_was_tried() -> None:
+    tried: list[str] = []
+
+    @tool(effect="idempotent")
+    async def refund(idempotency_key: str) -> str:
+        """Refund."""
+        tried.append(idempotency_key)
+        if len(tried) == 2:
+            raise NotBegun("the bank cannot be reached")
+        if len(tried) == 1:
+            raise ConnectionError("it broke off")
+        return "refunded"
+
+    steps = MemorySteps()
+    with pytest.raises(EffectUnknown):
+        await given(steps).call(refund)
+    with pytest.raises(EffectUnknown, match="tried before, and now: the bank cannot be reached"):
+        await given(steps, past=[FAILED]).call(refund)
+    again = given(steps, past=[FAILED, replace(FAILED, round=1)])
+    assert await again.call(refund) == "refunded"
+    assert len(set(tried)) == 1
+
+
+async def test_the_same_no_is_the_outcome_of_an_effect_that_was_never_tried() -> None:
+    @tool(effect="idempotent")
+    async def refund() -> str:
+        """Refund."""
+        raise NotBegun("the bank cannot be reached")
+
+    with pytest.raises(ToolRefused, match="cannot be reached"):
+        await given(MemorySteps()).call(refund)
+
+
+async def test_an_effect_that_was_tried_and_is_no_longer_allowed_is_in_doubt() -> None:
+    @tool(effect="idempotent")
+    async def refund() -> str:
+        """Refund."""
+        raise ConnectionError("it broke off")
+
+    steps = MemorySteps()
+    with pytest.raises(EffectUnknown):
+        await given(steps).outcome(refund, {})
+    narrowed = given(steps, past=[FAILED], constraints=Constraints(allowed_actions=()))
+    with pytest.raises(InDoubt):
+        await narrowed.outcome(refund, {})
+
+
+async def test_nobody_is_asked_about_an_effect_whose_thread_is_still_at_it() -> None:
+    may_end, done = threading.Event(), []
+
+    @tool(effect="reconcilable", reconcile=lambda key: "sent" if done else NOT_DONE, timeout_s=0.05)
+    def send() -> str:
+        """Send."""
+        may_end.wait()
+        done.append(1)
+        return "sent"
+
+    steps = MemorySteps()
+    with pytest.raises(EffectUnknown, match="no answer within"):
+        await given(steps).call(send)
+    with pytest.raises(EffectUnknown, match="send is still under way"):
+        await given(steps, past=[FAILED]).call(send)
+    may_end.set()
+    async with asyncio.timeout(20):
+        while not done:  # noqa: ASYNC110 - a thread sets no event of this loop
+            await asyncio.sleep(0.01)
+    later = given(steps, past=[FAILED, replace(FAILED, round=1)])
+    assert await later.call(send) == "sent"
+    assert done == [1]
+
+
+async def test_what_a_person_settled_stays_settled_through_a_crash() -> None:
+    class Dies(BaseException):
+        pass
+
+    tried: list[int] = []
+
+    @tool(effect="once")
+    async def mail() -> str:
+        """Mail."""
+        tried.append(1)
+        raise Dies
+
+    class DiesBehindTheIntent(MemorySteps):
+        async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+            await super().put(request, turn, name, body)
+            if name == "1-0" and armed:
+                armed.clear()
+                raise Dies
+
+    armed = [1]
+    steps = DiesBehindTheIntent()
+    with pytest.raises(Dies):
+        await given(steps).call(mail)
+    with pytest.raises(InDoubt):
+        await given(steps).call(mail)
+    settled = Past(round=0, how="settled", settled="done", step="0-0", reply="sent", by="Ada")
+    with pytest.raises(Dies):
+        await given(steps, past=[settled]).call(mail)
+    assert await given(steps, past=[settled]).call(mail) == "sent"
+    assert tried == [1]
+
+
+async def test_a_report_has_the_same_digest_whichever_read_ends_first() -> None:
+    async def read_both(slow: int, steps: MemorySteps) -> str:
+        gate = asyncio.Event()
+
+        @tool
+        async def read(n: int) -> int:
+            """Read."""
+            if n == slow:
+                await gate.wait()
+            gate.set()
+            return n
+
+        made = given(steps)
+        await asyncio.gather(made.outcome(read, {"n": 1}), made.outcome(read, {"n": 2}))
+        return made.report.digest
+
+    steps = MemorySteps()
+    first = await read_both(1, steps)
+    assert first == await read_both(1, steps)
+    assert first == await read_both(2, MemorySteps())
