@@ -35,6 +35,7 @@ failures = 20
 
 [prices]                          # what models cost: protocol.prices.Price, or as the vendor's list has it
 claude-haiku-5-5 = "listed"       # when `mesh setup` runs, with handoff-mesh[prices]
+mine = { input = 8, output = 40 } # its cache is taken to cost 8 to read, 10 to write, 16 for an hour
 
 [models.claude-haiku-5-5]         # how fast a model may be asked, by all processes together
 concurrency = 40                  # requests under way; leave out for no limit
@@ -42,7 +43,7 @@ per_minute = 1000                 # requests that begin
 instances = 20                    # processes that ask it: each takes that part
 
 [labels]                          # a fact of this key has these labels, whoever brings it
-customer_name = ["pii"]
+customer_name = ["pii"]           # `text`, a submit's own words, has none
 
 [lease]                           # seconds; work of a process that died goes on elsewhere after so long.
                                   # `mesh setup` changes it for good; services read it when they start
@@ -53,15 +54,16 @@ guard_s = 3.0
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from mesh.bus.streams import Storage
 from mesh.errors import MeshError
 from protocol.breaker import BreakerRules
-from protocol.codec import is_label
+from protocol.codec import TEXT_FACT, is_label
 from protocol.fleet import (
     GUARD_LEASE_S,
     LEASE_S,
@@ -73,6 +75,7 @@ from protocol.fleet import (
 )
 from protocol.ids import AgentName
 from protocol.policy import Policy
+from protocol.prices import unsaid
 
 FILE_NAME = "mesh.toml"
 LISTED = "listed"
@@ -112,10 +115,19 @@ class BreakerSection(_Strict):
         return msgspec.structs.replace(rules, **self.model_dump(exclude_none=True))
 
 
+def _listed(said: object) -> object:
+    if not isinstance(said, list):
+        raise PydanticCustomError("labels", 'say a list of labels, as in ["pii"]')
+    return said
+
+
+Labels = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
 class AgentSection(Member):
     module: str | None = None
     """`MODULE:NAME` of its code, for whoever starts a whole fleet."""
-    clearance: tuple[str, ...] = ()
+    clearance: Labels = ()
     intents: tuple[str, ...] | None = None
     actions: tuple[str, ...] | None = None
     to: tuple[str, ...] | None = None
@@ -139,15 +151,23 @@ class ModelSection(_Strict):
 
 
 class LongPriceSection(_Strict):
-    """Numbers of protocol.prices.Price, but for those of a long prompt."""
+    """Numbers of protocol.prices.Price, but for those of a long prompt.
+
+    What is not said of the cache is never taken to be free: it is what protocol.prices.unsaid says.
+    """
 
     model_config = ConfigDict(strict=True)
 
     input: int = Field(ge=0, le=_MOST)
     output: int = Field(ge=0, le=_MOST)
-    cache_read: int = Field(default=0, ge=0, le=_MOST)
-    cache_write: int = Field(default=0, ge=0, le=_MOST)
-    cache_write_1h: int = Field(default=0, ge=0, le=_MOST)
+    cache_read: int | None = Field(default=None, ge=0, le=_MOST)
+    cache_write: int | None = Field(default=None, ge=0, le=_MOST)
+    cache_write_1h: int | None = Field(default=None, ge=0, le=_MOST)
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """As the fleet writes it down, with everything said."""
+        return unsaid(self.input) | self.model_dump(exclude_none=True)
 
 
 class PriceSection(LongPriceSection):
@@ -161,6 +181,11 @@ class PriceSection(LongPriceSection):
         if (self.long_from is None) != (self.long is None):
             raise ValueError("`long_from` and `long` go together: from how many tokens on, and what then")
         return self
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """As the fleet writes it down, with everything said."""
+        return super().whole | ({} if self.long is None else {"long": self.long.whole})
 
 
 class BudgetSection(_Strict):
@@ -201,7 +226,7 @@ class FleetFile(_Strict):
     policies: Mapping[str, Mapping[str, Any]] = {}
     prices: Mapping[str, Any] = {}
     models: Mapping[str, ModelSection] = {}
-    labels: Mapping[str, tuple[str, ...]] = {}
+    labels: Mapping[str, Labels] = {}
     log: LogSection = LogSection()
     lease: LeaseSection = LeaseSection()
     breaker: BreakerSection = BreakerSection()
@@ -255,6 +280,14 @@ class FleetFile(_Strict):
                 raise FleetFileError(f"policies.{name}: {wrong}") from wrong
         return found
 
+    @property
+    def priced(self) -> dict[str, Any]:
+        """What models cost, by id, with everything said; or that it is LISTED."""
+        return {
+            model: LISTED if price == LISTED else PriceSection.model_validate(price).whole
+            for model, price in self.prices.items()
+        }
+
     def _check_prices(self) -> list[str]:
         wrong = []
         for model, price in self.prices.items():
@@ -286,12 +319,18 @@ class FleetFile(_Strict):
     def _check_labels(self) -> list[str]:
         said = [(f"agents.{name}.clearance", section.clearance) for name, section in self.agents.items()]
         said += [(f"labels.{key}", labels) for key, labels in self.labels.items()]
-        return [
+        wrong = [
             f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
             for where, labels in said
             for label in labels
             if not is_label(label)
         ]
+        if TEXT_FACT in self.labels:
+            words = "a submit's own words are free text: let the entry agent label or drop them"
+            wrong.append(f"labels.{TEXT_FACT}: {words}")
+        if "" in self.labels:
+            wrong.append('labels."": no fact has an empty key')
+        return wrong
 
     def _check(self) -> list[str]:
         wrong = self._check_prices() + self._check_budgets() + self._check_labels()

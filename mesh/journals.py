@@ -1,10 +1,13 @@
 """Journals of turns, read by whoever may read the stream STEPS: what was done, step by step.
 
 Names of steps are those of `mesh.agent.journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
-What lies there and is no step (a guard's `end`, an attempt's mark, an agent's rubbish) is passed over.
+What lies there under another name (a guard's `end`, an attempt's mark) is no step. An agent writes its own
+journal and may write anything: what is under a step's name and cannot be read, or cannot be true, is passed
+over, and whoever asks is told where.
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -13,10 +16,15 @@ from mesh.agent.record import DONE, Record, decode, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
 from mesh.bus.roles import GET
+from protocol import codec
+from protocol.prices import Price
+from protocol.spending import unpriced_in
 from protocol.timeline import Spent, StepTold
 
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
 _BATCH = 256
+_LATEST = 253_402_300_799_999_000
+"""The end of the year 9999, UTC µs: the last millisecond that can be written as a date."""
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
@@ -32,8 +40,13 @@ class Step(NamedTuple):
     body: bytes
 
 
-async def journaled(bus: Bus, request: str, *, agent: str = "*", journal: str = "*") -> list[Step]:
+async def journaled(
+    bus: Bus, request: str, *, agent: str = "*", journal: str = "*", passed_over: set[str] | None = None
+) -> list[Step]:
     """Return a request's steps, those of one agent or one journal if asked, as they were made in time.
+
+    Args:
+        passed_over: gets the subjects of steps that cannot be read, or cannot be true.
 
     Raises BusError.
     """
@@ -57,12 +70,25 @@ async def journaled(bus: Bus, request: str, *, agent: str = "*", journal: str = 
             try:
                 record = decode(message.data)
             except _UNREADABLE:
+                record = None
+            if record is None or not _can_be_true(record):
+                if passed_over is not None:
+                    passed_over.add(message.headers["Nats-Subject"])
                 continue
             found.append(Step(whose, turn, int(fits["round"]), name, record, message.data))
 
 
-def told(steps: list[Step]) -> dict[str, tuple[StepTold, ...]]:
-    """Return steps as a timeline tells them, by journal: an effect once, in doubt while it has no result."""
+def _can_be_true(record: Record) -> bool:
+    """Say whether a step has a time that there is, and a usage that a report could have."""
+    return 0 <= record.at <= _LATEST and (record.usage is None or codec.usage_is_sound(record.usage))
+
+
+def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[str, tuple[StepTold, ...]]:
+    """Return steps as a timeline tells them, by journal: an effect once, as an intent while it has no result.
+
+    Args:
+        prices: the request's.
+    """
     done = {(step.journal, step.name) for step in steps if step.name.endswith(DONE)}
     found: dict[str, list[StepTold]] = {}
     for step in steps:
@@ -82,7 +108,10 @@ def told(steps: list[Step]) -> dict[str, tuple[StepTold, ...]]:
                 usage=None
                 if usage is None
                 else Spent(
-                    nano_dollars=usage.nano_dollars, tokens=usage.tokens, model_calls=usage.model_calls
+                    nano_dollars=usage.nano_dollars,
+                    tokens=usage.tokens,
+                    model_calls=usage.model_calls,
+                    unpriced=bool(unpriced_in(usage, prices or {})),
                 ),
             )
         )

@@ -7,7 +7,9 @@ a key. So a traceback is written without it: types, files, lines and functions a
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 import structlog
@@ -28,7 +30,8 @@ def configure_logging(
     Args:
         style: `console`, `json`, or `auto` (console on a terminal).
         level: a name of the standard library's levels. Lines below it cost next to nothing.
-        for_good: nobody configures it again in this process; each line then costs less.
+        for_good: nobody configures it again in this process: each line then costs less, and what nobody
+            catches, in whatever thread, is logged like everything else.
         values: write what exceptions say, which may be anybody's data; None: as MESH_LOG_VALUES says.
     """
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
@@ -63,6 +66,27 @@ def configure_logging(
     )
     logging.basicConfig(handlers=[handler], level=number, force=True)
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # `mesh.bus` says what is worth saying, once
+    if for_good and not told:
+        sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
+
+
+# --- what nobody catches --------------------------------------------------------------------------
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Log what ends the process; an interrupt is left to Python."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    structlog.get_logger().critical("uncaught", exc_info=(kind, error, traceback))
+
+
+def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is SystemExit or args.exc_value is None:
+        return
+    thread = None if args.thread is None else args.thread.name
+    found = (args.exc_type, args.exc_value, args.exc_traceback)
+    structlog.get_logger().critical("uncaught", thread=thread, exc_info=found)
 
 
 # --- tracebacks -----------------------------------------------------------------------------------

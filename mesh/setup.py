@@ -72,9 +72,9 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
 def prices_of(file: FleetFile) -> dict[str, Any]:
     """Return what models cost, by id; those whose price is `listed` get today's of the vendor's list.
 
-    Raises PricesMissing.
+    What neither says of the cache is what protocol.prices.unsaid says. Raises PricesMissing.
     """
-    prices = dict(file.prices)
+    prices = file.priced
     wanted = [model for model, price in prices.items() if price == LISTED]
     if wanted:
         from mesh.model.price_list import listed

@@ -34,6 +34,7 @@ from protocol.messages import (
     Transfer,
     TurnFailed,
     UnknownMove,
+    Usage,
 )
 
 TEXT_FACT = "text"
@@ -153,19 +154,28 @@ def parse_proposal(body: bytes) -> Proposal:
     return proposal
 
 
-def _check_report(report: Report) -> None:
-    usage = report.usage
-    counts = [usage.nano_dollars, usage.tokens, usage.model_calls, report.steps]
+def usage_is_sound(usage: Usage) -> bool:
+    """Say whether a report could tell of this usage."""
+    return not _wrong_with(usage)
+
+
+def _wrong_with(usage: Usage, *more: int) -> str:
+    """Return why a report cannot hold a usage, and `more` counts beside it; empty if it can."""
+    counts = [usage.nano_dollars, usage.tokens, usage.model_calls, *more]
     for used in usage.models.values():
         counts += [getattr(used, name) for name in used.__struct_fields__]
     if min(counts) < 0:
-        raise Malformed("proposal: a report cannot be negative")
+        return "a report cannot be negative"
     if max(counts) > 1 << 62:
-        raise Malformed("proposal: a report is beyond 2^62")
+        return "a report is beyond 2^62"
     if len(usage.models) > MAX_MODELS or any(len(model) > MAX_MODEL_CHARS for model in usage.models):
-        raise Malformed(
-            f"proposal: a report names {MAX_MODELS} models at most, each in {MAX_MODEL_CHARS} characters"
-        )
+        return f"a report names {MAX_MODELS} models at most, each in {MAX_MODEL_CHARS} characters"
+    return ""
+
+
+def _check_report(report: Report) -> None:
+    if wrong := _wrong_with(report.usage, report.steps):
+        raise Malformed(f"proposal: {wrong}")
     if len(report.prompt) > MAX_PROMPT_CHARS:
         raise Malformed(
             f"proposal: a report names its prompt's version in {MAX_PROMPT_CHARS} characters at most"

@@ -74,6 +74,18 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     long: "Price | None" = None
 
 
+def unsaid(anew: int) -> dict[str, int]:
+    """Return what tokens of a vendor's cache are taken to cost, by kind, where a price list does not say it.
+
+    None of it is less than what vendors take: to read is as dear as `input` (they take a part of that), to
+    write 1.25 times, for an hour twice.
+
+    Args:
+        anew: what `input` costs.
+    """
+    return {"cache_read": anew, "cache_write": (5 * anew + 3) // 4, "cache_write_1h": 2 * anew}
+
+
 def cost(tokens: Tokens, price: Price) -> int:
     """Return what one reply cost: nano-dollars, rounded half up. `tokens` are those of one reply."""
     if price.long is not None and price.long_from is not None and tokens.prompt > price.long_from:

@@ -142,7 +142,7 @@ class Spending:
                 giver=turn.giver,
                 at=turn.at,
                 usage=usage,
-                unpriced=tuple(_unpriced(usage, self._prices.get(turn.request, {}))),
+                unpriced=unpriced_in(usage, self._prices.get(turn.request, {})),
             )
             for turn_id, turn in self._turns.items()
             if (usage := budget.plus(turn.told, turn.found)) != budget.NOTHING
@@ -174,10 +174,13 @@ def _reporter(event: AnyEvent) -> AgentName:
     return AgentName(sender) if sender else UNKNOWN if entry is None else entry.name
 
 
-def _unpriced(usage: Usage, prices: Mapping[str, Price]) -> Iterable[str]:
-    for model, used in usage.models.items():
-        if used.total and not used.nano_dollars and price_of(model, prices) is None:
-            yield model
+def unpriced_in(usage: Usage, prices: Mapping[str, Price]) -> tuple[str, ...]:
+    """Return the models that were used and have no price, so that their calls count as 0 dollars."""
+    return tuple(
+        model
+        for model, used in usage.models.items()
+        if used.total and not used.nano_dollars and price_of(model, prices) is None
+    )
 
 
 def spending(happened: Iterable[AnyEvent]) -> list[Spent]:

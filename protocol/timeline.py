@@ -5,16 +5,19 @@ so that a log file tells the same story as the bus.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import msgspec
 
-from protocol import events
+from protocol import budget, events
 from protocol.events import AnyEvent, Withheld, Work
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
 from protocol.ledger import Ledger
 from protocol.messages import Submit, Usage, move_name, move_summary
+from protocol.prices import Price, price_list
+from protocol.spending import unpriced_in
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +30,23 @@ class Spent(_Told, frozen=True, kw_only=True):
     nano_dollars: int
     tokens: int
     model_calls: int
+    unpriced: bool = False
+    """Whether the dollars are too few: some of the calls were a model's that has no price."""
 
 
-def _spent(usage: Usage) -> Spent:
-    return Spent(nano_dollars=usage.nano_dollars, tokens=usage.tokens, model_calls=usage.model_calls)
+def _spent(usage: Usage, prices: Mapping[str, Price]) -> Spent:
+    return Spent(
+        nano_dollars=usage.nano_dollars,
+        tokens=usage.tokens,
+        model_calls=usage.model_calls,
+        unpriced=bool(unpriced_in(usage, prices)),
+    )
+
+
+def prices_in(happened: Iterable[AnyEvent]) -> dict[str, Price]:
+    """Return the prices that a request began with."""
+    said = (event.prices for event in happened if isinstance(event, events.RequestOpened))
+    return price_list(next(said, {}))
 
 
 class StepTold(_Told, frozen=True, kw_only=True):
@@ -126,6 +142,10 @@ class Timeline(_Told, frozen=True, kw_only=True):
     answer: Any = None
     error: dict[str, str] | None = None
     cost: Spent
+    """What its turns reported, summed up."""
+    charged: Spent
+    """What counts against its budget: `cost`, and all that was left to each turn that was ended without
+    ever having reported, where that is a number."""
     waiting: tuple[Waiting, ...] = ()
     moves: tuple[MoveTold, ...] = ()
     running: tuple[TurnTold, ...] = ()
@@ -155,8 +175,11 @@ def timeline(
         work = getattr(event, "work", None)
         if isinstance(work, Work) and str(work.turn) == event.id:
             trail.append(work.handoff.to_agent)
-    settled = [_with_turn_as_it_ended(ledger, move) for move in told]
-    running = [_turn(ledger, turn_id) for turn_id in ledger.open]
+    prices = prices_in(happened)
+    settled = [_with_turn_as_it_ended(ledger, move, prices) for move in told]
+    running = [_turn(ledger, turn_id, prices) for turn_id in ledger.open]
+    reported = [turn.report.usage for turn in ledger.turns.values()]
+    unpriced = any(unpriced_in(usage, prices) for usage in reported)
     if journals:
         settled, running = _with_steps(settled, running, happened, journals)
     heard_of = {move.turn.id for move in settled if move.turn is not None}
@@ -174,11 +197,17 @@ def timeline(
         depth=0 if segment is None else segment.depth,
         answer=ledger.ended.answer if isinstance(ledger.ended, events.RequestCompleted) else None,
         error=_error(ledger.ended),
-        cost=_spent(ledger.spent),
+        cost=_sum(reduce(budget.plus, reported, budget.NOTHING), unpriced),
+        charged=_sum(ledger.spent, unpriced),
         waiting=tuple(_waiting(ledger, happened)),
         moves=tuple(settled),
         running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
     )
+
+
+def _sum(usage: Usage, unpriced: bool) -> Spent:
+    """Return what turns spent together: a model may have cost something in one of them and not in another."""
+    return msgspec.structs.replace(_spent(usage, {}), unpriced=unpriced)
 
 
 def _error(ended: AnyEvent | None) -> dict[str, str] | None:
@@ -235,7 +264,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
         "facts": tuple(fact for key, fact in after.items() if before.get(key) != fact) if opens else (),
         "dropped": tuple(key for key in before if key not in after) if opens else (),
         "withheld": work.withheld if isinstance(work, Work) else None,
-        "turn": _turn(ledger, _about(ledger, event)),
+        "turn": _turn(ledger, _about(ledger, event), {}),
     }
     return MoveTold(**(fields | said))
 
@@ -248,7 +277,7 @@ def _about(ledger: Ledger, event: AnyEvent) -> str | None:
     return getattr(event, "turn", work.turn if isinstance(work, Work) else None)
 
 
-def _turn(ledger: Ledger, turn_id: str | None) -> TurnTold | None:
+def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> TurnTold | None:
     turn = ledger.turns.get(turn_id) if turn_id else None  # type: ignore[call-overload]
     if turn is None:
         return None
@@ -256,16 +285,16 @@ def _turn(ledger: Ledger, turn_id: str | None) -> TurnTold | None:
         id=turn.id,
         agent=turn.agent,
         rounds=turn.round + 1,
-        usage=_spent(turn.report.usage),
+        usage=_spent(turn.report.usage, prices),
         status=turn.state,
     )
 
 
-def _with_turn_as_it_ended(ledger: Ledger, move: MoveTold) -> MoveTold:
+def _with_turn_as_it_ended(ledger: Ledger, move: MoveTold, prices: Mapping[str, Price]) -> MoveTold:
     """Return the entry with its turn as it stands now: usage and rounds are known only afterwards."""
     if move.turn is None:
         return move
-    return msgspec.structs.replace(move, turn=_turn(ledger, move.turn.id))
+    return msgspec.structs.replace(move, turn=_turn(ledger, move.turn.id, prices))
 
 
 def _with_steps(

@@ -8,7 +8,7 @@ import typer
 
 from mesh.cli.counts import counted
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, remark, table
+from mesh.cli.output import Format, chosen, emit, remark, short, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +57,8 @@ Since = Annotated[
     str | None,
     typer.Option(
         "--since",
-        help="Only what was reported since: a time (ISO-8601), or 90s, 10m, 2h, 1d ago.",
+        help="Only what was reported since: a time (ISO-8601), or 90s, 10m, 2h, 1d ago. A turn counts whole, "
+        "at its newest report.",
         show_default=False,
     ),
 ]
@@ -79,13 +80,17 @@ async def cost(
     file has no journals: how many turns are missing is said then.
 
     A mesh is one tenant: the total of the whole log is that tenant's. Dollars with a `?` are too few: some
-    of the calls were a model's that has no price.
+    of the calls were a model's that has no price. A request of which an event cannot be read counts up to
+    that event, and is named; the exit status is 1 then.
     """
+    from mesh.cli.exits import Exit
     from mesh.cli.times import microseconds_at
     from protocol.spending import total
 
     begin = 0 if since is None else microseconds_at(since)
-    lines = [line for line in await _lines(where, source) if line.at >= begin]
+    account = _Account()
+    await _fill(account, where, source)
+    lines = [line for line in account.spending.lines if line.at >= begin]
     rows = _by_model(lines) if by is By.MODEL else _by_group(lines, by)
     whole = _row_of("total", total(lines), lines)
     if chosen(output, as_json) is Format.JSON:
@@ -94,13 +99,47 @@ async def cost(
         table((by.value, *_COLUMNS), [_cells(row) for row in (*rows, whole)], whole=(by.value,))
     unpriced = sorted({model for line in lines for model in line.unpriced})
     if unpriced:
-        calls = counted(whole["unpriced_calls"], "call")
-        remark(f"mesh: {calls} at no known price: say [prices] of {', '.join(unpriced)} in the fleet file")
+        calls, models = counted(whole["unpriced_calls"], "call"), ", ".join(map(_one_line, unpriced))
+        remark(
+            f"mesh: {calls} at no known price: say [prices] of {models} in the fleet file and run "
+            "`mesh setup`, for requests that begin from then on"
+        )
+    for request, why in account.unreadable.items():
+        remark(f"mesh: {request} is not counted whole: {why}; look with mesh log verify {request}")
+    if account.unreadable:
+        raise typer.Exit(Exit.FAILED)
+
+
+class _Account:
+    """Costs of requests, each as far as its events can be read."""
+
+    def __init__(self) -> None:
+        from protocol import spending
+
+        self.spending = spending.Spending()
+        self.unreadable: dict[str, str] = {}
+        """Why a request is left out, from the first of its events that cannot be read."""
+
+    def take(self, request: str, body: bytes) -> None:
+        from mesh.errors import MeshError
+        from protocol import codec
+
+        if request in self.unreadable:
+            return
+        try:
+            self.spending.take(codec.decode_event(body))
+        except MeshError as broken:
+            self.unreadable[request] = _one_line(str(broken))
+
+
+def _one_line(text: str) -> str:
+    """Return text whole, as one line without what would steer a terminal."""
+    return short(text, len(text))
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     return (
-        row["name"],
+        _one_line(row["name"]),
         f"{row['nano_dollars'] / _NANO:.6f}" + ("?" if row["unpriced_calls"] else ""),
         row["model_calls"],
         row["tokens"],
@@ -113,41 +152,43 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-async def _lines(where: Where, source: str | None) -> "list[Spent]":
-    from mesh.cli.reading import decoded, every, is_file, request_bodies
+async def _fill(account: _Account, where: Where, source: str | None) -> None:
+    from mesh.cli.reading import every, is_file, request_bodies
     from mesh.replay.load import load
-    from protocol import codec
-    from protocol.spending import Spending
     from protocol.subjects import evt_of
 
-    account = Spending()
     if source is not None and is_file(source):
-        for bodies in load(Path(source)).values():
-            for event in decoded(bodies):
-                account.take(event)
-        if missing := len(account.unreported):
+        for request, bodies in load(Path(source)).items():
+            for body in bodies:
+                account.take(request, body)
+        if missing := len(account.spending.unreported):
             remark(f"mesh: the cost of {counted(missing, 'turn')} is missing or not whole: no report has it")
-        return account.lines
+        return
     async with await where.connect(*_READERS) as bus:
         wanted = "mesh.evt.>" if source is None else evt_of(source)
         seen = False
         async for kept in every(bus, "LOG", wanted):  # as far as it is there: its beginning may have aged out
-            account.take(codec.decode_event(kept.data))
+            account.take(kept.subject.rpartition(".")[2], kept.data)
             seen = True
         if source is not None and not seen:
             await request_bodies(bus, source)  # which says why there is nothing
-        await _add_journals(bus, account)
-    return account.lines
+        await _add_journals(bus, account.spending)
 
 
 async def _add_journals(bus: "Bus", account: "Spending") -> None:
     """Count what the steps cost whose rounds no report tells of."""
+    from mesh.cli.reading import remark_passed_over
     from mesh.journals import journaled
 
+    passed_over = set[str]()
     for turn in account.unreported:
-        for step in await journaled(bus, turn.request, agent=turn.agent, journal=turn.journal):
+        found = await journaled(
+            bus, turn.request, agent=turn.agent, journal=turn.journal, passed_over=passed_over
+        )
+        for step in found:
             if step.record.usage is not None and turn.first <= step.round <= turn.last:
                 account.add(turn.turn, step.record.usage, step.record.at)
+    remark_passed_over(passed_over)
 
 
 def _by_group(lines: "Sequence[Spent]", by: By) -> list[dict[str, Any]]:

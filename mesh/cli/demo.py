@@ -107,9 +107,12 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary)
         return
-    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise UsageWrong(f"--keep takes a new folder, or an empty one: {keep}")
-    keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+            raise UsageWrong(f"--keep takes a new folder, or an empty one: {keep}")
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise UsageWrong(f"--keep takes a folder that can be made: {keep}: {wrong.strerror}") from wrong
     yield keep
 
 

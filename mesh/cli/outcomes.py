@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mesh.cli.exits import Exit
-from mesh.cli.output import remark, say
+from mesh.cli.output import remark, say, short
 
 if TYPE_CHECKING:
     from mesh.client import Outcome
@@ -26,7 +26,8 @@ def conclude(outcome: "Outcome") -> None:
     if outcome.status == "completed":
         say(in_words(outcome.answer))
     else:
-        remark(f"mesh: {outcome.request} was {_ended(outcome.status, outcome.reason)}")
+        ended = _ended(outcome.status, outcome.reason)
+        remark(f"mesh: {outcome.request} was {short(ended, len(ended))}")
     leave(outcome.status)
 
 

@@ -92,7 +92,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: It
 
 
 def _plain(cell: object) -> str:
-    return " ".join(str("" if cell is None else cell).split("\n")).replace("\t", " ")
+    text = "" if cell is None else str(cell)
+    return short(text, len(text))
 
 
 def when(at_us: int) -> str:

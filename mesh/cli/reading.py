@@ -6,7 +6,7 @@ are a request's id or a file of exported events; either way the stored bytes are
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -18,16 +18,16 @@ from mesh.bus.log import JetStreamLog, Stored
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.cli.counts import counted
-from mesh.cli.errors import NotFound, UsageWrong
+from mesh.cli.errors import Impossible, NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark
-from mesh.errors import BusError
+from mesh.errors import BusError, LogUnreadable
 from mesh.journals import journaled, told
 from mesh.replay.load import load
 from protocol import codec, events, subjects
-from protocol.events import AnyEvent
+from protocol.events import AnyEvent, Work
 from protocol.ids import RequestId, is_request_id
-from protocol.timeline import StepTold
+from protocol.timeline import StepTold, prices_in
 
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""
@@ -97,11 +97,39 @@ async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
 
 
 async def one_of(where: Where, source: str) -> list[bytes]:
-    """Return the stored events of the one request in a source. Raises as `bodies_of`."""
-    found = await bodies_of(where, source)
+    """Return the stored events of the one request in a source, from its first on.
+
+    Raises as `bodies_of`, and Impossible where one of them is missing.
+    """
+    if is_file(source):
+        found = load(Path(source))
+    else:
+        async with await where.connect(*READERS) as bus:
+            try:
+                found = {source: await request_bodies(bus, source)}
+            except LogUnreadable:
+                left = [kept.data async for kept in every(bus, "LOG", subjects.evt_of(source))]
+                _check_numbers(source, left)
+                raise
     if len(found) != 1:
         raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
-    return next(iter(found.values()))
+    bodies = next(iter(found.values()))
+    _check_numbers(source, bodies)
+    return bodies
+
+
+def _check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
+    """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
+    for expected, body in enumerate(bodies, first):
+        try:
+            n = glance(body).n
+        except msgspec.MsgspecError:
+            return  # which whoever decodes it says better
+        if n != expected:
+            what = f"event {expected} is missing" if n > expected else f"event {n} is there twice"
+            raise Impossible(
+                f"{source}: {what}, so that it cannot be told; look with mesh log verify {source}"
+            )
 
 
 async def request_bodies(bus: Bus, request: str) -> list[bytes]:
@@ -113,17 +141,42 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     return [each.body for each in stored]
 
 
-async def steps_of(where: Where, request: str, until: int | None) -> dict[str, tuple[StepTold, ...]]:
-    """Return what a request's journals hold, as a timeline tells it.
+async def steps_of(
+    where: Where, request: str, happened: Sequence[AnyEvent], until: int | None
+) -> dict[str, tuple[StepTold, ...]]:
+    """Return what a request's journals hold, as a timeline tells it; say so where a step was passed over.
 
     Args:
+        happened: its events, from the first on.
         until: leave out what was journaled later (UTC µs).
 
     Raises BusError.
     """
+    passed_over = set[str]()
     async with await where.connect(*READERS) as bus:
-        found = await journaled(bus, request)
-    return told([step for step in found if until is None or step.record.at <= until])
+        found = await journaled(bus, request, passed_over=passed_over)
+    whose: dict[str, str] = {
+        work.continues or work.turn: work.handoff.to_agent
+        for event in happened
+        if isinstance(work := getattr(event, "work", None), Work)
+    }
+    steps = []
+    for step in found:
+        if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id
+            passed_over.add(f"{step.agent} {step.journal} {step.name}")
+        elif until is None or step.record.at <= until:
+            steps.append(step)
+    remark_passed_over(passed_over)
+    return told(steps, prices_in(happened))
+
+
+def remark_passed_over(steps: Collection[str]) -> None:
+    """Say how many steps of journals are not told of."""
+    if steps:
+        remark(
+            f"mesh: {counted(len(steps), 'step')} passed over: they cannot be read, cannot be true, or are "
+            "not by the agent whose turn it is"
+        )
 
 
 async def _frozen(bus: Bus) -> str:
@@ -241,9 +294,13 @@ async def until(bus: Bus, from_seq: int, last: int) -> AsyncIterator[Stored]:
 
 
 async def story_so_far(bus: Bus, request: str) -> AsyncIterator[Sequence[bytes]]:
-    """Yield a request's events each time that there are more of them; the last time when it has ended."""
+    """Yield a request's events each time that there are more of them; the last time when it has ended.
+
+    Raises Impossible where one of them is missing.
+    """
     bodies: list[bytes] = []
     async for stored in tail(bus, subjects.evt_of(request), 1):
+        _check_numbers(request, [stored.body], first=len(bodies))
         bodies.append(stored.body)
         yield bodies
         if has_ended(stored.body):

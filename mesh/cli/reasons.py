@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
+from mesh.cli.counts import counted
 from mesh.cli.errors import NotFound
-from mesh.cli.output import when
+from mesh.cli.output import short, when
 from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.fleet import AgentEntry
+from protocol.handoff import Budget
 from protocol.ledger import Ledger, fold
 from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from protocol.policy import Policy
@@ -53,6 +55,8 @@ class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     rule: str | None
     detail: str | None
+    failure: str | None
+    """What the turn said of its failure, of an escalation that followed from one."""
     numbers: dict[str, Any]
     hint: str | None
     """What would be allowed instead."""
@@ -95,6 +99,7 @@ def reasons(happened: Sequence[AnyEvent], n: int | None = None) -> Reasons:
         summary="" if told is None else told.summary,
         rule=str(refusal.rule) if isinstance(refusal, Refusal) else None,
         detail=refusal.detail if isinstance(refusal, Refusal) else None if told is None else told.detail,
+        failure=_failure(happened, event),
         numbers=dict(refusal.numbers) if isinstance(refusal, Refusal) else {},
         hint=(refusal.hint or None) if isinstance(refusal, Refusal) else None,
         path=() if segment is None else segment.names,
@@ -117,6 +122,18 @@ def _chosen(happened: Sequence[AnyEvent], n: int | None) -> AnyEvent:
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
     return (refused or verdicts)[-1]
+
+
+def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
+    """Return the message of the failure that an escalation followed from."""
+    if not isinstance(event, events.EscalationRaised):
+        return None
+    failed = [
+        each.error
+        for each in happened[: event.n]
+        if isinstance(each, events.TurnFailed) and each.turn == event.turn
+    ]
+    return failed[-1].message or None if failed and failed[-1].code == event.reason else None
 
 
 def _policy(before: Ledger, event: AnyEvent) -> Policy:
@@ -168,7 +185,12 @@ def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
 
 
 def sentences(why: Reasons) -> Iterator[str]:
-    """Yield the reasons, a plain sentence or two a line."""
+    """Yield the reasons, a plain sentence or two a line, whatever those wrote who are quoted in it."""
+    for sentence in _sentences(why):
+        yield short(sentence, len(sentence))
+
+
+def _sentences(why: Reasons) -> Iterator[str]:
     asked = f"{why.move} to {why.to}" if why.to else why.move
     yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
     if why.rerun_of is not None:
@@ -208,6 +230,8 @@ def _verdict(why: Reasons) -> Iterator[str]:
         yield "Deferred: the request is frozen. It is judged by every rule after the thaw."
     else:
         yield "Recorded; no rule judges this" + (f": {why.detail}." if why.detail else ".")
+    if why.failure:
+        yield f"The turn had failed: {why.failure.rstrip('.')}."
 
 
 def _hops(depth: int) -> str:
@@ -239,7 +263,17 @@ def _listed(names: Sequence[str]) -> str:
 
 def _numbers_of(policy: Mapping[str, Any]) -> str:
     shown = ("max_depth", "max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
-    return ", ".join(f"{name} = {policy[name]}" for name in shown)
+    said = [f"{name} = {policy[name]}" for name in shown]
+    if policy["budget"] is not None:
+        said += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
+    return ", ".join(said)
+
+
+def _granted(grant: Budget) -> str:
+    said = [] if grant.nano_dollars is None else [f"{grant.nano_dollars / 1e9:.6f} dollars"]
+    said += [] if grant.tokens is None else [counted(grant.tokens, "token")]
+    said += [] if grant.model_calls is None else [counted(grant.model_calls, "model call")]
+    return " and ".join(said) or "no limit"
 
 
 def _shown(value: Any) -> str:

@@ -151,7 +151,7 @@ async def show(
         if steps:
             remark("mesh: a file holds no journals; the steps are on the bus alone")
     elif steps or program:
-        journals = await steps_of(where, source, None if at is None else happened[-1].at)
+        journals = await steps_of(where, source, happened, None if at is None else happened[-1].at)
     told = timeline(happened, journals)
     if told.status == "open" and at is None and not is_file(source):
         told = await looked_at(where, told)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.options import RequestArgument, Where, on_the_bus
-from mesh.cli.output import remark, say, when
+from mesh.cli.output import remark, say, short, when
 
 if TYPE_CHECKING:
     from mesh.cli.effects import Effect
@@ -62,9 +62,16 @@ def _warn(request: str, effects: "Sequence[Effect]") -> None:
     remark(f"mesh: {count} of {request} can happen again:")
     for effect in effects:
         state = "done" if effect.state == "done" else "begun, and nobody knows whether it was done"
-        remark(
-            f"  {when(effect.at)}  {effect.agent}  {effect.action}  step {effect.step}  {state}  {effect.key}"
-        )
+        action, key = (short(text, len(text)) for text in (effect.action, effect.key))
+        remark(f"  {_when(effect.at)}  {effect.agent}  {action}  step {effect.step}  {state}  {key}")
+
+
+def _when(at: int) -> str:
+    """Return a time that an agent wrote; one that there is not hides no effect."""
+    try:
+        return when(at)
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 async def _agreed() -> bool:

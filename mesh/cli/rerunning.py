@@ -18,6 +18,9 @@ from protocol.messages import Submit
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""
 
+_KEPT = ("budget_exhausted", "budget_unpriced")
+"""Reasons of escalations that going on in the same turn only meets again."""
+
 
 class Given(NamedTuple):
     """What an agent's turn was given, with what was carried past it."""
@@ -88,11 +91,20 @@ def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
         if ledger.status == "completed":
             return (f"{request} was completed; its answer stands",)
         return ()
-    waits = {each.what for each in waiting_in(happened)}
+    waiting = waiting_in(happened)
+    waits = {each.what for each in waiting}
     if "doubt" in waits:
         raise Impossible(
             f"{request} waits for an effect in doubt: settle that (mesh doubt settle {request} …), and the "
             "same turn goes on"
+        )
+    out_of_budget = [each.reason for each in waiting if each.reason in _KEPT]
+    if out_of_budget:
+        return (
+            f"{request} is open: it waits for a person, because of {out_of_budget[0]}. It keeps the prices "
+            "and the budget that it began with, so that the same turn cannot go on. A rerun begins with the "
+            "prices of now and the whole grant, and leaves it open: cancel it afterwards "
+            f"(mesh request cancel {request})",
         )
     if waits:
         return (

@@ -9,7 +9,7 @@ import typer
 from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.options import AsJson, Where, on_the_bus
 from mesh.cli.outcomes import conclude, leave
-from mesh.cli.output import emit, remark
+from mesh.cli.output import emit, remark, short
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
@@ -23,6 +23,7 @@ Conversation = Annotated[
 ]
 Intent = Annotated[str | None, typer.Option("--intent", help="What kind of work it is.", show_default=False)]
 
+_SUMMARY_CHARS = 160
 _LAST_LINES_S = 6.0
 """How long the last lines may take: what ends a request is what its submitter hears of first."""
 
@@ -93,7 +94,7 @@ async def _ask(question: "Question") -> Any:
 
     from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
 
-    sys.stderr.write(f"{question.question}\n> ")
+    sys.stderr.write(f"{_lines_of(question.question)}\n> ")
     while True:
         sys.stderr.flush()
         said = await asyncio.to_thread(sys.stdin.readline)
@@ -111,6 +112,11 @@ async def _ask(question: "Question") -> Any:
             return value
         else:
             return value
+
+
+def _lines_of(text: str) -> str:
+    """Return what an agent wrote as its lines, without what would steer a terminal."""
+    return "\n".join(short(line, len(line)) for line in text.split("\n"))
 
 
 @asynccontextmanager
@@ -170,7 +176,8 @@ async def _a_person(viewer: "Bus", request: str) -> str:
         told = {"escalation": "a person has it", "ask": "a person was asked"}.get(
             waits.what, "a person has to say what became of an effect"
         )
-        why = f" ({waits.person or waits.reason})" if waits.what == "escalation" else ""
+        wanted = short(f"{waits.person or waits.reason}: {waits.summary}", _SUMMARY_CHARS)
+        why = f" ({wanted})" if waits.what == "escalation" else ""
         return f"{told}{why}; it goes on when they have decided: mesh request show {request}"
     return ""
 

@@ -1,6 +1,7 @@
 """A request told to people: who held it, what was handed over, every verdict with its rule.
 
-The words come from `protocol.timeline` alone, so that a person and a program are told the same.
+The words come from `protocol.timeline` alone, so that a person and a program are told the same. Whatever a
+model, an agent, a client or a person wrote is within its line: none of it can look like a line of ours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,12 @@ from mesh.cli.counts import counted
 from mesh.cli.output import short, when
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
-from protocol.timeline import MoveTold, Spent, StepTold, Timeline, timeline
+from protocol.timeline import MoveTold, Spent, StepTold, Timeline, TurnTold, timeline
 
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
+_STEP_CHARS = 128
+_CODE_CHARS = 64
 _STATUS_STYLE = {
     "open": "yellow",
     "completed": "green",
@@ -45,13 +48,13 @@ def story(told: Timeline, *, steps: bool = False) -> Iterator[Text]:
     for move in told.moves:
         yield from entry(move)
         if move.turn is not None and steps:
-            yield from map(step, move.turn.steps)
+            yield from _steps(move.turn)
         if move.turn is not None and last[move.turn.id] == move.seq and _cost_anything(move.turn.usage):
             yield _beneath(f"{move.turn.agent}'s turn", _spent(move.turn.usage))
     for turn in told.running if steps else ():
         if turn.steps:
             yield Text(f"     {turn.agent} has done so far:", style="dim")
-            yield from map(step, turn.steps)
+            yield from _steps(turn)
     yield from ending(told)
 
 
@@ -59,7 +62,9 @@ def heading(told: Timeline) -> Text:
     line = Text.assemble((told.request, "bold"))
     line.append("  ")
     line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
-    line.append(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
+    line.append(
+        _line(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
+    )
     if told.rerun_of is not None:
         line.append(f", a rerun of {told.rerun_of}")
     return line
@@ -68,20 +73,24 @@ def heading(told: Timeline) -> Text:
 def ending(told: Timeline) -> Iterator[Text]:
     """Yield what a request came to, or what it waits for."""
     if told.status == "completed":
-        yield Text.assemble(("answer: ", "green"), _said(told.answer))
+        first, *rest = (_line(each) for each in _said(told.answer).split("\n"))
+        yield Text.assemble(("answer: ", "green"), first)
+        yield from (Text(f"        {each}".rstrip()) for each in rest)
     if told.error is not None:
         code, detail = told.error["code"], told.error["detail"]
         parts = (told.status, *([] if code == told.status else [code]), *([detail] if detail else []))
-        yield Text.assemble((parts[0], "red"), *(f": {part}" for part in parts[1:]))
+        yield Text.assemble((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
     for waiting in told.waiting:
         line = Text.assemble(
-            ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {waiting.why}"
+            ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {_line(waiting.why)}"
         )
         if waiting.served is False:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line
     if _cost_anything(told.cost):
         yield Text(f"reported cost: {_spent(told.cost)}", style="dim")
+    if told.charged != told.cost:
+        yield Text(f"charged to the budget: {_spent(told.charged)}", style="dim")
 
 
 def _cost_anything(cost: Spent) -> bool:
@@ -90,15 +99,16 @@ def _cost_anything(cost: Spent) -> bool:
 
 def _spent(cost: Spent) -> str:
     calls, tokens = counted(cost.model_calls, "model call"), counted(cost.tokens, "token")
-    return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f} dollars"
+    return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
 
 
 def entry(move: MoveTold) -> Iterator[Text]:
     """Yield one thing that happened: a line, and what was handed over beneath it."""
     line = Text.assemble((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
-    line.append(move.from_ if move.to is None else f"{move.from_} {arrow} {move.to}", style="bold")
-    line.append(f"  {move.move}  ", style="cyan")
+    between = move.from_ if move.to is None else f"{move.from_} {arrow} {move.to}"
+    line.append(_line(between), style="bold")
+    line.append(f"  {_line(move.move)}  ", style="cyan")
     line.append(move.verdict, style=_VERDICT_STYLE.get(move.verdict, "dim"))
     if move.rule is not None:
         line.append(f" by rule {move.rule}", style="bold red")
@@ -119,15 +129,25 @@ def entry(move: MoveTold) -> Iterator[Text]:
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 
-def step(made: StepTold) -> Text:
-    """Return one step of a journal: its place, when, how long after the one before, and what came of it."""
+def _steps(turn: TurnTold) -> Iterator[Text]:
+    for made in turn.steps:
+        yield step(made, doubted=turn.status == "doubted")
+
+
+def step(made: StepTold, *, doubted: bool) -> Text:
+    """Return one step of a journal: its place, when, how long after the one before, and what came of it.
+
+    Args:
+        doubted: whether its turn waits for an effect to be settled; else one without a result may be running.
+    """
     place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
     line = Text.assemble((f"       {place:<5} {when(made.at)}  {after:>10}  ", "dim"))
-    line.append(f"{'effect' if made.kind == 'intent' else made.kind} {made.name}".strip(), style="cyan")
+    called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
+    line.append(short(called, _STEP_CHARS), style="cyan")
     if made.kind == "intent":
-        line.append("  in doubt", style="bold red")
+        line.append(*(("  in doubt", "bold red") if doubted else ("  begun", "yellow")))
     elif made.error is not None:
-        line.append(f"  refused: {made.error}", style="red")
+        line.append(f"  refused: {short(made.error, _CODE_CHARS)}", style="red")
     else:
         line.append("  ok", style="green")
     if made.usage is not None:
@@ -136,12 +156,18 @@ def step(made: StepTold) -> Text:
 
 
 def _beneath(what: str, text: str) -> Text:
-    return Text.assemble((f"       {what}: ", "dim"), text)
+    return Text.assemble((f"       {what}: ", "dim"), _line(text))
+
+
+def _line(text: str) -> str:
+    """Return text whole, as one line."""
+    kept = text[: len(text) - len(text.lstrip(" "))]
+    return kept + short(text, len(text))
 
 
 def _fact(fact: Fact) -> str:
     labels = f" [{', '.join(fact.labels)}]" if fact.labels else ""
-    return f"{fact.key}={short(_said(fact.value), _VALUE_CHARS)}{labels}"
+    return f"{_line(fact.key)}={short(_said(fact.value), _VALUE_CHARS)}{labels}"
 
 
 def _said(value: Any) -> str:

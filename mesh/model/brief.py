@@ -20,6 +20,7 @@ from protocol.fleet import AgentEntry
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.messages import move_name, move_summary
 
+_GO_ON = "A person says: go on."
 _PLAIN = re.compile(r"[\w.-]+")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """All at which `str.splitlines` begins another line, and what else is no character to be seen."""
@@ -135,7 +136,7 @@ def told(past: Past) -> str:
         case "expired":
             return "Nobody replied in time."
         case "resolved":
-            return one_line(f"A person says: go on. {past.reply or ''}")
+            return one_line(f"{_GO_ON} {past.reply or ''}")
     return one_line(_how(past))
 
 
@@ -149,7 +150,10 @@ def _how(past: Past) -> str:
     if past.settled is not None:
         return f"{past.settled}: {_json(past.reply)}"
     if past.how == "resolved" and past.move is not None:
-        return f"{_json(move_summary(past.move))} went to a person, who says: {_json(past.reply)}"
+        said = "go on." if past.reply is None else _json(past.reply)
+        return f"{_json(move_summary(past.move))} went to a person, who says: {said}"
+    if past.how == "resolved" and past.reply is None:
+        return _GO_ON
     return _json(past.reply)
 
 

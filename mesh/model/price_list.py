@@ -1,13 +1,13 @@
 """Vendors' price lists, from the extra `prices`: read when a fleet is set up, never while a request runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
 import msgspec
 
 from mesh.errors import MeshError
-from protocol.prices import Price
+from protocol.prices import Price, unsaid
 
 VENDOR = "anthropic"
 _NANO = 1_000_000_000
@@ -57,17 +57,23 @@ def _price(prices: Any) -> Price:
     starts = {tier.start for each in raw.values() for tier in _tiers(each)}
     if len(starts) > 1:
         raise PricesMissing(f"a price with {len(starts)} tiers; only one is known here")
-    base = Price(**{field: _nano(getattr(each, "base", each)) for field, each in raw.items()})  # type: ignore[arg-type]
+    base = _whole({field: getattr(each, "base", each) for field, each in raw.items()})
     if not starts:
         return base
-    beyond = {field: _nano(_tiers(each)[0].price if _tiers(each) else each) for field, each in raw.items()}
-    return msgspec.structs.replace(base, long_from=starts.pop(), long=Price(**beyond))  # type: ignore[arg-type]
+    beyond = {field: _tiers(each)[0].price if _tiers(each) else each for field, each in raw.items()}
+    return msgspec.structs.replace(base, long_from=starts.pop(), long=_whole(beyond))
+
+
+def _whole(dollars: Mapping[str, Decimal | None]) -> Price:
+    """Return a price; what a list does not say of the cache is what it costs at most."""
+    said = {field: _nano(each) for field, each in dollars.items() if each is not None}
+    return msgspec.convert({**unsaid(said.get("input", 0)), "input": 0, "output": 0, **said}, Price)
 
 
 def _tiers(price: Any) -> Sequence[Any]:
     return getattr(price, "tiers", None) or ()
 
 
-def _nano(dollars: Decimal | None) -> int:
+def _nano(dollars: Decimal) -> int:
     """Return dollars a million tokens as nano-dollars a million tokens."""
-    return 0 if dollars is None else int(dollars * _NANO)
+    return int(dollars * _NANO)

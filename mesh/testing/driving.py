@@ -31,7 +31,8 @@ def driven_by(model: Model | Mapping[str, Model]) -> Iterator[Model | Mapping[st
     `StrictModel` fails at the block's end if a step is left over.
 
     Args:
-        model: one for all, or one for each agent by name; an agent without one fails its turn.
+        model: one for all, or one for each agent by name; an agent without one fails its turn, and the
+            block's end.
     """
     each = tuple(model.values()) if isinstance(model, Mapping) else (model,)
     one: Model = _Cast(model) if isinstance(model, Mapping) else model
@@ -41,6 +42,8 @@ def driven_by(model: Model | Mapping[str, Model]) -> Iterator[Model | Mapping[st
                 stack.enter_context(strict)
         stack.enter_context(instead(lambda *_: one))
         yield model
+        if isinstance(one, _Cast):
+            one.done()  # before the models' own end: steps left over may come of it
 
 
 class _Cast:
@@ -50,9 +53,16 @@ class _Cast:
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = models
+        self._lacking = ""
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         """Raises AssertionError for an agent without a model."""
         if prompt.agent not in self._models:
-            raise AssertionError(f"no model for {prompt.agent}; there are {', '.join(self._models)}")
+            lacking = f"no model for {prompt.agent}; there are {', '.join(self._models)}"
+            self._lacking = self._lacking or lacking
+            raise AssertionError(lacking)
         return await self._models[prompt.agent].reply(prompt, hear)
+
+    def done(self) -> None:
+        """Raise AssertionError if an agent had no model, whatever became of that error."""
+        assert not self._lacking, self._lacking

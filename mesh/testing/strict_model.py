@@ -21,22 +21,30 @@ class StrictModel:
 
     def __init__(self, *steps: Step) -> None:
         self._steps = list(steps)
-        self._too_many = ""
+        self._wrong = ""
+        """The first mistake: further rounds make further ones."""
         self.prompts: list[Prompt] = []
         """What it was asked, in order."""
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        """Return the next step. Raises AssertionError when there is none."""
+        """Return the next step. Raises AssertionError when there is none, and what a step raises."""
         self.prompts.append(prompt)
-        if not self._steps:
-            self._too_many = f"a call too many, number {len(self.prompts)}, by {prompt.agent}"
-            raise AssertionError(self._too_many)
-        step = self._steps.pop(0)
-        return step(prompt) if callable(step) else step
+        number = len(self.prompts)
+        try:
+            if not self._steps:
+                raise AssertionError(f"a call too many, number {number}, by {prompt.agent}")
+            step = self._steps.pop(0)
+            return step(prompt) if callable(step) else step
+        except AssertionError as wrong:
+            self._wrong = self._wrong or str(wrong) or f"an assertion of step {number}, by {prompt.agent}"
+            raise
 
     def done(self) -> None:
-        """Raise AssertionError if a step is left over, or one was lacking, whatever became of that error."""
-        assert not self._too_many, self._too_many
+        """Raise AssertionError if a step is left over, or one was lacking or wrong.
+
+        Whatever became of that error: in a request's way it is one more turn that failed.
+        """
+        assert not self._wrong, self._wrong
         assert not self._steps, f"{len(self._steps)} of the model's steps left over: {self._steps}"
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Constraints, Fact, Handoff
 from protocol.ids import AgentName, TurnId
 from protocol.messages import Ask, Move, Report
-from protocol.prices import Price
+from protocol.prices import Price, price_list
 from protocol.refusals import Refusal, Rule
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -113,7 +113,8 @@ def turn_in(court: Court) -> Turn:
 
     Raises NotDecided when it is nobody's.
     """
-    return Turn(court.request, court.holder.work, court.fleet)
+    work = court.holder.work
+    return Turn(court.request, work, court.fleet, prices=price_list(work.prices))
 
 
 def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> Past:

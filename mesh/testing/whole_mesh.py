@@ -6,7 +6,7 @@ async with WholeMesh([front, greeter], tmp_path) as mesh:
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,9 +22,10 @@ from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.testing.fleets import fleet_of
 from mesh.testing.server import LocalMesh
-from protocol import codec, subjects
-from protocol.events import AnyEvent
+from protocol import codec, events, subjects
+from protocol.events import AnyEvent, type_of
 from protocol.fleet import Fleet
+from protocol.ledger import fold
 from protocol.policy import Policy
 
 _LOOK_S = 0.01
@@ -40,6 +41,7 @@ class WholeMesh:
         directory: for keys and store; a fresh one for each test.
         fleet: who may do what; by default one of these agents, the first being the one to begin with.
         policies: by name, as in `Court`.
+        prices: what models cost, by id, as in `Court`.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class WholeMesh:
         *,
         fleet: Fleet | None = None,
         policies: Mapping[str, Policy] | None = None,
+        prices: Mapping[str, Any] | None = None,
     ) -> None:
         self._agents = tuple(agents)
         self.fleet = fleet or fleet_of(*(agent.name for agent in self._agents))
         self.bus = LocalMesh(self.fleet, directory)
         """The server, and everybody's credentials."""
         self._policies = dict(policies or {"default": Policy()})
+        self._prices = dict(prices or {})
         self._stack = contextlib.AsyncExitStack()
         self._workers: dict[Guard | Runtime, asyncio.Task[None]] = {}
         self._clients: dict[str, Client] = {}
@@ -67,13 +71,21 @@ class WholeMesh:
         return self._clients[chosen]
 
     async def send(self, text: str, *, within_s: float = 30.0, **submit: Any) -> Outcome:
-        """Submit a request and return how it ended. Raises TimeoutError, and what `Client.wait` raises.
+        """Submit a request and return how it ended.
 
         Args:
             submit: further arguments of `Client.submit`.
+
+        Raises TimeoutError, which says what happened last and who has the request, and what `Client.wait`
+        raises.
         """
         client = await self.client()
-        return await client.wait(await client.submit(text, **submit), timeout_s=within_s)
+        request = await client.submit(text, **submit)
+        try:
+            return await client.wait(request, timeout_s=within_s)
+        except TimeoutError as late:
+            stands = _stands(await self.events(request))
+            raise TimeoutError(f"no end of {request} within {within_s:g} s: {stands}") from late
 
     async def events(self, request: str) -> list[AnyEvent]:
         """Return a request's log."""
@@ -88,7 +100,7 @@ class WholeMesh:
         try:
             await self._stack.enter_async_context(self.bus)
             self._stack.push_async_callback(self.bus.server.kill)  # nobody looks at this store again
-            await self._write_policies()
+            await self._write_documents()
             self._begin(Guard(await self._connection(GUARD), identity=f"{GUARD}-1"))
             for agent in self._agents:
                 self._begin(Runtime(await self._connection(agent.name), agent))
@@ -114,10 +126,13 @@ class WholeMesh:
     async def _connection(self, name: str) -> Bus:
         return await self._stack.enter_async_context(self.bus.connected_as(name))
 
-    async def _write_policies(self) -> None:
+    async def _write_documents(self) -> None:
+        documents: dict[str, Any] = {subjects.policy(name): each for name, each in self._policies.items()}
+        if self._prices:
+            documents[subjects.PRICES] = self._prices
         async with self.bus.connected_as(ADMIN) as admin:
-            for name, policy in self._policies.items():
-                await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
+            for subject, document in documents.items():
+                await admin.publish_durable(subject, msgspec.json.encode(document))
 
     def _begin(self, worker: Guard | Runtime) -> None:
         self._workers[worker] = asyncio.create_task(worker.run())
@@ -135,3 +150,25 @@ class WholeMesh:
             await asyncio.gather(task, return_exceptions=True)
         self._workers.clear()
         await self._stack.aclose()
+
+
+def _stands(happened: Sequence[AnyEvent]) -> str:
+    """Return what happened last, with the codes that it and what led to it have, and who has the request."""
+    if not happened:
+        return "no guard has taken it up"
+    last, holder = happened[-1], fold(happened).holder
+    led = [event for event in reversed(happened) if getattr(event, "turn", "") == getattr(last, "turn", None)]
+    codes = ": ".join(dict.fromkeys(filter(None, map(_code, led))))
+    whose = "nobody" if holder is None else holder.asked or holder.agent
+    return f"the last event is {type_of(last)}{codes and f' ({codes})'}, and {whose} has it"
+
+
+def _code(event: AnyEvent) -> str:
+    match event:
+        case events.TurnFailed(error=error):
+            return error.code
+        case events.MoveRefused(refusal=refusal):
+            return str(refusal.rule)
+        case events.EscalationRaised(reason=reason):
+            return reason
+    return ""

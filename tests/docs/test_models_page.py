@@ -5,13 +5,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
 from mesh import live, pace
+from mesh.agent import Turn, agent
 from mesh.agent.turn import _MAX_RESULT_BYTES
 from mesh.cli import app
+from mesh.cli.cost import _row
 from mesh.cli.models import Kind
 from mesh.fleet import parse_fleet
 from mesh.model.brief import render
@@ -19,10 +22,12 @@ from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.outlook import Outlook
 from mesh.pace import share
 from mesh.setup import prices_of
-from mesh.testing import turn
+from mesh.testing import WholeMesh, turn
 from protocol.fleet import AgentEntry
 from protocol.handoff import Constraints
 from protocol.ids import AgentName
+from protocol.messages import Move
+from protocol.prices import UNUSED, price_list, unsaid
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT
 
@@ -67,6 +72,19 @@ def test_the_brief_is_as_the_page_shows_it() -> None:
     assert render(given, seen) == shown
 
 
+async def test_the_example_of_following_runs(tmp_path: Path) -> None:
+    (shown,) = (block.text for block in BLOCKS if block.kind == "follow")
+    names: dict[str, Any] = {}
+    exec(compile(shown, "models.md", "exec"), names)
+
+    @agent(name="librarian")
+    async def librarian(turn: Turn) -> Move:
+        return turn.complete("here")
+
+    async with WholeMesh([librarian], tmp_path) as mesh:
+        assert await names["watch"](await mesh.client()) == "here"
+
+
 def test_what_can_end_a_reply_is_told_of() -> None:
     first, *_ = tables(section(PAGE, "How a reply can end"))
     rows = {code for row in first for code in codes(row[0])}
@@ -80,6 +98,23 @@ def test_the_settings_are_those_of_a_fleet_file() -> None:
     assert set(prices_of(prices)) == {"claude-haiku-5-5", "my-own-model"}
     own = share(limits.fleet.models["claude-haiku-5-5"])
     assert f"{own.at_once} requests at a time and {own.begin} a minute" in PAGE
+
+
+def test_what_is_not_said_of_the_cache_is_as_the_page_says() -> None:
+    (prices, _) = (parse_fleet(FLEET + block.text) for block in BLOCKS if block.kind == "fleet")
+    mine = price_list(prices_of(prices))["my-own-model"]
+    assert (mine.cache_read, mine.cache_write, mine.cache_write_1h) == (80_000_000, 10**9, 16 * 10**8)
+    assert (
+        "`cache_read` is then what `input` is, `cache_write` 1.25 times that and `cache_write_1h` twice"
+        in PAGE
+    )
+    assert unsaid(100) == {"cache_read": 100, "cache_write": 125, "cache_write_1h": 200}
+
+
+def test_the_json_of_costs_has_the_fields_that_the_page_names() -> None:
+    rows = table(section(PAGE, "What it costs"), "name")
+    told = {code for row in rows for cell in row for code in codes(cell)} - {"by", "total", "null"}
+    assert told == set(_row("", UNUSED, 0, 0, 0, 0))
 
 
 def test_the_kinds_of_models_are_those_of_the_option() -> None:

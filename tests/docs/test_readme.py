@@ -84,6 +84,7 @@ def test_the_agent_that_a_model_drives_can_be_loaded(desk: Path) -> None:
         [sys.executable, "-c", told], cwd=desk, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert found.stdout.strip() == "front 1 ['find_customer']", found.stderr
+    assert "Without a key it needs rules: `script=`" in README
 
 
 def test_another_policy_would_have_refused(desk: Path) -> None:

@@ -45,9 +45,9 @@ def no_fence() -> None:
 
 
 def effect_without_intent() -> None:
-    async def write(journal: Journal, name: str, record: Record) -> None:
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
         if record.kind != "intent":
-            await sound(journal, name, record)
+            await sound(journal, name, record, nth)
 
     sound = replace(Journal, "_write", write)
 

@@ -8,6 +8,7 @@ from mesh.setup import apply
 from mesh.testing import LocalMesh
 from protocol import subjects
 from protocol.events import RequestOpened
+from protocol.prices import unsaid
 from tests.guard.stage import Stage
 from tests.servers import until
 
@@ -38,7 +39,7 @@ async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Pa
             assert WRITTEN not in await apply(admin, bare)
             assert await apply(admin, priced) == [WRITTEN]
             await until(lambda: bool(guard._around._prices))
-            assert (await opened()).work.prices == {"m": {"input": 1, "output": 2}}
+            assert (await opened()).work.prices == {"m": {"input": 1, "output": 2, **unsaid(1)}}
             assert await apply(admin, bare, dry_run=True) == [WRITTEN]
             assert await apply(admin, bare) == [WRITTEN]
             await until(lambda: not guard._around._prices)

@@ -8,10 +8,13 @@ from mesh.agent import Turn, agent
 from mesh.agent.definition import Agent
 from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
+from mesh.model.port import Reply
 from mesh.testing import StrictModel, WholeMesh, driven_by, fleet_of, says
 from protocol.events import type_of
-from protocol.messages import Move
+from protocol.messages import Move, Usage
 from protocol.policy import Policy
+from protocol.prices import MTOK, Price, Tokens, price_list
+from tests.servers import eventually
 
 
 @agent(name="front")
@@ -51,3 +54,34 @@ async def test_what_a_service_dies_of_is_said(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="nobody"):
         async with WholeMesh([front, nobody], tmp_path, fleet=fleet_of("front")):
             pass
+
+
+async def test_prices_are_those_that_the_request_keeps(tmp_path: Path) -> None:
+    prices = {"big": Price(input=3, output=0)}
+    costly = Reply(text="done", usage=Usage(tokens=1, model_calls=1), tokens=Tokens(input=MTOK), model="big")
+    with driven_by(StrictModel(costly)):
+        async with WholeMesh([BACK], tmp_path, prices=prices) as mesh:
+            outcome = await mesh.send("hello")
+            opened, completed = await mesh.events(outcome.request)
+    assert price_list(opened.work.prices) == prices  # type: ignore[union-attr]
+    assert completed.report.usage.nano_dollars == 3  # type: ignore[union-attr]
+
+
+@agent(name="broken")
+async def broken(turn: Turn) -> Move:
+    raise ValueError("it broke")
+
+
+async def test_a_request_that_a_person_has_says_so_when_it_comes_to_no_end(tmp_path: Path) -> None:
+    async with WholeMesh([broken], tmp_path, policies={"default": Policy(max_retries=0)}) as mesh:
+        client = await mesh.client()
+        request = await client.submit("hello")
+
+        async def raised() -> bool:
+            return "escalation.raised" in map(type_of, await mesh.events(request))
+
+        await eventually(raised)
+        with pytest.raises(TimeoutError) as late:
+            await mesh.send("hello", request=request, within_s=0.1)
+    said = "no end of {} within 0.1 s: the last event is escalation.raised (bug), and human has it"
+    assert str(late.value) == said.format(request)

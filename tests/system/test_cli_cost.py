@@ -8,6 +8,8 @@ import msgspec
 
 from mesh.agent import Turn
 from mesh.agent.definition import Agent
+from mesh.agent.record import Record
+from mesh.bus.log import JetStreamLog
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
@@ -15,7 +17,7 @@ from mesh.testing import Court, StrictModel
 from protocol import subjects
 from protocol.ids import AgentName
 from protocol.messages import Complete, Move, Report, Transfer, Usage
-from protocol.prices import MTOK, Tokens
+from protocol.prices import MTOK, Metered, Tokens
 from tests.guard.stage import FLEET, Stage
 from tests.servers import until
 from tests.system.office import Office
@@ -163,6 +165,7 @@ async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
         ["total", "0.000220?", "3"],
     ]
     assert "1 call at no known price: say [prices] of unheard-of" in told.err
+    assert told.err.rstrip().endswith("for requests that begin from then on")
 
 
 async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Stage, tmp_path: Path) -> None:
@@ -177,6 +180,65 @@ async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Sta
     office = Office(own_stage, tmp_path)
     for arguments in ((), (court.request,)):
         assert sums(await costs(office, *arguments, "--by", "edge")) == {"? -> a": CALL, "a -> b": CALL}
+    for command in (("request", "show"), ("request", "watch"), ("why",)):
+        said = await office.mesh(*command, court.request, who="audit")
+        assert (said.status, said.out) == (Exit.FAILED, ""), said
+        assert "event 0 is missing" in said.err
+        assert f"mesh log verify {court.request}" in said.err
+
+
+async def test_what_no_report_could_say_is_not_counted_from_a_journal_either(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    request, work = await office.begun()
+    now = (await own_stage.log(request))[-1].at
+    steering = {"big\x1b[2J\ntotal\t9": Metered(input=5, calls=1)}
+    told = (
+        (now, Usage(nano_dollars=-(10**15))),
+        (now, Usage(nano_dollars=1 << 63)),
+        (now, Usage(models={f"m{n}": Metered(calls=1) for n in range(33)})),
+        (-1, Usage(nano_dollars=CALL)),
+        (253402300799999999 + 1, Usage(nano_dollars=CALL)),
+        (now, Usage(nano_dollars=CALL, tokens=5, model_calls=1, models=steering)),
+    )
+    for n, (at, usage) in enumerate(told):
+        record = Record(kind="model", name="m", version="1", nonce="n", at=at, usage=usage)
+        body = msgspec.json.encode(record)
+        await a.bus.publish_durable(subjects.step("a", request, work.turn, f"0-{n}"), body)
+    said = await office.mesh("cost", request, "--by", "model", who="audit")
+    lines = [line.split("\t")[0] for line in said.out.splitlines()]
+    assert lines == ["model", "big\ufffd[2J total 9", "(no model named)", "total"]
+    assert "mesh: 5 steps passed over" in said.err
+    assert all(char.isprintable() or char in "\n\t" for char in said.out + said.err)
+    assert sums(await costs(office, request)) == {"a": CALL}
+
+
+async def test_an_event_that_cannot_be_read_leaves_out_its_own_request_alone(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    requests = []
+    for _ in range(2):
+        request, work = await office.begun()
+        await a.propose(request, work, Complete(answer="done"), report=Report(usage=Usage(nano_dollars=CALL)))
+        await own_stage.reaches(request, "request.completed")
+        requests.append(request)
+    broken, sound = requests
+    own_stage.spoiled.add(broken)
+    newer = b'{"type":"request.pondered","v":9,"request":"%s","n":2}' % broken.encode()
+    stored = await JetStreamLog(await own_stage.bus("audit")).read(broken)
+    await own_stage.forge(newer, "_", broken, stored[-1].seq)
+    exported = tmp_path / "log.jsonl"
+    bodies = [*(each.body for each in stored), newer, *await own_stage.bodies(sound)]
+    exported.write_bytes(b"\n".join(bodies))
+    for source in ((), (exported,)):
+        said = await office.mesh("cost", *source, "--by", "request", "--json", who="audit")
+        assert said.status == Exit.FAILED, said
+        assert sums(said.json) == {broken: CALL, sound: CALL}  # what was read before stays counted
+        assert f"mesh: {broken} is not counted whole: " in said.err
+        assert f"mesh log verify {broken}" in said.err
+        assert f"mesh: {sound}" not in said.err
 
 
 async def test_a_request_that_is_not_there_is_said(office: Office) -> None:

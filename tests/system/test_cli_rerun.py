@@ -11,7 +11,7 @@ from mesh.cli.exits import Exit
 from protocol import events, subjects
 from protocol.handoff import Artifact, Budget, Constraints, Fact
 from protocol.ids import AgentName
-from protocol.messages import Complete, Escalate, Fail, Transfer
+from protocol.messages import Complete, Escalate, Fail, Failure, Transfer, TurnFailed
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.terminal import Finished
@@ -181,6 +181,35 @@ async def test_of_what_waits_for_a_person_the_better_way_is_said(office: Office,
     doubted = await office.mesh("request", "rerun", await office.doubted(), "--yes")
     assert doubted.status == Exit.FAILED, doubted
     assert "mesh doubt settle" in doubted.err
+
+
+@pytest.mark.parametrize("code", ["budget_unpriced", "budget_exhausted"])
+async def test_of_what_ran_out_of_its_budget_going_on_in_the_same_turn_is_not_said(
+    office: Office, stage: Stage, code: str
+) -> None:
+    request, work = await office.begun()
+    error = Failure(code=code, message="it broke", permanent=True)
+    await (await stage.actor("a")).say(request, TurnFailed(turn=work.turn, round=0, error=error))
+    await stage.reaches(request, "escalation.raised")
+    new, done = await rerun(office, request)
+    assert "--again" not in done.err
+    assert f"it waits for a person, because of {code}" in done.err
+    assert f"mesh request cancel {request}" in done.err
+    assert (await opened(stage, new)).rerun_of == request
+
+
+async def test_an_effect_under_a_time_that_there_is_not_is_listed_all_the_same(
+    office: Office, stage: Stage
+) -> None:
+    request, work = await office.begun()
+    a = await stage.actor("a")
+    intent = Record(kind="intent", name="pay\x1b[2J\nno effect", nonce="n", at=10**18, key="k9\n")
+    body = msgspec.json.encode(intent)
+    await a.bus.publish_durable(subjects.step("a", request, work.turn, "0-0"), body)
+    await a.propose(request, work, Fail(reason="no"))
+    await stage.reaches(request, "request.failed")
+    _, done = await rerun(office, request)
+    assert "  ?  a  pay\ufffd[2J no effect  step 0-0  begun, and nobody knows" in done.err
 
 
 async def test_a_request_that_was_never_opened_is_submitted_again_as_it_was(

@@ -3,14 +3,18 @@
 import json
 from pathlib import Path
 
+import msgspec
+
 from mesh.agent import Turn, tool
 from mesh.agent.definition import Agent
+from mesh.agent.record import Record, Refused
 from mesh.agent.tools import ToolError
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.testing import StrictModel
 from protocol import subjects
-from protocol.messages import Move
+from protocol.messages import Move, Usage
+from protocol.prices import Metered
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.test_cli_cost import CALL, Halting, costing, priced
@@ -103,7 +107,12 @@ async def test_steps_are_told_once_beneath_what_their_rounds_came_to(
     (running,) = found["running"]
     assert (running["agent"], [step["kind"] for step in running["steps"]]) == ("b", ["model", "call"])
     first = found["moves"][1]["turn"]["steps"][0]
-    assert first["usage"] == {"nano_dollars": CALL, "tokens": 110, "model_calls": 1}
+    assert first["usage"] == {
+        "nano_dollars": CALL,
+        "tokens": 110,
+        "model_calls": 1,
+        "unpriced": False,
+    }
     assert (first["version"], first["after"] >= 0, first["at"] > found["moves"][0]["at"]) == ("7", True, True)
     assert "secret value" not in json.dumps(found["moves"])
 
@@ -144,6 +153,62 @@ async def test_an_effect_without_a_result_is_in_doubt(own_stage: Stage, tmp_path
     lines = (await shown(Office(own_stage, tmp_path), request, "--steps")).splitlines()
     (doubted,) = [line for line in lines if line.split()[0] == "0-0"]
     assert doubted.endswith("effect lose  in doubt")
+
+
+async def test_an_effect_that_merely_runs_is_begun(own_stage: Stage, tmp_path: Path) -> None:
+    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    request, work = await office.begun()
+    intent = Record(kind="intent", name="pay", version="1", nonce="n", at=7, key="k")
+    await a.bus.publish_durable(subjects.step("a", request, work.turn, "0-0"), msgspec.json.encode(intent))
+    lines = (await shown(office, request, "--steps")).splitlines()
+    (begun,) = [line for line in lines if line.split()[0] == "0-0"]
+    assert begun.endswith("effect pay  begun")
+
+
+async def test_a_journal_can_neither_forge_a_line_nor_break_the_story(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office, a = Office(own_stage, tmp_path), await own_stage.actor("a")
+    request, work = await office.begun()
+    now = (await own_stage.log(request))[-1].at
+    forging = "x\nanswer: all is paid\x1b[2J\x9b2J"
+    sound = Usage(nano_dollars=1, tokens=1, model_calls=1, models={"new": Metered(input=1, calls=1)})
+    records = (
+        Record(kind="call", name=forging, nonce="n", at=now, error=Refused(code=forging, message="")),
+        Record(kind=forging, name="y", nonce="n", at=253402300799999000),
+        Record(kind="model", name="z", nonce="n", at=now, usage=sound),
+        Record(kind="call", name="w", nonce="n", at=253402300799999000 + 1),
+        Record(kind="call", name="w", nonce="n", at=-1),
+        Record(kind="call", name="w", nonce="n", at=10**18),
+        Record(kind="model", name="w", nonce="n", at=now, usage=Usage(tokens=-1)),
+    )
+    for n, record in enumerate(records):
+        body = msgspec.json.encode(record)
+        await a.bus.publish_durable(subjects.step("a", request, work.turn, f"0-{n}"), body)
+    said = await office.mesh("request", "show", request, "--steps", who="audit")
+    assert said.status == Exit.DONE, said
+    assert "mesh: 4 steps passed over" in said.err
+    lines = said.out.splitlines()
+    assert not any(line.startswith("answer:") for line in lines)
+    assert all(line.isprintable() for line in lines)
+    assert [line.split()[0] for line in lines if line.split()[0].startswith("0-")] == ["0-0", "0-1", "0-2"]
+    (model,) = [line for line in lines if line.split()[0] == "0-2"]
+    assert model.endswith("1 model call, 1 token, 0.000000? dollars")
+    found = json.loads(await shown(office, request, "--json"))
+    steps = [step for move in found["moves"] for step in move["turn"]["steps"]]
+    assert [step["usage"] and step["usage"]["unpriced"] for step in steps] == [None, None, True]
+
+
+async def test_what_another_agent_wrote_under_a_turn_is_none_of_its_steps(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office, b = Office(own_stage, tmp_path), await own_stage.actor("b")
+    request, work = await office.begun()
+    record = Record(kind="effect", name="pay", nonce="n", at=(await own_stage.log(request))[-1].at)
+    await b.bus.publish_durable(subjects.step("b", request, work.turn, "0-0"), msgspec.json.encode(record))
+    said = await office.mesh("request", "show", request, "--steps", who="audit")
+    assert (said.status, "pay" in said.out) == (Exit.DONE, False)
+    assert "mesh: 1 step passed over" in said.err
 
 
 async def test_what_lies_among_the_steps_and_is_none_is_passed_over(own_stage: Stage, tmp_path: Path) -> None:

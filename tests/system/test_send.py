@@ -1,7 +1,7 @@
 """What `mesh send` says of a request that did not end in time: whether a person has it."""
 
 from mesh.cli.exits import Exit
-from mesh.cli.send import _a_person
+from mesh.cli.send import _a_person, _lines_of
 from tests.guard.stage import Stage
 from tests.system.office import Office
 
@@ -10,10 +10,16 @@ async def test_a_person_who_has_it_is_named_as_what_it_waits_for(stage: Stage, o
     audit = await stage.bus("audit")
     request = await office.escalated()
     told = await _a_person(audit, request)
-    assert told.startswith("a person has it (asked); it goes on when they have decided: mesh request show")
+    assert told.startswith(
+        "a person has it (asked: a person, please); it goes on when they have decided: mesh request show"
+    )
     assert request in told
     assert (await _a_person(audit, await office.asked())).startswith("a person was asked; ")
     assert (await _a_person(audit, await office.doubted())).startswith("a person has to say what became of")
+
+
+def test_a_question_keeps_its_lines_and_steers_no_terminal() -> None:
+    assert _lines_of("which one?\n1. red\x1b[2J\n2. blue\x9b") == "which one?\n1. red\ufffd[2J\n2. blue\ufffd"
 
 
 async def test_what_no_person_has_is_not_said_to_be_a_persons(stage: Stage, office: Office) -> None:

@@ -76,6 +76,42 @@ def test_why_as_json_names_rule_numbers_and_grounds(mesh: Mesh) -> None:
     assert said["policy"]["max_refusals"] == 2  # a default, said all the same
 
 
+@pytest.mark.parametrize(
+    ("kept", "what"),
+    [
+        (slice(3, None), "event 0 is missing"),
+        (slice(0, None, 2), "event 1 is missing"),
+    ],
+    ids=["its beginning", "a gap"],
+)
+@pytest.mark.parametrize("command", [("request", "show"), ("why",)], ids=" ".join)
+def test_a_log_that_lost_events_is_named_as_that(
+    mesh: Mesh, here: Path, command: tuple[str, ...], kept: slice, what: str
+) -> None:
+    lost = here / "lost.jsonl"
+    lost.write_text("\n".join(STORY.read_text().splitlines()[kept]))
+    result = mesh(*command, lost)
+    assert (result.exit_code, result.output.count("\n")) == (Exit.FAILED, 1), result.output
+    assert what in result.stderr
+    assert "mesh log verify" in result.stderr
+
+
+def test_an_event_that_is_there_twice_is_named_as_that(mesh: Mesh, here: Path) -> None:
+    twice = here / "twice.jsonl"
+    lines = STORY.read_text().splitlines()
+    twice.write_text("\n".join([*lines, lines[4]]))
+    result = mesh("why", twice)
+    assert result.exit_code == Exit.FAILED
+    assert "event 4 is there twice" in result.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_a_matter_of_usage(mesh: Mesh, here: Path) -> None:
+    (here / "file").write_text("")
+    result = mesh("demo", "--keep", here / "file" / "x")
+    assert result.exit_code == Exit.USAGE, result.output
+    assert "--keep takes a folder that can be made" in result.stderr
+
+
 def test_an_event_that_is_not_there_is_not_found(mesh: Mesh) -> None:
     result = mesh("why", STORY, 99)
     assert result.exit_code == Exit.FAILED

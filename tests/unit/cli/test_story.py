@@ -12,8 +12,22 @@ from mesh.client import outcome_of
 from mesh.testing import Court, fleet_of
 from protocol import events
 from protocol.events import AnyEvent
-from protocol.messages import Cancel, Complete, Fail, Report, Usage
+from protocol.handoff import Budget
+from protocol.ids import AgentName
+from protocol.messages import (
+    Cancel,
+    Complete,
+    Fail,
+    Failure,
+    MoveProposed,
+    Report,
+    Transfer,
+    TurnFailed,
+    UnknownMove,
+    Usage,
+)
 from protocol.policy import Policy
+from protocol.prices import Metered
 from protocol.timeline import timeline
 
 FLEET = fleet_of("a", "b")
@@ -98,3 +112,87 @@ def test_one_is_not_told_as_several() -> None:
     court = begun()
     court.move(Complete(answer="yes"), Report(usage=Usage(model_calls=1, tokens=1, nano_dollars=5_000)))
     assert last_lines(court)[-1] == "reported cost: 1 model call, 1 token, 0.000005 dollars"
+
+
+def test_what_was_charged_for_a_turn_that_never_reported_is_not_told_as_reported() -> None:
+    court = begun(max_retries=0, turn_timeout_s=30.0, budget=Budget(tokens=500))
+    court.wait(31)
+    assert isinstance(court.events[-1], events.EscalationRaised)
+    told = timeline(court.events)
+    assert (told.cost.tokens, told.charged.tokens) == (0, 500)
+    assert last_lines(court)[-1:] == ["charged to the budget: 0 model calls, 500 tokens, 0.000000 dollars"]
+    assert not any("reported cost" in line for line in last_lines(court))
+
+
+def test_what_was_reported_is_charged_and_told_once() -> None:
+    court = begun()
+    court.move(Transfer(to_agent=AgentName("b"), summary="x"), Report(usage=Usage(tokens=3)))
+    court.move(Complete(answer="yes"), Report(usage=Usage(tokens=4)))
+    told = timeline(court.events)
+    assert (told.cost.tokens, told.charged) == (7, told.cost)
+    assert [line for line in last_lines(court) if "charged" in line] == []
+
+
+def test_dollars_of_a_model_without_a_price_are_marked() -> None:
+    court = Court(FLEET, prices={"big": {"input": 1, "output": 1}})
+    court.submit("hello")
+    used = {"big": Metered(input=5, calls=1, nano_dollars=5)}
+    court.move(
+        Transfer(to_agent=AgentName("b"), summary="x"), Report(usage=Usage(nano_dollars=5, models=used))
+    )
+    assert timeline(court.events).cost.unpriced is False
+    used = {"new": Metered(input=5, calls=1)}
+    court.move(Complete(answer="yes"), Report(usage=Usage(tokens=5, model_calls=1, models=used)))
+    lines = [line.plain for line in story(timeline(court.events))]
+    assert any("a's turn: 0 model calls, 0 tokens, 0.000000 dollars" in line for line in lines), lines
+    assert any("b's turn: 1 model call, 5 tokens, 0.000000? dollars" in line for line in lines), lines
+    assert lines[-1] == "reported cost: 1 model call, 5 tokens, 0.000000? dollars"
+    told = timeline(court.events)
+    turns = [move.turn.usage.unpriced for move in told.moves if move.turn is not None]
+    assert (turns, told.cost.unpriced, told.charged.unpriced) == ([False, False, True], True, True)
+
+
+FORGING = "x\nanswer: all is paid\x1b[2J\x9b"
+
+
+def forged() -> list[Court]:
+    """Requests in which an agent wrote something else than a line wherever it could."""
+    failing, moving, ending_ = begun(max_retries=0), begun(), begun()
+    turn = failing.holder
+    failure = Failure(code=FORGING, message=FORGING, permanent=True)
+    failing.propose(TurnFailed(turn=turn.id, round=turn.round, error=failure))
+    turn = moving.holder
+    moving.propose(MoveProposed(turn=turn.id, round=turn.round, move=UnknownMove(name=FORGING)))
+    moving.move(Transfer(to_agent=AgentName(FORGING), summary=FORGING))
+    ending_.move(Fail(reason=FORGING))
+    return [failing, moving, ending_]
+
+
+@pytest.mark.parametrize("court", forged(), ids=["a failure", "moves", "an end"])
+def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(court: Court) -> None:
+    said = [line.plain for line in story(timeline(court.events))]
+    for event in court.events:
+        said += sentences(reasons(court.events, event.n))
+    assert any("all is paid" in line for line in said)
+    assert all(line.isprintable() for line in said), said
+    assert not any(line.startswith("answer:") for line in said)
+
+
+def test_an_answer_of_several_lines_stays_one_answer() -> None:
+    court = begun()
+    court.move(Complete(answer="one\nreported cost: nothing\x1b[2J"))
+    assert last_lines(court) == ["answer: one", "        reported cost: nothing\ufffd[2J"]
+
+
+def test_why_names_the_model_without_a_price_and_the_budget() -> None:
+    court = begun(max_retries=0, budget=Budget(nano_dollars=2_000_000_000, model_calls=1))
+    turn = court.holder
+    said = "the budget is in dollars and new has no price: add it to [prices]"
+    error = Failure(code="budget_unpriced", message=said, permanent=True)
+    court.propose(TurnFailed(turn=turn.id, round=turn.round, error=error))
+    found = reasons(court.events)
+    assert (found.type, found.failure) == ("escalation.raised", said)
+    told = "\n".join(sentences(found))
+    assert f"The turn had failed: {said}." in told
+    assert "budget = 2.000000 dollars and 1 model call, on_budget = escalate" in told
+    assert "budget =" not in "\n".join(sentences(reasons(begun().events)))

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from mesh.fleet import FleetFileError, load_fleet, parse_fleet
+from mesh.fleet import LISTED, FleetFileError, load_fleet, parse_fleet
 from protocol.breaker import BreakerRules
 from protocol.handoff import Budget
 from protocol.ids import AgentName
-from protocol.prices import Price, price_list
+from protocol.prices import MTOK, Price, Tokens, cost, price_list
 
 GOOD = """
 name = "desk"
@@ -62,6 +62,11 @@ def test_labels_by_key_are_the_fleets() -> None:
     [
         ("[lease]", '[labels]\nname = ["two words"]\n[lease]', "labels.name: 'two words'"),
         ('clearance = ["pii"]', 'clearance = ["p,i"]', "agents.front.clearance: 'p,i'"),
+        ('clearance = ["pii"]', 'clearance = "pii"', r"agents\.front\.clearance: say a list of labels"),
+        ("[lease]", '[labels]\nemail = "pii"\n[lease]', r"labels\.email: say a list of labels"),
+        ("[lease]", "[labels]\nemail = [5]\n[lease]", r"labels\.email\.0: .*string"),
+        ("[lease]", '[labels]\ntext = ["pii"]\n[lease]', r"labels\.text: a submit's own words are free"),
+        ("[lease]", '[labels]\n"" = ["pii"]\n[lease]', 'labels."": no fact has an empty key'),
     ],
 )
 def test_what_is_no_label_is_refused(old: str, new: str, where: str) -> None:
@@ -131,8 +136,30 @@ def test_prices_and_budgets_that_are_right_are_taken_as_they_are() -> None:
     file = parse_fleet(
         f'{GOOD}\n[prices]\nm = {price}\nn = "listed"\n[policies.poor.budget]\nnano_dollars = 0\n'
     )
-    assert price_list(file.prices)["m"].long == Price(input=1, output=2, cache_write_1h=9)
+    taken = price_list(file.priced)["m"]
+    assert (taken.cache_read, taken.cache_write) == (0, 2)
+    assert taken.long == Price(input=1, output=2, cache_read=1, cache_write=2, cache_write_1h=9)
+    assert file.priced["n"] == LISTED
     assert file.rules["poor"].budget == Budget(nano_dollars=0)
+
+
+def test_what_a_price_does_not_say_of_the_cache_is_never_less_than_what_a_vendor_takes() -> None:
+    file = parse_fleet(
+        f"{GOOD}\n[prices]\nm = {{input = 100, output = 500, cache_read = 7, "
+        "long_from = 9, long = {input = 200, output = 600}}\n"
+    )
+    long = {"input": 200, "output": 600, "cache_read": 200, "cache_write": 250, "cache_write_1h": 400}
+    assert file.priced["m"] == {
+        "input": 100,
+        "output": 500,
+        "cache_read": 7,
+        "cache_write": 125,
+        "cache_write_1h": 200,
+        "long_from": 9,
+        "long": long,
+    }
+    million = Tokens(cache_read=MTOK, cache_write=MTOK, cache_write_1h=MTOK)
+    assert cost(million, price_list(file.priced)["m"]) == 850
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ import asyncio
 import gc
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +16,7 @@ from mesh.agent.tools import tool
 from mesh.logs import VALUES, configure_logging
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
+from tests.servers import ROOT
 
 CANARY = "ada@canary.example"
 
@@ -174,3 +178,36 @@ def test_a_task_that_nobody_waited_for_is_named_without_its_text(capfd: pytest.C
     assert "Task exception was never retrieved" in said
     assert "plain" in said
     assert CANARY not in said
+
+
+UNCAUGHT = {
+    "the process": "broken()",
+    "a thread": "thread = threading.Thread(target=broken); thread.start(); thread.join()",
+}
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("where", UNCAUGHT)
+def test_what_nobody_catches_in_a_service_is_logged_without_its_text(where: str, style: str) -> None:
+    def run(values: str) -> str:
+        program = (
+            "import threading\n"
+            "from mesh.logs import configure_logging\n"
+            "def broken():\n"
+            f"    raise ValueError('no row for ' + {CANARY!r})\n"
+            f"configure_logging({style!r}, for_good=True)\n"
+            f"{UNCAUGHT[where]}\n"
+        )
+        around = {**os.environ, "PYTHONPATH": str(ROOT), VALUES: values}
+        ended = subprocess.run(
+            [sys.executable, "-c", program], env=around, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == (1 if where == "the process" else 0)
+        assert "ValueError" in ended.stderr
+        assert "broken" in ended.stderr
+        return ended.stderr
+
+    said = run("")
+    assert "uncaught" in said
+    assert "canary" not in said
+    assert CANARY in run("1")

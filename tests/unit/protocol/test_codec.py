@@ -25,7 +25,9 @@ from protocol.messages import (
     Submit,
     TurnFailed,
     UnknownMove,
+    Usage,
 )
+from protocol.prices import Metered
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import fact, opened, transfer, usage
 
@@ -426,3 +428,27 @@ def test_hostile_bytes_are_typed_errors(parse: Callable[[bytes], msgspec.Struct]
 def test_a_report_reads_as_nothing_where_it_is_left_out() -> None:
     read = codec.parse_proposal(said({"kind": "move", "turn": "t", "round": 0, "move": TRANSFER}))
     assert read.report == Report()
+
+
+@pytest.mark.parametrize(
+    ("usage", "sound"),
+    [
+        (Usage(), True),
+        (Usage(tokens=1 << 62), True),
+        (Usage(tokens=(1 << 62) + 1), False),
+        (Usage(nano_dollars=-1), False),
+        (Usage(models={"m": Metered(calls=-1)}), False),
+        (Usage(models={"m" * 128: Metered(calls=1)}), True),
+        (Usage(models={"m" * 129: Metered(calls=1)}), False),
+    ],
+)
+def test_a_usage_is_sound_exactly_where_a_report_of_it_can_be_read(usage: Usage, sound: bool) -> None:
+    assert codec.usage_is_sound(usage) is sound
+    proposal = codec.encode(
+        MoveProposed(turn=TurnId("t"), round=0, move=transfer("b"), report=Report(usage=usage))
+    )
+    if sound:
+        codec.parse_proposal(proposal)
+    else:
+        with pytest.raises(Malformed, match="a report"):
+            codec.parse_proposal(proposal)

@@ -4,8 +4,12 @@ import pytest
 
 from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
+from mesh.model.port import Reply
 from mesh.testing import Court, NotDecided, StrictModel, Walk, calls, driven_by, fleet_of, says, turn, turn_in
-from protocol.messages import Complete
+from protocol.handoff import Budget
+from protocol.messages import Complete, Usage
+from protocol.policy import Policy
+from protocol.prices import MTOK, Price, Tokens
 
 TOLD = Instructions("1", "Help.")
 FRONT, BACK = ClaudeAgent("front", instructions=TOLD), ClaudeAgent("back", instructions=TOLD)
@@ -24,8 +28,16 @@ async def test_a_model_for_each() -> None:
     with driven_by(cast):
         walk = await Walk(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go("hello")
     assert walk.answer == "done"
-    with driven_by({"front": StrictModel()}), pytest.raises(AssertionError, match="no model for back"):
+    with pytest.raises(AssertionError, match="no model for back"), driven_by({"front": StrictModel()}):
         await BACK(turn(agent="back"))
+
+
+async def test_who_had_no_model_is_named_at_the_blocks_end_whatever_became_of_it() -> None:
+    cast = {"front": StrictModel(GIVE), "bakc": StrictModel(says("done"))}
+    walk = Walk(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK})
+    with pytest.raises(AssertionError, match="no model for back; there are front, bakc"), driven_by(cast):
+        await walk.go("hello")
+    assert (walk.status, set(walk.broke)) == ("escalated", {"bug"})
 
 
 async def test_what_is_left_over_fails_the_block() -> None:
@@ -51,3 +63,16 @@ async def test_the_turn_of_the_holder_has_what_was_handed_over() -> None:
     assert (given.agent, given.facts["tier"]) == ("back", "gold")
     with driven_by(StrictModel(says("done"))):
         assert await BACK(given) == Complete(answer="done")
+
+
+async def test_the_turn_of_the_holder_has_the_prices_of_its_request() -> None:
+    prices = {"big": Price(input=1, output=2)}
+    budget = Policy(budget=Budget(nano_dollars=10**9))
+    court = Court(fleet_of("back"), {"default": budget}, prices=prices)
+    court.submit("hello")
+    given = turn_in(court)
+    assert given.prices == prices
+    costly = Reply(text="done", usage=Usage(tokens=1, model_calls=1), tokens=Tokens(input=MTOK), model="big")
+    with driven_by(StrictModel(costly)):
+        assert await BACK(given) == Complete(answer="done")
+    assert given.report.usage.nano_dollars == 1

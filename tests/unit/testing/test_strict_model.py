@@ -38,3 +38,26 @@ async def test_a_step_may_look_at_the_prompt() -> None:
 async def test_an_error_of_the_test_itself_is_not_hidden_by_steps_left_over() -> None:
     with pytest.raises(KeyError), StrictModel(says("one")):
         raise KeyError("mine")
+
+
+async def test_the_first_mistake_is_the_one_that_is_told() -> None:
+    model = StrictModel(says("one"))
+    await drive(turn(), model, instructions="", tools=())
+    for number in (2, 3):
+        with pytest.raises(AssertionError, match=f"number {number}, by agent"):
+            await drive(turn(), model, instructions="", tools=())
+    with pytest.raises(AssertionError, match="a call too many, number 2, by agent"):
+        model.done()
+
+
+@pytest.mark.parametrize(("text", "said"), [("no parcel", "no parcel"), ("", "an assertion of step 1")])
+async def test_what_a_step_asserts_fails_even_if_another_round_goes_well(text: str, said: str) -> None:
+    def looks(prompt: Prompt) -> Reply:
+        raise AssertionError(text)
+
+    model = StrictModel(looks, says("done"))
+    with pytest.raises(AssertionError):
+        await drive(turn(), model, instructions="", tools=())
+    await drive(turn(), model, instructions="", tools=())
+    with pytest.raises(AssertionError, match=said):
+        model.done()
