@@ -15,13 +15,14 @@ import hashlib
 import itertools
 import math
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from mesh.agent.earlier import Earlier
 from mesh.agent.failures import EffectUnknown, TurnError
 from mesh.agent.record import DONE, Call, Record, Recorded, Refused, place_of, value_of
 from mesh.agent.step_spans import replayed
@@ -30,7 +31,6 @@ from mesh.agent.stored import FENCE, MAX_STEPS, WINDOW, StoredSteps
 from mesh.bus.steps import StepStore
 from mesh.windows import reached
 from protocol.budget import NOTHING, minus, plus
-from protocol.due import is_by_the_clock
 from protocol.events import Past
 from protocol.messages import Usage
 
@@ -79,11 +79,8 @@ class Journal:
         self._lease_s, self._is_overtaken = lease_s, is_overtaken
         self._steps = StoredSteps(store, request=request, turn=turn, nonce=nonce, version=version)
         self._round, self._nonce, self._version = round_, nonce, version
-        self._past = tuple(past)
         self._own: dict[str, Record] = {}
-        self._reusable: dict[Call, deque[tuple[str, Record]]] = defaultdict(deque)
-        self._effects: dict[str, tuple[str, Record]] = {}
-        """Of earlier rounds, by key: the result, or the newest intent of one that has none."""
+        self._earlier = Earlier(past, round_)
         self._began: deque[Any] = deque()
         """What the conversations of earlier deliveries and rounds began with, in their order."""
         self._loaded = asyncio.Event()
@@ -137,18 +134,7 @@ class Journal:
     @property
     def owes(self) -> bool:
         """Whether an earlier round ended without its holder's report."""
-        return bool(self._unreported())
-
-    def _unreported(self) -> list[int]:
-        """Return the rounds since the turn's last report: those that only the clock ended."""
-        ended = {past.round: past for past in self._past}
-        found: list[int] = []
-        for round_ in reversed(range(self._round)):
-            past = ended.get(round_)
-            if past is None or past.failure is None or not is_by_the_clock(past.failure):
-                break
-            found.append(round_)
-        return found
+        return bool(self._earlier.unreported)
 
     async def load(self) -> None:
         """Read what earlier deliveries and rounds recorded; close those rounds. Idempotent.
@@ -162,7 +148,7 @@ class Journal:
         await asyncio.shield(self._loading)
 
     async def _load(self) -> None:
-        unreported = self._unreported()
+        unreported = self._earlier.unreported
         for round_ in range(self._round):
             found = await self._steps.close(round_)
             if round_ in unreported:
@@ -170,7 +156,8 @@ class Journal:
                 self.owed = plus(self.owed, _cost(found.values()))
             self._began.extend(_began(found))
             for name, record in found.items():
-                self._offer(name, record)
+                self.with_effect |= record.kind == "intent"
+                self._earlier.keep(name, record)
         if self._round:
             reached("turn.fenced")
         self._own = await self._steps.read(self._round)
@@ -185,28 +172,11 @@ class Journal:
         called = {record.name for record in records if record.kind in ("call", "effect", "intent")}
         self.owed_actions |= called
 
-    def _offer(self, name: str, record: Record) -> None:
-        """Keep a step of an earlier round for an equal call of this one.
-
-        An effect is known by its key, which tells calls with equal arguments apart; its result counts for
-        more than its intent, and a later intent for more than an earlier one.
-        """
-        self.with_effect |= record.kind == "intent"
-        if record.key:
-            known = self._effects.get(record.key)
-            if known is None or known[1].kind == "intent":
-                self._effects[record.key] = (name, record)
-        elif record.kind != FENCE:
-            self._reusable[record.kind, record.name, record.digest].append((name, record))
-
     @property
     def version(self) -> str | None:
         """The agent's version that began this round's journal; None if there is none yet."""
         first = self._own.get(f"{self._round}-0")
         return None if first is None else first.version
-
-    def _settled(self, name: str) -> Past | None:
-        return next((past for past in self._past if past.how == "settled" and past.step == name), None)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -275,11 +245,12 @@ class Journal:
         """
         await self._begin()
         nth = next(self._called)
-        reused = self._reuse(call, nth, refusals=refusals)
+        reused = self._earlier.take(call, refusals=refusals)
         if reused is not None:
+            self._recall(*reused, nth)
             if on_reuse is not None:
                 on_reuse()
-            return value_of(reused)
+            return value_of(reused[1])
         place = await self._take(call, nth)
         if place.record is not None:
             return value_of(place.record)
@@ -314,7 +285,7 @@ class Journal:
         """
         await self._begin()
         nth = next(self._called)
-        name, earlier = self._effects.get(key, ("", None))
+        name, earlier = self._earlier.effect(key)
         if earlier is not None and earlier.kind == "effect":
             self._recall(name, earlier, nth)
             return value_of(earlier)
@@ -344,9 +315,9 @@ class Journal:
         name, earlier = before
         doubtful = place.intent or earlier
         doubted = step if place.intent is not None else name
-        settled = self._settled(doubted) if doubtful is not None else None
+        settled = self._earlier.settled(doubted) if doubtful is not None else None
         if settled is None and place.intent is not None and earlier is not None:
-            word = self._settled(name)
+            word = self._earlier.settled(name)
             settled = word if word is not None and word.settled == "done" else None  # nothing was tried since
         tries_again = doubtful is not None and settled is None
         attempt = again if tries_again else produce
@@ -439,18 +410,9 @@ class Journal:
     def holds(self, call: Call) -> bool:
         """Say whether an equal step is recorded that the code has not come to again; `begun` came before."""
         unseen = (each for name, each in self._own.items() if place_of(name) >= self._next)
-        return bool(self._reusable.get(call)) or any(
+        return self._earlier.holds(call) or any(
             (each.kind, each.name, each.digest) == call for each in unseen
         )
-
-    def _reuse(self, call: Call, nth: int, *, refusals: bool) -> Record | None:
-        kept = self._reusable.get(call, ())
-        for at, (name, record) in enumerate(kept):
-            if refusals or record.error is None:
-                del self._reusable[call][at]
-                self._recall(name, record, nth)
-                return record
-        return None
 
     async def _take(self, call: Call, nth: int) -> Place:
         """Return the next place of this round, in the order of the calls; the step then runs, until `_ended`.

@@ -8,7 +8,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -257,10 +257,12 @@ async def _drained(stream: "_AnyStream") -> None:
 
     The reply is there: whatever happens now costs the connection and no more.
     """
-    with suppress(Exception):
+    try:
         async with asyncio.timeout(_LAST_S):
             while await _next(stream) is not None:
                 pass
+    except Exception as error:
+        _log.debug("connection_lost_behind_a_reply", error=type(error).__name__)
 
 
 def _ids(prompt: Prompt) -> frozenset[str]:

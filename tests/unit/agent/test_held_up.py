@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def attempts(store: MemorySteps) -> Attempts:
     return Attempts(store, request="r", turn="t", round_=0)
 
 
-def journal(store: MemorySteps, own: Attempts, lease_s: float) -> Journal:
+def journal(store: MemorySteps, is_overtaken: Callable[[], Awaitable[bool]], lease_s: float) -> Journal:
     return Journal(
         store,
         request="r",
@@ -37,7 +38,7 @@ def journal(store: MemorySteps, own: Attempts, lease_s: float) -> Journal:
         version="1",
         fresh=True,
         lease_s=lease_s,
-        is_overtaken=own.is_overtaken,
+        is_overtaken=is_overtaken,
     )
 
 
@@ -49,7 +50,7 @@ async def pay(store: MemorySteps, own: Attempts, lease_s: float) -> list[str]:
         done.append("paid")
         return "ok"
 
-    await journal(store, own, lease_s).effect(PAY, "key", produce, again=produce)
+    await journal(store, own.is_overtaken, lease_s).effect(PAY, "key", produce, again=produce)
     return done
 
 
@@ -97,17 +98,7 @@ async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -
         await other.effect(PAY, "key", produce, again=produce)
         return False
 
-    held_up = Journal(
-        store,
-        request="r",
-        turn="t",
-        round_=0,
-        nonce="n",
-        version="1",
-        fresh=True,
-        lease_s=0.0,
-        is_overtaken=later,
-    )
+    held_up = journal(store, later, 0.0)
 
     async def produce() -> Any:
         done.append("held up")

@@ -16,6 +16,7 @@ from mesh.testing.memory_steps import MemorySteps
 from protocol.events import Past
 from protocol.handoff import Constraints
 from protocol.messages import Failure
+from tests.servers import until
 
 FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))
 
@@ -89,9 +90,7 @@ async def test_nobody_is_asked_about_an_effect_whose_thread_is_still_at_it() -> 
     with pytest.raises(EffectUnknown, match="send is still under way"):
         await given(steps, past=[FAILED]).call(send)
     may_end.set()
-    async with asyncio.timeout(20):
-        while not done:  # noqa: ASYNC110 - a thread sets no event of this loop
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(done))
     later = given(steps, past=[FAILED, replace(FAILED, round=1)])
     assert await later.call(send) == "sent"
     assert done == [1]
