@@ -19,7 +19,7 @@ from mesh.bus.roles import GET
 from protocol import codec
 from protocol.prices import Price
 from protocol.spending import unpriced_in
-from protocol.timeline import Spent, StepTold
+from protocol.told import Spent, StepTold
 
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
 _BATCH = 256

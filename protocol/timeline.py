@@ -1,7 +1,7 @@
 """The timeline: one request told in order, for people and for programs.
 
-`Timeline` is the documented JSON of `mesh request show --json`. It is derived from the events alone,
-so that a log file tells the same story as the bus.
+It is derived from the events alone, so that a log file tells the same story as the bus. Its form is that of
+`protocol.told`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,27 +11,14 @@ from typing import Any
 import msgspec
 
 from protocol import budget, events
-from protocol.events import AnyEvent, Withheld, Work
+from protocol.events import AnyEvent, Work
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
 from protocol.ledger import Ledger
 from protocol.messages import Submit, Usage, move_name, move_summary
 from protocol.prices import Price, price_list
 from protocol.spending import unpriced_in
-
-
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """Base: every field is always written, so that whoever reads the JSON need not guess."""
-
-
-class Spent(_Told, frozen=True, kw_only=True):
-    """What was spent, by the agents' own reports."""
-
-    nano_dollars: int
-    tokens: int
-    model_calls: int
-    unpriced: bool = False
-    """Whether the dollars are too few: some of the calls were a model's that has no price."""
+from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, Waiting
 
 
 def _spent(usage: Usage, prices: Mapping[str, Price]) -> Spent:
@@ -47,109 +34,6 @@ def prices_in(happened: Iterable[AnyEvent]) -> dict[str, Price]:
     """Return the prices that a request began with."""
     said = (event.prices for event in happened if isinstance(event, events.RequestOpened))
     return price_list(next(said, {}))
-
-
-class StepTold(_Told, frozen=True, kw_only=True):
-    """One step of a turn's journal, without what it was given and what came of it."""
-
-    round: int
-    n: int
-    """Its place in the round, in the order of the code's calls."""
-    kind: str
-    """`model`, `call`, `effect`, `remark`, `now` or `random`; `intent`: an effect without a result."""
-    name: str
-    """Of the model or the tool."""
-    at: int
-    """UTC µs when it was journaled, by the agent's clock."""
-    after: int = 0
-    """µs since the step before it in its round; of the first, since the round was given."""
-    version: str
-    """The agent's that journaled it."""
-    error: str | None
-    """The code of a recorded no."""
-    usage: Spent | None
-    """Of a model's reply."""
-
-
-class TurnTold(_Told, frozen=True, kw_only=True):
-    """The turn that an entry is about."""
-
-    id: str
-    agent: str
-    rounds: int
-    steps: tuple[StepTold, ...] = ()
-    """What its journal holds of the rounds that came to this entry and to none before it; the turn's last
-    entry has what is left. Empty where only the log was read: journals are no part of it."""
-    usage: Spent
-    status: str
-    """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
-
-
-class MoveTold(_Told, frozen=True, kw_only=True):
-    """One thing that happened."""
-
-    seq: int
-    """The event's number in its request."""
-    id: str
-    at: int
-    """UTC µs."""
-    move: str
-    """A move's name, or what else it was: `submit`, `turn_failed`, `retry`, `reply`, `freeze` …"""
-    from_: str = msgspec.field(name="from")
-    to: str | None = None
-    summary: str = ""
-    verdict: str
-    """`admitted`, `refused` or `deferred`; `recorded` for what needs no verdict."""
-    rule: str | None = None
-    detail: str | None = None
-    hint: str | None = None
-    facts: tuple[Fact, ...] = ()
-    """New or changed ones."""
-    dropped: tuple[str, ...] = ()
-    withheld: Withheld | None = None
-    turn: TurnTold | None = None
-
-
-class Waiting(_Told, frozen=True, kw_only=True):
-    """What an open request waits for."""
-
-    for_: str = msgspec.field(name="for")
-    """An agent, `human`, the client's name, or `thaw`."""
-    since: int
-    """UTC µs."""
-    why: str
-    served: bool | None = None
-    """Whether anybody serves the agent. None: nobody has looked; the log alone does not tell."""
-
-
-class Timeline(_Told, frozen=True, kw_only=True):
-    """A whole request."""
-
-    request: str
-    status: str
-    """`open`, `completed`, `refused`, `failed`, `expired` or `cancelled`."""
-    policy: str
-    topology: str
-    client: str
-    rerun_of: str | None = None
-    """The request that this one does again, from where it failed."""
-    entry: str | None
-    path: tuple[str, ...]
-    """The stack of holders as it stands."""
-    trail: tuple[str, ...]
-    """Everybody who held the work, in order, as often as they did."""
-    depth: int
-    answer: Any = None
-    error: dict[str, str] | None = None
-    cost: Spent
-    """What its turns reported, summed up."""
-    charged: Spent
-    """What counts against its budget: `cost`, and all that was left to each turn that was ended without
-    ever having reported, where that is a number."""
-    waiting: tuple[Waiting, ...] = ()
-    moves: tuple[MoveTold, ...] = ()
-    running: tuple[TurnTold, ...] = ()
-    """Open turns that no entry is about yet."""
 
 
 def timeline(

@@ -14,7 +14,7 @@ from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import Denied, MeshError, NoResponders, OutcomeUnknown
 from protocol.ids import HUMAN
-from protocol.timeline import Timeline
+from protocol.told import Timeline
 
 _PING_S = 1.0
 

@@ -27,7 +27,8 @@ from mesh.replay.load import load
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, Work
 from protocol.ids import RequestId, is_request_id
-from protocol.timeline import StepTold, prices_in
+from protocol.timeline import prices_in
+from protocol.told import StepTold
 
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""

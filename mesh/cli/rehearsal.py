@@ -23,7 +23,8 @@ from protocol import codec, events
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
-from protocol.timeline import Timeline, timeline
+from protocol.timeline import timeline
+from protocol.told import Timeline
 
 AT_ONCE = 8
 """Requests that are under way at a time."""

@@ -14,7 +14,8 @@ from mesh.cli.counts import counted
 from mesh.cli.output import short, when
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
-from protocol.timeline import MoveTold, Spent, StepTold, Timeline, TurnTold, timeline
+from protocol.timeline import timeline
+from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold
 
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160

@@ -8,7 +8,7 @@ import pytest
 from mesh.cli.exits import Exit
 from protocol import subjects
 from protocol.messages import Complete
-from protocol.timeline import Timeline
+from protocol.told import Timeline
 from tests.guard.stage import Stage
 from tests.servers import eventually
 from tests.system.office import Office
