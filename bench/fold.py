@@ -18,7 +18,6 @@ from bench.stories import history, originals
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN
-from mesh.bus.streams import audit_consumer
 from mesh.setup import apply
 from protocol import chain, codec
 from protocol.ledger import Ledger
@@ -86,7 +85,7 @@ async def _write(admin: Bus, file: Path, events: int) -> None:
 async def _follow(log: JetStreamLog, folding: Folding | None) -> float:
     """Return the seconds that reading the whole log takes."""
     started = time.perf_counter()
-    async for stored in log.follow(audit_consumer(VIEWER), tail=False):
+    async for stored in log.follow(tail=False):
         if folding is not None:
             folding.take(stored.body)
     return time.perf_counter() - started

@@ -13,11 +13,9 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-import msgspec
-
 from mesh.agent.record import Record
 from mesh.bus.connection import Bus, Subscription
-from mesh.bus.roles import GET
+from mesh.bus.kept import batch
 from mesh.bus.wire import Incoming
 from mesh.errors import OutcomeUnknown, Unreachable
 from mesh.in_order import MOST_WAITING, InOrder
@@ -178,15 +176,15 @@ class Following:
         while True:
             self._look.clear()
             try:
-                part = await _batch(viewer, "LOG", subjects.evt_of(self._request), seq)
+                part = await batch(viewer, "LOG", subjects.evt_of(self._request), seq, _BATCH)
                 if not part and not told:
                     await self._tell_steps(viewer, seen)
                     told = True
             except _AWAY:
                 part = []
-            for message in part:
-                seq = int(message.headers["Nats-Sequence"]) + 1
-                event = codec.decode_event(message.data)
+            for kept in part:
+                seq = kept.seq + 1
+                event = codec.decode_event(kept.data)
                 await self._order.before(event)
                 seen.take(event)
                 self._put(Happened(event))
@@ -226,9 +224,3 @@ class _Open:
             self.journals = {work.continues or work.turn: work.turn}  # at most one turn is open at a time
         elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):
             self.journals = {}
-
-
-async def _batch(bus: Bus, stream: str, subject: str, seq: int) -> list[Incoming]:
-    """Return messages of a subject from `seq` on, at most so many at once. Raises BusError."""
-    body = {"seq": seq, "batch": _BATCH, "next_by_subj": subject}
-    return await bus.collect(f"{GET}{stream}", msgspec.json.encode(body))

@@ -15,14 +15,13 @@ import msgspec
 from mesh.agent.record import DONE, Record, decode, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
-from mesh.bus.roles import GET
+from mesh.bus.kept import every
 from protocol import codec
 from protocol.prices import Price
 from protocol.spending import unpriced_in
 from protocol.told import Spent, StepTold
 
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
-_BATCH = 256
 _LATEST = 253_402_300_799_999_000
 """The end of the year 9999, UTC µs: the last millisecond that can be written as a date."""
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
@@ -51,31 +50,20 @@ async def journaled(
     Raises BusError.
     """
     found: list[Step] = []
-    seq = 1
-    while True:
-        wanted = {
-            "seq": seq,
-            "batch": _BATCH,
-            "next_by_subj": f"mesh.step.{agent}.{request}.{journal}.*",
-        }
-        part = await bus.collect(f"{GET}STEPS", msgspec.json.encode(wanted))
-        if not part:
-            return sorted(found, key=lambda step: (step.record.at, place_of(step.name)))
-        seq = int(part[-1].headers["Nats-Sequence"]) + 1
-        for message in part:
-            _, _, whose, _, turn, name = message.headers["Nats-Subject"].split(".")
-            fits = _NAME.fullmatch(name)
-            if fits is None:
-                continue
-            try:
-                record = decode(message.data)
-            except _UNREADABLE:
-                record = None
-            if record is None or not _can_be_true(record):
-                if passed_over is not None:
-                    passed_over.add(message.headers["Nats-Subject"])
-                continue
-            found.append(Step(whose, turn, int(fits["round"]), name, record, message.data))
+    async for kept in every(bus, "STEPS", f"mesh.step.{agent}.{request}.{journal}.*"):
+        _, _, whose, _, turn, name = kept.subject.split(".")
+        fits = _NAME.fullmatch(name)
+        if fits is None:
+            continue
+        try:
+            record = decode(kept.data)
+        except _UNREADABLE:
+            record = None
+        if record is not None and _can_be_true(record):
+            found.append(Step(whose, turn, int(fits["round"]), name, record, kept.data))
+        elif passed_over is not None:
+            passed_over.add(kept.subject)
+    return sorted(found, key=lambda step: (step.record.at, place_of(step.name)))
 
 
 def _can_be_true(record: Record) -> bool:

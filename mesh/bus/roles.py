@@ -100,8 +100,6 @@ _READABLE = ("LOG", "STEPS", "CARDS", "CONF", "DEAD")
 _VIEWER = (
     *(Service(f"{GET}{stream}", f"{GET}{stream}", many=True) for stream in _READABLE),
     *(Service(f"{GET}{stream}.>", f"{GET}{stream}.>") for stream in _READABLE),
-    Service(NEXT + "LOG.audit-{me}", NEXT + "LOG.*", many=True),
-    _api("CONSUMER.RESET.LOG.*", "CONSUMER.RESET.LOG.audit-{me}"),
     _api("STREAM.MSG.GET.LOG"),
     _api("STREAM.INFO.*"),
     _api("CONSUMER.INFO.*.*"),

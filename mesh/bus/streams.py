@@ -184,11 +184,6 @@ def inbox_consumer(agent: str) -> str:
     return f"in-{agent}"
 
 
-def audit_consumer(name: str) -> str:
-    """Name of a viewer's or operator's own consumer of all of LOG."""
-    return f"audit-{name}"
-
-
 def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
     """Yield every consumer that `fleet` needs."""
     for partition in range(PARTITIONS):
@@ -203,8 +198,6 @@ def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
             yield _consumer(stream, queue_consumer(partition), {**leased, **guards})
     for agent in fleet.agents:
         yield _consumer("LOG", inbox_consumer(agent), _leased(inbox(agent), fleet.lease_s, 1000))
-    for name in (*fleet.viewers, *fleet.operators):
-        yield _consumer("LOG", audit_consumer(name), {"ack_policy": "none"})
 
 
 def _leased(subject: str, ack_wait_s: float, max_ack_pending: int) -> dict[str, Any]:

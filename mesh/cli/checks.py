@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus, connect
+from mesh.bus.kept import microseconds
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import STREAM_NAMES, queue_consumer
 from mesh.cli import standstills, unpriced
 from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
-from mesh.cli.reading import microseconds
 from mesh.errors import ApiError, BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.settings import Access

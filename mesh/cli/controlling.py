@@ -11,10 +11,10 @@ from typing import Self
 import msgspec
 
 from mesh.bus.connection import Bus, Subscription
+from mesh.bus.kept import get
 from mesh.bus.log import JetStreamLog
 from mesh.bus.wire import Incoming
 from mesh.cli.errors import ControlRefused
-from mesh.cli.reading import get
 from mesh.client import Client
 from mesh.errors import Denied
 from mesh.notices import Notice

@@ -153,7 +153,8 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 async def _fill(account: _Account, where: Where, source: str | None) -> None:
-    from mesh.cli.reading import every, is_file, request_bodies
+    from mesh.bus.kept import every
+    from mesh.cli.reading import is_file, request_bodies
     from mesh.replay.load import load
     from protocol.subjects import evt_of
 

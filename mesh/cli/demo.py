@@ -125,7 +125,7 @@ async def _models(mesh: Any, agents: Any) -> list[str]:
     import msgspec
 
     from mesh.agent.card import Card
-    from mesh.cli.reading import get
+    from mesh.bus.kept import get
     from protocol.subjects import card
 
     models = set()

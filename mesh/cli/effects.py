@@ -10,7 +10,7 @@ import msgspec
 
 from mesh.agent.record import DONE, Record
 from mesh.bus.connection import Bus
-from mesh.cli.reading import every
+from mesh.bus.kept import every
 
 _RECORDS = msgspec.json.Decoder(Record)
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import Kept, get
 from mesh.cli.controlling import Ears
 from mesh.cli.output import when
-from mesh.cli.reading import Kept, get
 from mesh.client import Client
 from protocol.messages import Freeze, Thaw
 from protocol.subjects import FREEZE, MESH_WIDE

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import Kept, every, get_seq
 from mesh.cli.errors import NotFound
-from mesh.cli.reading import Kept, every, get_seq
 from mesh.notices import DeadLetter
 
 STREAM = "DEAD"

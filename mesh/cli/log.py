@@ -28,18 +28,17 @@ async def tail(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest events of all requests, and go on as they come."""
-    from mesh.cli import reading
+    from mesh.bus.kept import bounds
+    from mesh.bus.log import JetStreamLog
+    from mesh.cli.reading import glance
 
     async with await where.connect(*_READERS) as bus:
-        first, last = await reading.bounds(bus, "LOG")
-        start = max(first, last - lines + 1)
-        async for stored in (
-            reading.tail(bus, "mesh.evt.>", start) if follow else reading.until(bus, start, last)
-        ):
+        first, last = await bounds(bus, "LOG")
+        async for stored in JetStreamLog(bus).follow(max(first, last - lines + 1), tail=follow):
             if as_json:
                 emit_bytes(stored.body)
                 continue
-            event = reading.glance(stored.body)
+            event = glance(stored.body)
             what = f"{event.request}  {event.n:>3}  {event.type}  → {stored.to}"
             say(f"{stored.seq:>6}  {when(event.at)}  {what}")
 
@@ -75,16 +74,16 @@ async def export(
 
 async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
     """Yield the stored events of the requests; of all of them when none is named."""
+    from mesh.bus.kept import bounds
     from mesh.bus.log import JetStreamLog
-    from mesh.bus.streams import audit_consumer
-    from mesh.cli.reading import bounds, request_bodies
+    from mesh.cli.reading import request_bodies
 
     async with await where.connect("viewer", "operator") as bus:
         for request in requests or ():
             for body in await request_bodies(bus, request):
                 yield body
         if not requests and (await bounds(bus, "LOG"))[1]:
-            async for stored in JetStreamLog(bus).follow(audit_consumer(bus.name), tail=False):
+            async for stored in JetStreamLog(bus).follow(tail=False):
                 yield stored.body
 
 

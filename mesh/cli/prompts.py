@@ -11,9 +11,10 @@ import msgspec
 from mesh.agent.definition import Agent, load
 from mesh.agent.rebuilt import Rebuilt, Sent, rebuild
 from mesh.bus.connection import Bus
+from mesh.bus.kept import get
 from mesh.cli.checkout import find_fleet
 from mesh.cli.errors import NotFound, UsageWrong
-from mesh.cli.reading import decoded, get, request_bodies
+from mesh.cli.reading import decoded, request_bodies
 from mesh.fleet import FILE_NAME
 from mesh.journals import journaled
 from mesh.model.choose import instead

@@ -7,16 +7,13 @@ are a request's id or a file of exported events; either way the stored bytes are
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog, Stored
-from mesh.bus.roles import GET
-from mesh.bus.wire import Incoming
+from mesh.bus.kept import every, up_to
+from mesh.bus.log import JetStreamLog
 from mesh.cli.counts import counted
 from mesh.cli.errors import Impossible, NotFound, UsageWrong
 from mesh.cli.options import Where
@@ -33,32 +30,8 @@ from protocol.told import StepTold
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""
 
-_BATCH = 1000
 _LOOK_S = 0.2
-_NO_MESSAGE = 404
 _NOT_THERE = "there is no request {} in the log"
-
-
-class Kept(NamedTuple):
-    """A message of any stream."""
-
-    seq: int
-    subject: str
-    data: bytes
-    stamp: str = ""
-    """When it was stored, as the server writes it."""
-
-    @property
-    def at(self) -> int:
-        """When it was stored, UTC µs; 0 if the server did not say."""
-        return microseconds(self.stamp) if self.stamp else 0
-
-
-def microseconds(stamp: str) -> int:
-    """Return a server's time stamp (RFC 3339, up to nine decimals, UTC) as UTC µs. Raises ValueError."""
-    head, _, decimals = stamp.rstrip("Z").partition(".")
-    whole = datetime.fromisoformat(f"{head}+00:00")
-    return int(whole.timestamp()) * 1_000_000 + int(decimals[:6].ljust(6, "0") or 0)
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -216,96 +189,30 @@ def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
     return [codec.decode_event(body) for body in bodies]
 
 
-# --- streams --------------------------------------------------------------------------------------
-
-
-async def batch(bus: Bus, stream: str, subject: str, from_seq: int, most: int = _BATCH) -> list[Kept]:
-    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer if there are no more."""
-    found: list[Kept] = []
-    while len(found) < most:
-        body = {"seq": from_seq, "batch": min(_BATCH, most - len(found)), "next_by_subj": subject}
-        part = await bus.collect(f"{GET}{stream}", msgspec.json.encode(body))
-        found += [_kept(message) for message in part]
-        if not part:
-            break
-        from_seq = found[-1].seq + 1
-    return found
-
-
-async def every(bus: Bus, stream: str, subject: str, from_seq: int = 1) -> AsyncIterator[Kept]:
-    """Yield all messages of a subject from `from_seq` on, in order, up to the last there is."""
-    while part := await batch(bus, stream, subject, from_seq):
-        for kept in part:
-            yield kept
-        from_seq = part[-1].seq + 1
-
-
-async def get(bus: Bus, stream: str, subject: str) -> Kept | None:
-    """Return the last message under a subject, None if there is none."""
-    message = await bus.request(f"{GET}{stream}.{subject}")
-    return None if message.status == _NO_MESSAGE else _kept(message)
-
-
-async def get_seq(bus: Bus, stream: str, seq: int) -> Kept | None:
-    """Return the message at a sequence number, None if there is none."""
-    message = await bus.request(f"{GET}{stream}", msgspec.json.encode({"seq": seq}))
-    return None if message.status == _NO_MESSAGE else _kept(message)
-
-
-def _kept(message: Incoming) -> Kept:
-    headers = message.headers
-    return Kept(
-        int(headers["Nats-Sequence"]),
-        headers["Nats-Subject"],
-        message.data,
-        headers.get("Nats-Time-Stamp", ""),
-    )
-
-
-async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
-    """Return the first and the last sequence number of a stream; (1, 0) or alike when it is empty."""
-    state = (await bus.api(f"STREAM.INFO.{stream}"))["state"]
-    return int(state["first_seq"]), int(state["last_seq"])
-
-
-# --- the log as it grows --------------------------------------------------------------------------
-
-
-async def tail(bus: Bus, subject: str, from_seq: int) -> AsyncIterator[Stored]:
-    """Yield the events of a subject from `from_seq` on, and go on with those that come. Never ends.
-
-    Raises BusError when the bus cannot be read at the beginning; one that goes away later is waited for.
-    """
-    part = await batch(bus, "LOG", subject, from_seq)
-    while True:
-        for kept in part:
-            yield Stored(kept.seq, subjects.parse_evt(kept.subject)[0], kept.data)
-        if part:
-            from_seq = part[-1].seq + 1
-        else:
-            await asyncio.sleep(_LOOK_S)
-        part = await bus.patiently(functools.partial(batch, bus, "LOG", subject, from_seq))
-
-
-async def until(bus: Bus, from_seq: int, last: int) -> AsyncIterator[Stored]:
-    """Yield the events of the log from `from_seq` to `last`, both inclusive."""
-    for kept in await batch(bus, "LOG", "mesh.evt.>", from_seq, last - from_seq + 1):
-        if kept.seq <= last:
-            yield Stored(kept.seq, subjects.parse_evt(kept.subject)[0], kept.data)
+# --- a request as it grows ------------------------------------------------------------------------
 
 
 async def story_so_far(bus: Bus, request: str) -> AsyncIterator[Sequence[bytes]]:
     """Yield a request's events each time that there are more of them; the last time when it has ended.
 
-    Raises Impossible where one of them is missing.
+    Raises Impossible where one of them is missing, and BusError when the bus cannot be read at the
+    beginning; one that goes away later is waited for.
     """
     bodies: list[bytes] = []
-    async for stored in tail(bus, subjects.evt_of(request), 1):
-        _check_numbers(request, [stored.body], first=len(bodies))
-        bodies.append(stored.body)
-        yield bodies
-        if has_ended(stored.body):
-            return
+    from_seq = 1
+    part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)
+    while True:
+        for kept in part:
+            _check_numbers(request, [kept.data], first=len(bodies))
+            bodies.append(kept.data)
+            yield bodies
+            if has_ended(kept.data):
+                return
+        if part:
+            from_seq = part[-1].seq + 1
+        else:
+            await asyncio.sleep(_LOOK_S)
+        part = await bus.patiently(functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq))
 
 
 ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import Kept, bounds, up_to
 from mesh.bus.log import JetStreamLog
-from mesh.cli.reading import ENDS, Kept, batch, bounds, decoded, glance
+from mesh.cli.reading import ENDS, decoded, glance
 from mesh.cli.waiting import waiting_in
 from mesh.errors import LogError, ProtocolError
 from protocol import events
@@ -64,7 +65,7 @@ async def recent(bus: Bus, *, limit: int, status: str | None = None) -> tuple[li
     while end >= oldest and len(kept) < limit:
         start = max(oldest, end - _PIECE + 1)
         piece: list[Recent] = []
-        for each in reversed(await batch(bus, "LOG", "mesh.evt.>", start, end - start + 1)):
+        for each in reversed(await up_to(bus, "LOG", None, start, end - start + 1)):
             if each.seq > end:
                 continue  # appended since we looked
             seen = _seen(each)

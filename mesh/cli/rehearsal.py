@@ -14,7 +14,6 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
-from mesh.bus.streams import audit_consumer
 from mesh.cli.errors import UsageWrong
 from mesh.cli.reading import decoded
 from mesh.cli.story import as_json
@@ -114,7 +113,7 @@ async def play(
         broken: set when there is no use in waiting: what has not come to rest then is unfinished too.
     """
     watching = _Watching()
-    reader = asyncio.create_task(watching.read(JetStreamLog(viewer_bus), audit_consumer(viewer)))
+    reader = asyncio.create_task(watching.read(JetStreamLog(viewer_bus)))
     given_up = asyncio.create_task(broken.wait())
     room = asyncio.Semaphore(AT_ONCE)
     sender = await Client.on(client_bus, client)
@@ -144,8 +143,8 @@ class _Watching:
         self.bodies: dict[str, list[bytes]] = {}
         self._resting: dict[str, asyncio.Event] = {}
 
-    async def read(self, log: JetStreamLog, consumer: str) -> None:
-        async for stored in log.follow(consumer):
+    async def read(self, log: JetStreamLog) -> None:
+        async for stored in log.follow():
             event = codec.decode_event(stored.body)
             self.bodies.setdefault(event.request, []).append(stored.body)
             if is_rest(event):

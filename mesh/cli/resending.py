@@ -10,11 +10,11 @@ import time
 from typing import Literal, NamedTuple
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import bounds
 from mesh.bus.roles import GUARD
 from mesh.cli.controlling import Ears, Reader
 from mesh.cli.errors import ControlRefused, Impossible
 from mesh.cli.letters import STREAM, letters
-from mesh.cli.reading import bounds
 from mesh.guard.intake import is_submit
 from mesh.notices import DeadLetter
 from protocol import codec, subjects

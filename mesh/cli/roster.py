@@ -8,10 +8,10 @@ import msgspec
 
 from mesh.agent.card import Card
 from mesh.bus.connection import Bus
+from mesh.bus.kept import get
 from mesh.bus.streams import inbox_consumer
 from mesh.bus.wire import Incoming
 from mesh.cli.errors import NotFound
-from mesh.cli.reading import get
 from mesh.errors import BusError, Denied, NoResponders
 from protocol.fleet import AgentEntry, Fleet
 from protocol.subjects import FLEET, card

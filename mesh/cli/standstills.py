@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import Kept, every, up_to
 from mesh.bus.log import JetStreamLog
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.freezing import mesh_freeze
 from mesh.cli.output import when
-from mesh.cli.reading import Kept, batch, decoded, every
+from mesh.cli.reading import decoded
 from mesh.cli.roster import fleet_of, inbox_state, instances
 from mesh.errors import LogError, ProtocolError
 from protocol.ledger import fold
@@ -111,7 +112,7 @@ async def turns_waiting(bus: Bus, agent: str, from_seq: int) -> list[Held]:
 
     The first `_MOST` events are looked into. What was ended meanwhile is not listed.
     """
-    events = await batch(bus, "LOG", inbox(agent), from_seq, _MOST)
+    events = await up_to(bus, "LOG", inbox(agent), from_seq, _MOST)
     requests = dict.fromkeys(kept.subject.rpartition(".")[2] for kept in events)
     room = asyncio.Semaphore(_AT_ONCE)
 

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import Kept, every
 from mesh.bus.log import JetStreamLog
 from mesh.cli.errors import NotFound
-from mesh.cli.reading import ENDS, Kept, decoded, every, glance
+from mesh.cli.reading import ENDS, decoded, glance
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.ids import HUMAN, NOBODY

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.kept import bounds
 from mesh.bus.log import JetStreamLog, Stored
 from mesh.bus.roles import GET
-from mesh.bus.streams import audit_consumer
 from mesh.cli import letters
-from mesh.cli.reading import Glance, bounds, decoded, glance
+from mesh.cli.reading import Glance, decoded, glance
 from mesh.cli.waiting import Waiting, queue, waiting_in
 from mesh.errors import BusError, MeshError
 from mesh.notices import DeadLetter
@@ -130,8 +130,8 @@ class Watch:
     # --- the log ----------------------------------------------------------------------------------
 
     async def _raised(self, from_seq: int, *, tail: bool) -> AsyncIterator[Alarm]:
-        following = self._log.follow(audit_consumer(self._bus.name), from_seq, tail=tail)
-        async with contextlib.aclosing(following) as stored_events:  # type: ignore[type-var]
+        following = self._log.follow(from_seq, tail=tail)
+        async with contextlib.aclosing(following) as stored_events:
             async for stored in stored_events:
                 event = _of_interest(stored)
                 if event is not None and (event.request, event.n) not in self._told:

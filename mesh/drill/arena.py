@@ -14,7 +14,6 @@ from typing import ClassVar, Self
 
 from mesh import windows
 from mesh.bus.log import JetStreamLog
-from mesh.bus.streams import audit_consumer
 from mesh.client import Client
 from mesh.drill import ledger
 from mesh.drill.evidence import Evidence, Submitted
@@ -74,11 +73,8 @@ class Arena:
         self.ledger = directory / "ledger.jsonl"
         self._armed = directory / "windows"
         self._armed.mkdir(parents=True)
-        self._names = [
-            _first(file.clients, "client"),
-            _first(file.operators, "operator"),
-            _first(file.viewers, "viewer"),
-        ]
+        self._viewer = _first(file.viewers, "viewer")
+        self._names = [_first(file.clients, "client"), _first(file.operators, "operator"), self._viewer]
         self.fleet = LocalFleet(
             file,
             directory / "mesh",
@@ -115,7 +111,6 @@ class Arena:
             )
             self.watch = Watch(
                 JetStreamLog(viewer),
-                audit_consumer(viewer.name),
                 people.hear if self.setting.people else lambda event: None,
                 decided=self.setting.people,
             )
@@ -186,14 +181,11 @@ class Arena:
 
     async def gather(self, ended_at: int | None = None) -> Evidence:
         """Read everything that there is so far. What still moves may be seen half."""
-        reader = self._names[
-            1
-        ]  # the watch is the viewer's: two readers of one consumer are in each other's way
-        async with await self.fleet.connect_as(reader) as bus:
+        async with await self.fleet.connect_as(self._viewer) as bus:
             deeds = ledger.deeds(self.ledger)
             return Evidence(
                 submitted=tuple(self.submitted),
-                bodies=await events_by_request(bus, audit_consumer(reader)),
+                bodies=await events_by_request(bus),
                 steps=await all_steps(bus),
                 deeds=deeds,
                 faults=sorted(self.processes.faults, key=lambda fault: fault.at),

@@ -13,16 +13,15 @@ Hear = Callable[[AnyEvent], None]
 
 
 class Watch:
-    """Follows the log with a viewer's own consumer. `run` never ends by itself.
+    """Follows the log. `run` never ends by itself.
 
     Args:
         hear: told of every event, in the log's order.
         decided: whether somebody decides what is put to people; then a request rests only when it has ended.
     """
 
-    def __init__(self, log: JetStreamLog, consumer: str, hear: Hear, *, decided: bool) -> None:
+    def __init__(self, log: JetStreamLog, hear: Hear, *, decided: bool) -> None:
         self._log = log
-        self._consumer = consumer
         self._hear = hear
         self._rest = events.Ended if decided else events.Ended | _PUT_TO_PEOPLE
         self._last: dict[str, AnyEvent] = {}
@@ -32,7 +31,7 @@ class Watch:
         following = 1
         while True:
             try:
-                async for stored in self._log.follow(self._consumer, following):
+                async for stored in self._log.follow(following):
                     following = stored.seq + 1
                     self._take(codec.decode_event(stored.body))
             except Denied:

@@ -5,7 +5,7 @@ a bus does on a bad day, so that what handles those days can be tested in millis
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 from mesh.bus.log import Stored, number_of
 from mesh.errors import LogUnreadable, SequenceConflict, TimedOut, Unreachable
@@ -61,7 +61,7 @@ class MemoryLog:
             raise LogUnreadable(request, f"{len(found)} of {wanted} events up to {found[-1].seq}")
         return found
 
-    async def follow(self, consumer: str, from_seq: int = 1, *, tail: bool = True) -> AsyncIterator[Stored]:
+    async def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
         following = max(1, from_seq)
         while True:
             while following <= len(self.events):

@@ -15,12 +15,11 @@ from tests.servers import fresh
 
 
 class Bodies:
-    """One log as its writer and its reader see it, and the reader's own consumer."""
+    """One log as its writer and its reader see it."""
 
     def __init__(self, writer: EventLog, reader: EventLog) -> None:
         self.writer = writer
         self.reader = reader
-        self.consumer = "audit-audit"
 
 
 @pytest_asyncio.fixture(params=["memory", "jetstream", "jetstream-any-replica"])
@@ -139,7 +138,7 @@ async def test_following_without_a_tail_gives_everything_once_and_ends(log: Bodi
     request = fresh()
     stored = await write(log, request, 5)
     for _ in range(2):  # a second reading begins anew
-        seen = [each async for each in log.reader.follow(log.consumer, tail=False)]
+        seen = [each async for each in log.reader.follow(tail=False)]
         assert [each for each in seen if each in stored] == stored
         positions = [each.seq for each in seen]
         assert positions == list(range(1, len(seen) + 1))
@@ -147,9 +146,9 @@ async def test_following_without_a_tail_gives_everything_once_and_ends(log: Bodi
 
 async def test_following_begins_at_the_position_asked_for(log: Bodies) -> None:
     stored = await write(log, fresh(), 5)
-    seen = [each async for each in log.reader.follow(log.consumer, stored[2].seq, tail=False)]
+    seen = [each async for each in log.reader.follow(stored[2].seq, tail=False)]
     assert seen == stored[2:]
-    assert [each async for each in log.reader.follow(log.consumer, seen[-1].seq + 1, tail=False)] == []
+    assert [each async for each in log.reader.follow(seen[-1].seq + 1, tail=False)] == []
 
 
 async def test_following_with_a_tail_waits_for_what_comes(log: Bodies) -> None:
@@ -157,7 +156,7 @@ async def test_following_with_a_tail_waits_for_what_comes(log: Bodies) -> None:
     seen: list[Stored] = []
 
     async def follow() -> None:
-        async for each in log.reader.follow(log.consumer, first[0].seq):
+        async for each in log.reader.follow(first[0].seq):
             seen.append(each)
             if len(seen) == 4:
                 return

@@ -1,6 +1,7 @@
 """The log when the server crashes, stops answering, or fills up."""
 
 import asyncio
+from contextlib import aclosing
 
 import msgspec
 import pytest
@@ -49,7 +50,7 @@ async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: Loc
         log, seen = JetStreamLog(guard), list[Stored]()
 
         async def follow() -> None:
-            async for stored in JetStreamLog(viewer).follow("audit-audit"):
+            async for stored in JetStreamLog(viewer).follow():
                 seen.append(stored)
 
         following = asyncio.ensure_future(follow())
@@ -65,18 +66,52 @@ async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: Loc
         assert [stored.seq for stored in seen] == list(range(1, 901))
 
 
-async def test_two_readers_of_one_consumer_both_see_everything(own_server: LocalMesh) -> None:
-    """They take each other's messages, notice, and start over: slow, never wrong."""
+async def test_readers_under_one_name_are_not_in_each_others_way(own_server: LocalMesh) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
         await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(2000)))
 
-        async def read(bus: Bus) -> list[int]:
-            return [stored.seq async for stored in JetStreamLog(bus).follow("audit-audit", tail=False)]
+        async def read(bus: Bus, wanted: int | None = None) -> list[int]:
+            seen = []
+            async with aclosing(JetStreamLog(bus).follow(tail=wanted is not None)) as events:
+                async for stored in events:
+                    seen.append(stored.seq)
+                    if len(seen) == wanted:
+                        break
+            return seen
 
         async with own_server.connected_as("audit") as other:
-            first, second = await asyncio.gather(read(viewer), read(other))
-        assert first == second == list(range(1, 2001))
+            tails = [asyncio.ensure_future(read(bus, 2001)) for bus in (viewer, other)]
+            reads = await asyncio.gather(*(read(bus) for bus in (viewer, other) * 3))
+            await log.append("a", fresh(), body(0), after=0)
+            assert await asyncio.gather(*tails) == [list(range(1, 2002))] * 2
+        assert reads == [list(range(1, 2001))] * 6
+
+
+async def test_large_events_are_followed_in_order_and_whole(own_server: LocalMesh) -> None:
+    """Batches end early then: what was asked for beyond is asked for again, and nothing comes twice."""
+    async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
+        log = JetStreamLog(guard)
+        sizes = [900_000 if n % 3 else 10 for n in range(60)]
+        await asyncio.gather(
+            *(log.append("a", fresh(), body(n, size), after=0) for n, size in enumerate(sizes))
+        )
+        small = 3000
+        await asyncio.gather(*(log.append("a", fresh(), body(n), after=0) for n in range(small)))
+        seen = [stored async for stored in JetStreamLog(viewer).follow(tail=False)]
+        assert [stored.seq for stored in seen] == list(range(1, len(sizes) + small + 1))
+        assert sorted(len(stored.body) for stored in seen[: len(sizes)])[0] < 900_000
+
+
+async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
+        log = JetStreamLog(guard)
+        await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(5000)))
+        before = asyncio.all_tasks()
+        async with aclosing(JetStreamLog(viewer).follow()) as events:
+            assert (await anext(events)).seq == 1
+            assert asyncio.all_tasks() > before  # it reads ahead
+        assert asyncio.all_tasks() == before
 
 
 async def test_what_has_expired_is_no_gap(own_server: LocalMesh) -> None:
@@ -84,7 +119,6 @@ async def test_what_has_expired_is_no_gap(own_server: LocalMesh) -> None:
         await admin.api("STREAM.DELETE.LOG")
         table = stream_table(msgspec.structs.replace(FLEET, log_max_age_s=0.3))
         await admin.api("STREAM.CREATE.LOG", table["LOG"])
-        await admin.api("CONSUMER.CREATE.LOG.audit-audit", _audit())
         log = JetStreamLog(admin)
         for _ in range(3):
             await log.append("a", fresh(), body(0), after=0)
@@ -94,13 +128,8 @@ async def test_what_has_expired_is_no_gap(own_server: LocalMesh) -> None:
 
         await eventually(expired)
         last = await log.append("a", fresh(), body(0), after=0)
-        seen = [stored.seq async for stored in JetStreamLog(viewer).follow("audit-audit", tail=False)]
+        seen = [stored.seq async for stored in JetStreamLog(viewer).follow(tail=False)]
         assert seen in ([last], [])  # it may have expired meanwhile
-
-
-def _audit() -> dict[str, object]:
-    config = {"name": "audit-audit", "durable_name": "audit-audit", "ack_policy": "none"}
-    return {"stream_name": "LOG", "config": config, "action": "create"}
 
 
 async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalMesh) -> None:

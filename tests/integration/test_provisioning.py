@@ -49,7 +49,6 @@ async def test_everything_in_the_table_is_there(own_server: LocalMesh) -> None:
                 assert stands.get(field) == wanted.get(field, stands.get(field))
         names = {(stream, name) for stream, name, _ in consumer_table(FLEET)}
         assert {("PROP", "g0"), ("CTL", "g15"), ("TIMER", "g7"), ("LOG", "in-a")} <= names
-        assert {("LOG", "audit-op"), ("LOG", "audit-audit")} <= names
         for stream, name in names:
             await admin.api(f"CONSUMER.INFO.{stream}.{name}")
 

@@ -11,6 +11,8 @@ from mesh import following, in_order
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
+from mesh.bus import kept
+from mesh.bus.kept import Kept
 from mesh.bus.wire import Incoming
 from mesh.client import Client, Outcome, Question
 from mesh.following import Following, Happened, Heard, Journaled
@@ -197,13 +199,13 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
     stage: Stage, client: Client, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_read = asyncio.Event()
-    usual = following._batch
+    usual = kept.batch
 
-    async def slow(*arguments: Any) -> list[Incoming]:
+    async def slow(*arguments: Any) -> list[Kept]:
         await may_read.wait()
         return await usual(*arguments)
 
-    monkeypatch.setattr(following, "_batch", slow)
+    monkeypatch.setattr(following, "batch", slow)
     request = client.new_id()
     async with client.follow(request, viewer=await stage.bus("audit")) as feed:
         await client.submit("Where is it?", request=request)

@@ -35,8 +35,6 @@ BODIES = {
     GET: b"",
     "mesh.api.STREAM.MSG.GET": b'{"seq":1}',
     API + "STREAM.MSG.GET": b'{"seq":1}',
-    "mesh.api.CONSUMER.RESET": b'{"seq":1}',
-    API + "CONSUMER.RESET": b'{"seq":1}',
     "$JS.ACK": b"+NXT",
 }
 STREAM_GET = {

@@ -1,0 +1,184 @@
+"""What a stream keeps, read by direct gets, which leave nothing behind at the server.
+
+No consumer is made or moved, so that any number of readers can look at once under one name. Any replica
+may answer, with less than the leader has: good enough to show, never to decide.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.roles import GET
+from mesh.bus.wire import Incoming
+from mesh.errors import PASSING
+
+BATCH = 1000
+"""Messages asked for at once, unless told otherwise."""
+MOST_BYTES = 8 << 20
+"""Bytes asked for at once, beyond one message: the server drops a reader to whom it owes more than 64 MiB."""
+
+_NO_MESSAGE = 404
+_MOST = 2000
+_AHEAD = 3
+"""Reading ahead: messages in a batch, and batches on their way at once. It keeps reader and server busy."""
+_AGAIN_S = 0.05
+_SEQUENCE, _SUBJECT, _STAMP = (
+    f"\r\nNats-{name}: ".encode() for name in ("Sequence", "Subject", "Time-Stamp")
+)
+
+
+class Kept(NamedTuple):
+    """A message of any stream."""
+
+    seq: int
+    subject: str
+    data: bytes
+    stamp: str = ""
+    """When it was stored, as the server writes it."""
+
+    @property
+    def at(self) -> int:
+        """When it was stored, UTC µs; 0 if the server did not say."""
+        return microseconds(self.stamp) if self.stamp else 0
+
+
+def microseconds(stamp: str) -> int:
+    """Return a server's time stamp (RFC 3339, up to nine decimals, UTC) as UTC µs. Raises ValueError."""
+    head, _, decimals = stamp.rstrip("Z").partition(".")
+    whole = datetime.fromisoformat(f"{head}+00:00")
+    return int(whole.timestamp()) * 1_000_000 + int(decimals[:6].ljust(6, "0") or 0)
+
+
+async def batch(
+    bus: Bus,
+    stream: str,
+    subject: str | None,
+    from_seq: int,
+    most: int = BATCH,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> list[Kept]:
+    """Return messages of a subject, of all without one, from `from_seq` on and in order.
+
+    There are up to `most`. Fewer need not be the last ones: a batch ends early when it is large, or when
+    the server is busy; none are. Where a subject is rare, asking for more than there is makes the server
+    walk on to the stream's end. Raises BusError.
+    """
+    asked: dict[str, object] = {"seq": from_seq, "batch": most, "max_bytes": MOST_BYTES}
+    if subject is not None:  # without one the server need not look for what matches: many times as fast
+        asked["next_by_subj"] = subject
+    answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked), timeout_s=timeout_s)
+    return [kept(answer) for answer in answers]
+
+
+async def up_to(bus: Bus, stream: str, subject: str | None, from_seq: int, most: int = BATCH) -> list[Kept]:
+    """Return up to `most` messages of a subject from `from_seq` on, in order; fewer if there are no more."""
+    found: list[Kept] = []
+    while len(found) < most:
+        part = await batch(bus, stream, subject, from_seq, min(BATCH, most - len(found)))
+        if not part:
+            break
+        found += part
+        from_seq = part[-1].seq + 1
+    return found
+
+
+async def every(bus: Bus, stream: str, subject: str | None, from_seq: int = 1) -> AsyncIterator[Kept]:
+    """Yield all messages of a subject from `from_seq` on, in order, up to the last there is."""
+    while part := await batch(bus, stream, subject, from_seq):
+        for each in part:
+            yield each
+        from_seq = part[-1].seq + 1
+
+
+async def ahead(
+    bus: Bus, stream: str, from_seq: int = 1, *, timeout_s: float = TIMEOUT_S
+) -> AsyncGenerator[list[Kept]]:
+    """Yield all of a stream from `from_seq` to what is now the last, in order, in batches of one or more.
+
+    Of the log, or another stream that nothing is ever taken out of but its beginning. While a batch is
+    worked on, the next are on their way. What comes short of what was asked for, because it was large, or
+    late, or a replica is behind, is asked for anew from where it ended, in smaller pieces. A bus that is
+    away is waited for. Raises what does not pass by itself.
+    """
+    first, last = await bus.patiently(lambda: bounds(bus, stream))
+    following = asking = max(from_seq, first)
+    asked = deque[tuple[int, asyncio.Task[list[Kept]]]]()
+    size = _MOST
+    try:
+        while following <= last:
+            while len(asked) < _AHEAD and asking <= last:
+                until = min(asking + size - 1, last)
+                part = batch(bus, stream, None, asking, until - asking + 1, timeout_s=timeout_s)
+                asked.append((until, asyncio.create_task(part)))
+                asking = until + 1
+            until, task = asked.popleft()
+            try:
+                found = [each for each in await task if following <= each.seq <= last]
+            except PASSING:
+                found = []
+            if found:
+                following = found[-1].seq + 1
+                yield found
+            if following > until:
+                size = min(2 * size, _MOST)
+                continue
+            await _give_up(asked)
+            size = len(found) or max(1, size // 4)
+            if not found:
+                await asyncio.sleep(_AGAIN_S)
+                first, there = await bus.patiently(lambda: bounds(bus, stream))
+                following, last = max(following, first), min(last, there)  # it may have been cut meanwhile
+            asking = following
+    finally:
+        await _give_up(asked)
+
+
+async def _give_up(asked: deque[tuple[int, asyncio.Task[list[Kept]]]]) -> None:
+    tasks = [task for _, task in asked]
+    asked.clear()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def get(bus: Bus, stream: str, subject: str) -> Kept | None:
+    """Return the last message under a subject, None if there is none."""
+    message = await bus.request(f"{GET}{stream}.{subject}")
+    return None if message.status == _NO_MESSAGE else kept(message)
+
+
+async def get_seq(bus: Bus, stream: str, seq: int) -> Kept | None:
+    """Return the message at a sequence number, None if there is none."""
+    message = await bus.request(f"{GET}{stream}", msgspec.json.encode({"seq": seq}))
+    return None if message.status == _NO_MESSAGE else kept(message)
+
+
+async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
+    """Return the first and the last sequence number of a stream; (1, 0) or alike when it is empty."""
+    state = (await bus.api(f"STREAM.INFO.{stream}"))["state"]
+    return int(state["first_seq"]), int(state["last_seq"])
+
+
+def kept(message: Incoming) -> Kept:
+    """Return what a direct get answered with. The server's own headers stand behind the sender's.
+
+    Read without parsing all headers, which would take as long as everything else about a message.
+    """
+    head = message.head
+    return Kept(
+        int(_last(head, _SEQUENCE)),
+        _last(head, _SUBJECT).decode("utf-8", "backslashreplace"),
+        message.data,
+        _last(head, _STAMP).decode(),
+    )
+
+
+def _last(head: bytes, name: bytes) -> bytes:
+    at = head.rfind(name)
+    return b"" if at < 0 else head[at + len(name) : head.find(b"\r\n", at + len(name))]
