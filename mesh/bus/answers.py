@@ -9,9 +9,11 @@ import secrets
 from typing import Any
 
 from mesh.bus.wire import Incoming
-from mesh.errors import Denied, Disconnected, MeshError, NoResponders, TimedOut
+from mesh.errors import ApiError, Denied, Disconnected, MeshError, NoResponders, TimedOut
 
 _NO_RESPONDERS = 503
+_NO_MORE = (204, 404)
+"""What ends several answers well: the end of a batch; nothing there."""
 _SWEEP_S = 0.05
 """How exactly timeouts are kept."""
 
@@ -32,12 +34,15 @@ class _Waiting:
     def take(self, message: Incoming) -> None:
         if self.future.done():
             return
-        if message.head and message.status == _NO_RESPONDERS and not message.data:
+        status = message.status if message.head else 0
+        if status == _NO_RESPONDERS and not message.data:
             self.future.set_exception(NoResponders(f"nobody answers on {self.subject}"))
         elif self.many is None:
             self.future.set_result(message)
-        elif message.head and message.status:
+        elif status in _NO_MORE:
             self.future.set_result(self.many)
+        elif status:
+            self.future.set_exception(ApiError(self.subject, status, message.description))
         else:
             self.many.append(message)
 

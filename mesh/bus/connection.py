@@ -162,7 +162,10 @@ class Bus:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Incoming]:
-        """Return all answers up to the status that ends them (which is left out). Raises as `request`."""
+        """Return all answers up to the status that ends them (which is left out).
+
+        Raises as `request`, and ApiError when that status is a refusal.
+        """
         answers = await self._ask(subject, data, headers, [], timeout_s)
         assert isinstance(answers, list)
         return answers

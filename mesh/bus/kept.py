@@ -5,6 +5,7 @@ may answer, with less than the leader has: good enough to show, never to decide.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
@@ -15,7 +16,7 @@ import msgspec
 from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
-from mesh.errors import PASSING
+from mesh.errors import PASSING, ApiError
 
 BATCH = 1000
 """Messages asked for at once, unless told otherwise."""
@@ -27,8 +28,9 @@ _MOST = 2000
 _AHEAD = 3
 """Reading ahead: messages in a batch, and batches on their way at once. It keeps reader and server busy."""
 _AGAIN_S = 0.05
-_SEQUENCE, _SUBJECT, _STAMP = (
-    f"\r\nNats-{name}: ".encode() for name in ("Sequence", "Subject", "Time-Stamp")
+_STREAM = b"\r\nNats-Stream: "
+_PLACE = re.compile(
+    _STREAM + rb"[^\r]*\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
 )
 
 
@@ -67,7 +69,7 @@ async def batch(
 
     There are up to `most`. Fewer need not be the last ones: a batch ends early when it is large, or when
     the server is busy; none are. Where a subject is rare, asking for more than there is makes the server
-    walk on to the stream's end. Raises BusError.
+    walk on to the stream's end. Raises BusError, as everything here does.
     """
     asked: dict[str, object] = {"seq": from_seq, "batch": most, "max_bytes": MOST_BYTES}
     if subject is not None:  # without one the server need not look for what matches: many times as fast
@@ -159,6 +161,13 @@ async def get_seq(bus: Bus, stream: str, seq: int) -> Kept | None:
     return None if message.status == _NO_MESSAGE else kept(message)
 
 
+async def first_since(bus: Bus, stream: str, subject: str, since: str) -> Kept | None:
+    """Return the first message of a subject stored at `since` (RFC 3339) or later, None if there is none."""
+    asked = {"batch": 1, "start_time": since, "next_by_subj": subject}
+    answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked))
+    return kept(answers[0]) if answers else None
+
+
 async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
     """Return the first and the last sequence number of a stream; (1, 0) or alike when it is empty."""
     state = (await bus.api(f"STREAM.INFO.{stream}"))["state"]
@@ -166,19 +175,15 @@ async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
 
 
 def kept(message: Incoming) -> Kept:
-    """Return what a direct get answered with. The server's own headers stand behind the sender's.
+    """Return what a direct get answered with. Raises ApiError where it is a refusal.
 
-    Read without parsing all headers, which would take as long as everything else about a message.
+    The server's own headers stand behind the sender's, who may have chosen the same names. They are read
+    without parsing all headers, which would take as long as everything else about a message.
     """
-    head = message.head
-    return Kept(
-        int(_last(head, _SEQUENCE)),
-        _last(head, _SUBJECT).decode("utf-8", "backslashreplace"),
-        message.data,
-        _last(head, _STAMP).decode(),
-    )
-
-
-def _last(head: bytes, name: bytes) -> bytes:
-    at = head.rfind(name)
-    return b"" if at < 0 else head[at + len(name) : head.find(b"\r\n", at + len(name))]
+    place = _PLACE.match(message.head, message.head.rfind(_STREAM))
+    if place is None:
+        raise ApiError(
+            GET.rstrip("."), message.status, message.description or "not what a direct get answers"
+        )
+    subject, seq, stamp = place.groups()
+    return Kept(int(seq), subject.decode("utf-8", "backslashreplace"), message.data, stamp.decode())

@@ -213,4 +213,4 @@ class JetStreamLog:
 
 
 def _stored(kept: Kept) -> Stored:
-    return Stored(kept.seq, parse_evt(kept.subject).to, kept.data)
+    return Stored(kept.seq, kept.subject.split(".", 3)[2], kept.data)

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import bounds
+from mesh.bus.kept import bounds, first_since
 from mesh.bus.log import JetStreamLog, Stored
-from mesh.bus.roles import GET
 from mesh.cli import letters
 from mesh.cli.reading import Glance, decoded, glance
 from mesh.cli.waiting import Waiting, queue, waiting_in
@@ -79,8 +78,10 @@ class Watch:
         log_from = (await bounds(self._bus, "LOG"))[1] + 1
         dead_from = (await bounds(self._bus, letters.STREAM))[1] + 1
         if since is not None:
-            log_from = await self._first_since("LOG", "mesh.evt.>", since, log_from)
-            dead_from = await self._first_since(letters.STREAM, letters.SUBJECTS, since, dead_from)
+            first = await first_since(self._bus, "LOG", "mesh.evt.>", since)
+            log_from = first.seq if first is not None else log_from
+            first = await first_since(self._bus, letters.STREAM, letters.SUBJECTS, since)
+            dead_from = first.seq if first is not None else dead_from
         elif waiting:
             for each in await queue(self._bus):
                 self._told.add((each.request, each.n))
@@ -93,12 +94,6 @@ class Watch:
                 yield alarm
             async for seq, letter in letters.letters(self._bus, dead_from):
                 yield self._dead(seq, letter)
-
-    async def _first_since(self, stream: str, subject: str, since: str, otherwise: int) -> int:
-        """Return the sequence number of the first message stored at `since` or later."""
-        body = {"batch": 1, "start_time": since, "next_by_subj": subject}
-        found = await self._bus.collect(f"{GET}{stream}", msgspec.json.encode(body))
-        return int(found[0].headers["Nats-Sequence"]) if found else otherwise
 
     async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
         """Yield what both sources bring, as it comes."""
