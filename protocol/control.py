@@ -25,8 +25,9 @@ from protocol.events import (
     type_of,
 )
 from protocol.handoff import Handoff
+from protocol.held import Turn
 from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import (
     Assign,
     Cancel,

@@ -17,8 +17,9 @@ from protocol.carry import Load
 from protocol.control import ASKED, decide_control
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Constraints, Handoff
+from protocol.held import Turn
 from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import (
     Ask,
     Complete,

@@ -13,8 +13,9 @@ from protocol import budget, events
 from protocol.carry import Load, merge
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Handoff
+from protocol.held import Turn
 from protocol.ids import HUMAN, NOBODY, AgentName, Cause, TurnId, due_cause, event_id
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import Failure, Hearing, id_of
 from protocol.policy import Policy
 from protocol.refusals import Rule

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
 from protocol import budget, chain, codec, events
 from protocol.carry import says_the_same
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.held import NO_REPORT, Turn, summed_up
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 from protocol.messages import Report, Usage, id_of
 from protocol.past import remembered
@@ -24,54 +23,7 @@ from protocol.policy import Policy
 from protocol.trail import Frame, Hop, Segment
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
-State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
-
-
-NO_REPORT = Report()
 _WITHHELD = events.type_of(events.FactsWithheld)
-
-
-@dataclass(slots=True)
-class Turn:
-    """One agent's work on one handoff, as far as the log tells."""
-
-    id: TurnId
-    agent: AgentName
-    work: Work
-    """As the newest round was opened."""
-    opened_at: int
-    round: int = 0
-    round_n: int = 0
-    """Number of the event that opened the newest round."""
-    clock: int = 0
-    """UTC µs from which the newest round's time counts: its opening, moved on by what it was frozen."""
-    state: State = "working"
-    since_n: int = 0
-    """Number of the event that brought it into its state."""
-    due_at: int | None = None
-    """When what it waits for comes: a retry or an ask's expiry."""
-    reason: str = ""
-    """Why it has to escalate, once it has to; of a person's turn, why it was raised first."""
-    refusals: int = 0
-    failures: int = 0
-    asks: int = 0
-    asked: AgentName | None = None
-    """Who has to reply while it is suspended."""
-    approval: str = ""
-    """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
-    doubted: str = ""
-    """The step whose effect is in doubt."""
-    past: tuple[Past, ...] = ()
-    report: Report = NO_REPORT
-    reported: bool = False
-    tier: int = 0
-    """Of an escalation: how often it was raised."""
-    instead_of: TurnId | None = None
-    """Of a person's turn: the agent's turn that the escalation ended."""
-    person: str = ""
-    """Of a person's turn: whom it was assigned to."""
-    ended_by: AnyEvent | None = None
-    """What ended it."""
 
 
 @dataclass(slots=True)
@@ -81,14 +33,6 @@ class Stash:
     facts: dict[str, Fact] = field(default_factory=dict)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     must_carry: tuple[str, ...] = ()
-
-
-def summed_up(turn: Turn, report: Report) -> Report:
-    """Return a turn's newest report, its usage not less than what was reported before."""
-    if turn.report is NO_REPORT:
-        return report
-    usage = budget.larger(report.usage, turn.report.usage)
-    return report if usage == report.usage else replace(report, usage=usage)
 
 
 class Ledger:

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from protocol.events import Past, Work
+from protocol.held import Turn, summed_up
 from protocol.ids import draw
-from protocol.ledger import Turn, summed_up
 from protocol.messages import Failure, Report
 from protocol.policy import Policy
 

@@ -13,8 +13,9 @@ from protocol import budget
 from protocol.carry import Load, says_the_same
 from protocol.fleet import AgentEntry
 from protocol.handoff import Budget, Constraints, Handoff
+from protocol.held import Turn
 from protocol.ids import HUMAN
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import (
     HANDOFF_MOVES,
     Ask,

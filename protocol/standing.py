@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from protocol.held import Turn
 from protocol.ids import HUMAN
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import (
     Assign,
     Cancel,

@@ -11,43 +11,31 @@ whatever a round wants to do next, a fence on that name is in its way.
 """
 
 import asyncio
-import hashlib
 import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from mesh.agent.earlier import Earlier
 from mesh.agent.failures import EffectUnknown, TurnError
+from mesh.agent.places import Place, Places
 from mesh.agent.record import DONE, Call, Record, Recorded, Refused, place_of, value_of
 from mesh.agent.step_spans import replayed
-from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
-from mesh.agent.stored import FENCE, MAX_STEPS, WINDOW, StoredSteps
+from mesh.agent.stops import Fenced, InDoubt, JournalFull, RoundOver
+from mesh.agent.stored import FENCE, StoredSteps
+from mesh.agent.tally import Tally
 from mesh.bus.steps import StepStore
 from mesh.windows import reached
-from protocol.budget import NOTHING, minus, plus
 from protocol.events import Past
 from protocol.messages import Usage
 
 MAX_STEP_BYTES = 512 * 1024
 
 Produce = Callable[[], Awaitable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a step is, and what is there already."""
-
-    n: int
-    nth: int
-    """Which of the round's calls it is, those that were taken over counted too."""
-    record: Record | None
-    intent: Record | None
 
 
 class Journal:
@@ -79,7 +67,7 @@ class Journal:
         self._lease_s, self._is_overtaken = lease_s, is_overtaken
         self._steps = StoredSteps(store, request=request, turn=turn, nonce=nonce, version=version)
         self._round, self._nonce, self._version = round_, nonce, version
-        self._own: dict[str, Record] = {}
+        self._places = Places(round_)
         self._earlier = Earlier(past, round_)
         self._began: deque[Any] = deque()
         """What the conversations of earlier deliveries and rounds began with, in their order."""
@@ -87,47 +75,14 @@ class Journal:
         self._loading: asyncio.Task[None] | None = None
         if fresh and round_ == 0:
             self._loaded.set()
-        self._next = 0
-        self._highest = -1
-        """The highest place at which a step of this round is stored."""
-        self._free: set[int] = set()
-        """Places that were taken and hold nothing: their steps run, or broke."""
-        self._running = 0
         self._effects_running = 0
-        self._moved = asyncio.Condition()
-        self._order = asyncio.Lock()
         self._closed = False
         self._called = itertools.count()
-        self._lines: dict[int, str] = {}
-        """What the digest is made of, by the order of the calls: side by side, steps end in any order."""
+        self.tally = Tally()
         self.with_effect = False
         """Whether any round journaled an effect."""
-        self.spent: Usage = NOTHING
-        """What this round's steps cost, up to where its code is now; the same whenever it runs again."""
-        self.owed: Usage = NOTHING
-        """What rounds cost that were ended by the clock since the turn's last report."""
-        self.owed_actions: frozenset[str] = frozenset()
-        """Tools that those rounds called, and earlier deliveries of this one."""
-        self._unseen: Usage = NOTHING
-        """What recorded steps of this round cost that its code has not come to (yet)."""
         self.broken: TurnError | None = None
         """What ended this journal; every later step raises it again, whatever the code caught."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) over this round's steps, in order of their calls; empty without any."""
-        lines = "".join(self._lines[nth] for nth in sorted(self._lines))
-        return hashlib.sha256(lines.encode()).hexdigest() if lines else ""
-
-    @property
-    def steps(self) -> int:
-        """How many steps this round has, recorded or reused."""
-        return len(self._lines)
-
-    @property
-    def paid(self) -> Usage:
-        """What this round's recorded steps cost, whether or not its code came to them again."""
-        return plus(self.spent, self._unseen)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -152,31 +107,24 @@ class Journal:
         for round_ in range(self._round):
             found = await self._steps.close(round_)
             if round_ in unreported:
-                self._owe(found.values())
-                self.owed = plus(self.owed, _cost(found.values()))
+                self.tally.owe(found.values())
             self._began.extend(_began(found))
             for name, record in found.items():
                 self.with_effect |= record.kind == "intent"
                 self._earlier.keep(name, record)
         if self._round:
             reached("turn.fenced")
-        self._own = await self._steps.read(self._round)
-        self._began.extend(_began(self._own))
-        self._owe(self._own.values())
-        self._unseen = _cost(self._own.values())
-        self._highest = max(map(place_of, self._own), default=-1)
-        self.with_effect |= any(record.kind == "intent" for record in self._own.values())
+        own = await self._steps.read(self._round)
+        self._began.extend(_began(own))
+        self.tally.find(own.values())
+        self._places.fill(own)
+        self.with_effect |= any(record.kind == "intent" for record in own.values())
         self._loaded.set()
-
-    def _owe(self, records: Iterable[Record]) -> None:
-        called = {record.name for record in records if record.kind in ("call", "effect", "intent")}
-        self.owed_actions |= called
 
     @property
     def version(self) -> str | None:
         """The agent's version that began this round's journal; None if there is none yet."""
-        first = self._own.get(f"{self._round}-0")
-        return None if first is None else first.version
+        return self._places.version
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -193,13 +141,10 @@ class Journal:
         to which its code did not come again.
         """
         self._closed = True
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._effects_running == 0)
+        await self._places.until(lambda: self._effects_running == 0)
         if self.broken is not None:
             raise self.broken
-        for name, record in self._own.items():
-            if record.kind == "intent" and place_of(name) >= self._next:
-                raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
+        self._places.require_effects_come_to()
 
     # --- one step ---------------------------------------------------------------------------------
 
@@ -257,9 +202,9 @@ class Journal:
         try:
             record = await self._produced(call, produce, cost=cost, began=began)
             reached("step.ran")
-            await self._write(f"{self._round}-{place.n}", record, nth)
+            await self._write(self._places.name(place.n), record, nth)
         finally:
-            await self._ended()
+            await self._places.ended()
         return value_of(record)
 
     async def effect(
@@ -297,7 +242,7 @@ class Journal:
             record = await self._attempted(call, key, place, (name, earlier), produce, again, allow)
         finally:
             self._effects_running -= 1
-            await self._ended()
+            await self._places.ended()
         return value_of(record)
 
     async def _attempted(
@@ -311,7 +256,7 @@ class Journal:
         allow: Callable[[], None] | None,
     ) -> Record:
         """Bring an effect about at its place, and record what came of it."""
-        step = f"{self._round}-{place.n}"
+        step = self._places.name(place.n)
         name, earlier = before
         doubtful = place.intent or earlier
         doubted = step if place.intent is not None else name
@@ -386,11 +331,10 @@ class Journal:
         The intent at `n` is stored. If it was stored before that round's fence, the round reads it; if
         after, the fence is on one of the places that were free beneath it.
         """
-        for free in sorted(self._free):
-            if free < n:
-                standing = await self._steps.get(f"{self._round}-{free}")
-                if standing is not None and standing.kind == FENCE:
-                    raise self.stop(Fenced(f"a later round has fenced this one at step {self._round}-{free}"))
+        for free in self._places.free_beneath(n):
+            standing = await self._steps.get(free)
+            if standing is not None and standing.kind == FENCE:
+                raise self.stop(Fenced(f"a later round has fenced this one at step {free}"))
 
     async def _produced(
         self,
@@ -409,65 +353,26 @@ class Journal:
 
     def holds(self, call: Call) -> bool:
         """Say whether an equal step is recorded that the code has not come to again; `begun` came before."""
-        unseen = (each for name, each in self._own.items() if place_of(name) >= self._next)
-        return self._earlier.holds(call) or any(
-            (each.kind, each.name, each.digest) == call for each in unseen
-        )
+        return self._earlier.holds(call) or self._places.holds(call)
 
     async def _take(self, call: Call, nth: int) -> Place:
-        """Return the next place of this round, in the order of the calls; the step then runs, until `_ended`.
+        """Return the next place of this round; where nothing stands a step then runs, until `Places.ended`.
 
-        So many places may be free beneath a stored one that reading does not take the gap for the end.
-        Raises JournalMismatch, JournalFull, Fenced.
+        Raises what ends the round there: JournalMismatch, JournalFull, Fenced.
         """
-        async with self._order:
-            while self._next - self._highest > WINDOW:
-                if self._running == 0:
-                    raise self.stop(JournalFull(f"{WINDOW} steps in a row broke: nothing came of them"))
-                async with self._moved:
-                    await self._moved.wait()
-            place = self._placed(call, nth)
-            if place.record is None:
-                self._running += 1
-            return place
-
-    async def _ended(self) -> None:
-        self._running -= 1
-        async with self._moved:
-            self._moved.notify_all()
-
-    def _placed(self, call: Call, nth: int) -> Place:
-        if self._next >= MAX_STEPS:
-            raise self.stop(JournalFull(f"a turn journals {MAX_STEPS} steps at most"))
-        n, self._next = self._next, self._next + 1
-        name = f"{self._round}-{n}"
-        found = self._own.get(name)
-        if found is None:
-            self._free.add(n)
-            return Place(n, nth, None, None)
-        if found.kind == FENCE:
-            raise self.stop(Fenced(f"a later round has fenced this one at step {name}"))
-        kind = "effect" if found.kind == "intent" else found.kind
-        if (kind, found.name, found.digest) != call:
-            said = f"{call[0]} {call[1]}".strip()
-            raise self.stop(
-                JournalMismatch(name, f"{kind} {found.name}".strip(), said, with_effect=self.with_effect)
-            )
-        intent = found if found.kind == "intent" else None
-        record = found if intent is None else self._own.get(f"{name}{DONE}")
-        if record is not None:
-            self._recall(name, record, nth)
-            self.spent = plus(self.spent, record.usage or NOTHING)
-            self._unseen = minus(self._unseen, record.usage or NOTHING)
-        return Place(n, nth, record, intent)
+        try:
+            place = await self._places.take(call, nth, with_effect=self.with_effect)
+        except TurnError as error:
+            raise self.stop(error) from None
+        if place.record is not None:
+            self.tally.come_to(place.record)
+            self._recall(self._places.name(place.n), place.record, nth)
+        return place
 
     def _recall(self, name: str, record: Record, nth: int) -> None:
         """Count a step that was read and is not done again."""
-        self._count(name, record, nth)
+        self.tally.count(name, record, nth)
         replayed(name, record)
-
-    def _count(self, name: str, record: Record, nth: int) -> None:
-        self._lines[nth] = f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e"
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -489,13 +394,11 @@ class Journal:
             raise self.stop(JournalFull(f"{record.called}: {len(body)} bytes of at most {MAX_STEP_BYTES}"))
         if not await self._steps.put(name, body):
             raise self.stop(Fenced(f"another instance wrote step {name}"))
-        self._free.discard(place_of(name))
-        self._highest = max(self._highest, place_of(name))
-        if record.usage is not None:
-            self.spent = plus(self.spent, record.usage)
+        self._places.stands(name)
+        self.tally.spend(record)
         if record.kind != "intent":
             reached("step.recorded")
-            self._count(name, record, nth)
+            self.tally.count(name, record, nth)
 
 
 def _to_an_end(action: str, again: Produce) -> Produce:
@@ -523,23 +426,3 @@ def _began(steps: Mapping[str, Record]) -> list[Any]:
     """Return what the conversations of one round began with, in their order."""
     with_it = [name for name, record in steps.items() if record.began is not None]
     return [steps[name].began for name in sorted(with_it, key=place_of)]
-
-
-def _cost(records: Iterable[Record]) -> Usage:
-    total = NOTHING
-    for record in records:
-        total = plus(total, record.usage or NOTHING)
-    return total
-
-
-__all__ = [
-    "Call",
-    "Fenced",
-    "InDoubt",
-    "Journal",
-    "JournalFull",
-    "JournalMismatch",
-    "Place",
-    "Recorded",
-    "RoundOver",
-]

@@ -425,7 +425,8 @@ class Turn(Moves):
         """What the turn has cost, up to where its code is now."""
         if self._journal is None:
             return self._usage
-        return budget.plus(self._usage, budget.plus(self._journal.owed, self._journal.spent))
+        tally = self._journal.tally
+        return budget.plus(self._usage, budget.plus(tally.owed, tally.spent))
 
     @property
     def report(self) -> Report:
@@ -433,11 +434,12 @@ class Turn(Moves):
         steps, digest = self._work.reported.steps, self._work.reported.digest
         usage, actions = self._usage, self._actions
         if self._journal is not None:
-            usage = budget.plus(usage, budget.plus(self._journal.owed, self._journal.paid))
-            actions = actions | self._journal.owed_actions
-        if self._journal is not None and self._journal.steps:
-            steps += self._journal.steps
-            digest = hashlib.sha256(f"{digest}{self._journal.digest}".encode()).hexdigest()
+            tally = self._journal.tally
+            usage = budget.plus(usage, budget.plus(tally.owed, tally.paid))
+            actions = actions | tally.owed_actions
+            if tally.steps:
+                steps += tally.steps
+                digest = hashlib.sha256(f"{digest}{tally.digest}".encode()).hexdigest()
         return Report(
             usage=usage,
             actions=tuple(sorted(actions)),

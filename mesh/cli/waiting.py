@@ -13,8 +13,9 @@ from mesh.cli.errors import NotFound
 from mesh.cli.reading import ENDS, decoded, glance
 from protocol import events
 from protocol.events import AnyEvent
+from protocol.held import Turn
 from protocol.ids import HUMAN, NOBODY
-from protocol.ledger import Ledger, Turn, fold
+from protocol.ledger import Ledger, fold
 from protocol.subjects import inbox
 
 _AT_ONCE = 16

@@ -18,8 +18,9 @@ from mesh.trouble import Kind
 from protocol import breaker, events, subjects
 from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
 from protocol.events import AnyEvent
+from protocol.held import Turn
 from protocol.ids import HUMAN, AgentName, proposal_id
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 
 _log = structlog.get_logger(__name__)
 

@@ -36,9 +36,10 @@ from protocol.control import objection_to
 from protocol.decide import decide
 from protocol.due import EVENT_TOO_LARGE, asks_who_serves, due, too_large
 from protocol.events import AnyEvent, FactsWithheld, type_of
+from protocol.held import Turn
 from protocol.ids import HUMAN, proposal_id
 from protocol.labelling import labelled
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import Control, Hearing, MoveProposed, Proposal, Submit
 from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing

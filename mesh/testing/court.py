@@ -20,9 +20,10 @@ from protocol.decide import decide, target_of
 from protocol.due import asks_who_serves, due
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.fleet import Fleet
+from protocol.held import Turn
 from protocol.ids import AgentName, Cause, RequestId, control_cause, request_id
 from protocol.labelling import labelled
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import (
     Control,
     Failure,

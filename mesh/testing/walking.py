@@ -19,8 +19,8 @@ from mesh.model.choose import ModelUnavailable
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.memory_steps import MemorySteps
 from protocol import events
+from protocol.held import Turn as Held
 from protocol.ids import HUMAN
-from protocol.ledger import Turn as Held
 from protocol.messages import Ask, MoveProposed, Proposal, TurnFailed
 from protocol.prices import price_list
 

@@ -205,13 +205,13 @@ async def test_a_settled_doubt_is_believed(outcome: Any, value: str, done: list[
 async def test_the_digest_tells_what_was_called_in_which_order() -> None:
     one, other = journal(MemorySteps()), journal(MemorySteps())
     world = World()
-    assert one.digest == ""
+    assert one.tally.digest == ""
     await one.step(call("a"), world.doing("a"))
     await one.step(call("b"), world.doing("b"))
     await other.step(call("b"), world.doing("b"))
     await other.step(call("a"), world.doing("a"))
-    assert one.steps == 2
-    assert one.digest != other.digest
+    assert one.tally.steps == 2
+    assert one.tally.digest != other.tally.digest
 
 
 async def test_a_mismatch_in_the_arguments_alone_says_so() -> None:
@@ -356,7 +356,7 @@ async def test_a_round_waits_for_its_effects_before_it_is_over() -> None:
     paying.may_end.set()
     await end
     assert left_running.done()
-    assert own.steps == 1
+    assert own.tally.steps == 1
 
 
 async def test_nothing_begins_after_the_move() -> None:

@@ -19,9 +19,9 @@ from protocol.decide import decide, target_of
 from protocol.due import due
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
+from protocol.held import Turn as LedgerTurn
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, request_id
 from protocol.ledger import Ledger
-from protocol.ledger import Turn as LedgerTurn
 from protocol.messages import Ask, Hearing, MoveProposed, Reply, Submit, TurnFailed, id_of, submit_id
 from protocol.world import Grounds, World
 from tests.unit.agents.crews import Crew

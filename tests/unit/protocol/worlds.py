@@ -15,8 +15,9 @@ from protocol.due import asks_who_serves, due, next_due
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.fleet import AgentEntry
 from protocol.handoff import Constraints, Fact
+from protocol.held import Turn
 from protocol.ids import AgentName, Cause, TurnId, control_cause, request_id
-from protocol.ledger import Ledger, Turn
+from protocol.ledger import Ledger
 from protocol.messages import (
     Ask,
     Complete,
