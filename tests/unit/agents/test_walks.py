@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.failures import failure_of
 from mesh.model.brief import render
+from mesh.model.choose import ModelUnavailable
 from protocol.handoff import Fact
 from tests.unit.agents.crews import SUPPORT
 from tests.unit.agents.walk import walk
@@ -73,9 +75,11 @@ async def test_a_label_from_the_client_is_kept_and_one_that_lacks_is_put_on(reco
     assert set(technical.facts) == {"customer_id", "kind", "problem"}
 
 
-async def test_a_model_that_this_build_does_not_have_ends_with_a_person(
+async def test_a_model_that_cannot_be_had_stops_a_test_and_would_go_to_a_person(
     records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESH_MODEL", "claude")
-    going = await walk(SUPPORT, "What are your opening hours?")
-    assert (going.broke, going.status) == (["model.unavailable"], "escalated")
+    with pytest.raises(ModelUnavailable, match="set ANTHROPIC_API_KEY") as lacking:
+        await walk(SUPPORT, "What are your opening hours?")
+    failure = failure_of(lacking.value)
+    assert (failure.code, failure.permanent) == ("model.unavailable", True)

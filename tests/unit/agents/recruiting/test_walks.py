@@ -67,7 +67,7 @@ async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_a
 async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(records: Path) -> None:
     text = next(each.text for each in RECRUITING.samples if each.id_hint == "somebody-new")
     going = await walk(RECRUITING, text)
-    assert {key: sorted(labels) for key, labels in going.ledger.labels.items()} == {
+    assert {key: sorted(labels) for key, labels in going.court.ledger.labels.items()} == {
         "text": ["pii", "salary"],
         "candidate_name": ["pii"],
         "email": ["pii"],
@@ -82,7 +82,7 @@ async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(re
 
 async def test_an_offer_is_sent_once_a_person_approves_of_this_very_sum(records: Path) -> None:
     going = await walk(RECRUITING, OFFER)
-    (asked,) = going.asked
+    (asked,) = going.approvals
     assert (going.status, asked.to_agent, asked.action) == ("escalated", "human", "send_offer")
     assert '"euros":64000' in asked.question
     assert mailed("offer") == []
@@ -92,7 +92,7 @@ async def test_an_offer_is_sent_once_a_person_approves_of_this_very_sum(records:
 async def test_anything_but_a_yes_sends_nothing(said: Any, records: Path) -> None:
     going = await walk(RECRUITING, OFFER, replies=[said])
     assert (going.status, going.path[-1]) == ("completed", "offer")
-    assert "is not sent: ops did not approve send_offer" in going.answer
+    assert "is not sent: somebody did not approve send_offer" in going.answer
     assert mailed("offer") == []
 
 
@@ -102,14 +102,14 @@ async def test_a_yes_sends_it_once(records: Path) -> None:
     assert "Amira Sayed is approved and sent: 64,000 EUR" in going.answer
     assert len(mailed("offer")) == 1
     again = await walk(RECRUITING, OFFER, replies=[True])
-    assert again.asked == []
+    assert again.approvals == []
     assert again.status == "escalated"
     assert len(mailed("offer")) == 1
 
 
 async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
     going = await walk(RECRUITING, "Please make an offer to k-1015 for v-107.", replies=[True])
-    assert (going.status, going.asked) == ("escalated", [])
+    assert (going.status, going.approvals) == ("escalated", [])
     assert mailed("offer") == []
 
 
@@ -118,7 +118,7 @@ async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
 
 async def test_too_small_an_offer_is_raised_and_only_then_sealed(records: Path) -> None:
     going = await walk(RECRUITING, "I apply for v-103. ulla.berg@example.org")
-    assert going.ledger.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
+    assert going.court.ledger.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
     with RECRUITING.connected() as db:
         (row,) = db.execute("SELECT euros, status FROM offers").fetchall()
     assert tuple(row) == (40_000, "reviewed")
