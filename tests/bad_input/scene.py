@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.agent.runtime import Runtime
-from mesh.bus.roles import GET
+from mesh.bus.kept import every
 from mesh.bus.wire import Incoming
 from mesh.guard.intake import is_submit
 from mesh.guard.service import Guard
@@ -109,16 +109,10 @@ class Scene(Stage):
     async def _events(self, sent: Iterable[Sent], after: int) -> int:
         """Return how many events were written for these messages, withholdings left out."""
         causes = {cause for message in sent if (cause := _cause(message)) is not None}
-        admin, seq, found = await self.bus("admin"), after + 1, 0
-        while seq <= await self.last_seq("LOG"):
-            body = {"seq": seq, "batch": 1000, "next_by_subj": "mesh.evt.>"}
-            part = await admin.collect(GET + "LOG", msgspec.json.encode(body))
-            if not part:
-                break
-            for message in part:
-                event = codec.decode_event(message.data)
-                found += str(event.cause) in causes and not isinstance(event, FactsWithheld)
-            seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        found = 0
+        async for kept in every(await self.bus("admin"), "LOG", None, after + 1):
+            event = codec.decode_event(kept.data)
+            found += str(event.cause) in causes and not isinstance(event, FactsWithheld)
         return found
 
     async def drained_but(self, unreadable: set[str]) -> None:

@@ -15,13 +15,10 @@ import msgspec
 import structlog
 
 from mesh.agent.definition import Agent
-from mesh.agent.micro import Presence
 from mesh.agent.runtime import Runtime
-from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus
+from mesh.bus.kept import every
 from mesh.bus.log import JetStreamLog
-from mesh.bus.pull import Message, Puller
-from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer
 from mesh.bus.wire import Incoming
 from mesh.client import Client
@@ -34,21 +31,19 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh
 from protocol import codec, events, subjects
 from protocol.breaker import BreakerRules
-from protocol.events import AnyEvent, Work, type_of
+from protocol.events import AnyEvent, type_of
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, control_cause
 from protocol.messages import (
     Control,
     Hearing,
-    Move,
-    MoveProposed,
     Proposal,
-    Report,
     Submit,
     id_of,
     submit_id,
 )
 from protocol.policy import Policy
+from tests.guard.actor import PATIENCE_S, Actor
 from tests.servers import Child, child, eventually, until
 
 FLEET = Fleet(
@@ -95,82 +90,12 @@ CLOSERS = (
 )
 """What ends the turn that it names."""
 
-PATIENCE_S = 20.0
-
 
 async def furnish(mesh: LocalMesh) -> None:
     """Write the policies, as `mesh setup` does."""
     async with mesh.connected_as("admin") as admin:
         for name, policy in POLICIES.items():
             await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
-
-
-class Actor:
-    """An agent that does as the test tells it, under its own credentials and through its own inbox."""
-
-    def __init__(self, bus: Bus, name: str) -> None:
-        self.bus = bus
-        self.name = name
-        self.got: dict[str, list[AnyEvent]] = {}
-        self._puller = Puller(bus, "LOG", inbox_consumer(name), self._take, slots=64, expires_s=4.0)
-        self._presence = Presence(bus, Agent(name, _nobody), "actor")
-
-    async def start(self) -> None:
-        await self._puller.start()
-
-    async def announce(self) -> None:
-        """Be there for a guard that asks."""
-        await self._presence.announce()
-
-    async def close(self) -> None:
-        await self._puller.close()
-
-    async def _take(self, message: Message) -> None:
-        event = codec.decode_event(message.data)
-        self.got.setdefault(event.request, []).append(event)
-        message.ack()
-
-    async def work(self, request: str, *, round_: int = 0, nth: int = 0) -> Work:
-        """Return what the agent was given to do: the `nth` turn's `round_`, counted from 0."""
-
-        def given() -> list[Work]:
-            works = [event.work for event in self.got.get(request, ()) if isinstance(event, _WITH_WORK)]
-            turns = list(dict.fromkeys(work.turn for work in works if work is not None))
-            return [
-                work
-                for work in works
-                if work is not None and work.round == round_ and work.turn in turns[nth : nth + 1]
-            ]
-
-        await until(lambda: bool(given()), PATIENCE_S)
-        return given()[-1]
-
-    async def propose(
-        self, request: str, work: Work, move: Move, *, report: Report | None = None, times: int = 1
-    ) -> PubAck:
-        """Publish a move for a round."""
-        proposal = MoveProposed(turn=work.turn, round=work.round, move=move, report=report or work.reported)
-        for _ in range(times - 1):
-            await self.say(request, proposal)
-        return await self.say(request, proposal)
-
-    async def say(self, request: str, proposal: Proposal) -> PubAck:
-        return await self.bus.publish_durable(subjects.prop(self.name, request), codec.encode(proposal))
-
-
-_WITH_WORK = (
-    events.RequestOpened
-    | events.HandoffAdmitted
-    | events.MoveRefused
-    | events.TurnRetried
-    | events.TurnResumed
-    | events.EffectSettled
-    | events.EscalationResolved
-)
-
-
-async def _nobody(turn: object) -> Move:
-    raise AssertionError("an actor's handler never runs")
 
 
 class Stage:
@@ -341,15 +266,8 @@ class Stage:
     async def dead_letters(self, by: str = "guard", *, after: int = 0) -> list[DeadLetter]:
         """Return the dead letters of one list, those stored later than `after`."""
         admin = await self.bus("admin")
-        last, found, seq = await self.last_seq("DEAD"), [], after + 1
-        while seq <= last:
-            body = {"seq": seq, "batch": 500, "next_by_subj": subjects.dead(by)}
-            part = await admin.collect(GET + "DEAD", msgspec.json.encode(body))
-            if not part:
-                break
-            found += [msgspec.json.decode(message.data, type=DeadLetter) for message in part]
-            seq = int(part[-1].headers["Nats-Sequence"]) + 1
-        return found
+        kept = every(admin, "DEAD", subjects.dead(by), after + 1)
+        return [msgspec.json.decode(each.data, type=DeadLetter) async for each in kept]
 
     async def buried(self, code: str, *, request: str = "", by: str = "guard", after: int = 0) -> DeadLetter:
         """Wait for a dead letter and return it."""
@@ -397,16 +315,8 @@ class Stage:
 
     async def _audit(self) -> None:
         logs: dict[str, list[bytes]] = {}
-        admin, seq = await self.bus("admin"), self._first
-        while seq <= await self.last_seq("LOG"):
-            body = {"seq": seq, "batch": 1000, "next_by_subj": "mesh.evt.>"}
-            part = await admin.collect(GET + "LOG", msgspec.json.encode(body))
-            if not part:
-                break
-            for message in part:
-                request = subjects.parse_evt(message.headers["Nats-Subject"]).request
-                logs.setdefault(request, []).append(message.data)
-            seq = int(part[-1].headers["Nats-Sequence"]) + 1
+        async for kept in every(await self.bus("admin"), "LOG", None, self._first):
+            logs.setdefault(subjects.parse_evt(kept.subject).request, []).append(kept.data)
         for request, bodies in logs.items():
             if request not in self.spoiled:
                 check(request, bodies)

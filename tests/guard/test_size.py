@@ -6,7 +6,8 @@ from protocol import events
 from protocol.events import Work
 from protocol.handoff import Fact
 from protocol.messages import Ask, Complete, Failure, Freeze, Reply, Thaw, Transfer, TurnFailed
-from tests.guard.stage import Actor, Stage
+from tests.guard.actor import Actor
+from tests.guard.stage import Stage
 
 DONE = Complete(answer="done")
 PART = 205_000

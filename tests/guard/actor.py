@@ -1,0 +1,82 @@
+"""An actor: an agent of a test, which says what the test tells it to."""
+
+from mesh.agent.definition import Agent
+from mesh.agent.micro import Presence
+from mesh.bus.acks import PubAck
+from mesh.bus.connection import Bus
+from mesh.bus.pull import Message, Puller
+from mesh.bus.streams import inbox_consumer
+from protocol import codec, events, subjects
+from protocol.events import AnyEvent, Work
+from protocol.messages import Move, MoveProposed, Proposal, Report
+from tests.servers import until
+
+PATIENCE_S = 20.0
+
+
+class Actor:
+    """An agent that does as the test tells it, under its own credentials and through its own inbox."""
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self.bus = bus
+        self.name = name
+        self.got: dict[str, list[AnyEvent]] = {}
+        self._puller = Puller(bus, "LOG", inbox_consumer(name), self._take, slots=64, expires_s=4.0)
+        self._presence = Presence(bus, Agent(name, _nobody), "actor")
+
+    async def start(self) -> None:
+        await self._puller.start()
+
+    async def announce(self) -> None:
+        """Be there for a guard that asks."""
+        await self._presence.announce()
+
+    async def close(self) -> None:
+        await self._puller.close()
+
+    async def _take(self, message: Message) -> None:
+        event = codec.decode_event(message.data)
+        self.got.setdefault(event.request, []).append(event)
+        message.ack()
+
+    async def work(self, request: str, *, round_: int = 0, nth: int = 0) -> Work:
+        """Return what the agent was given to do: the `nth` turn's `round_`, counted from 0."""
+
+        def given() -> list[Work]:
+            works = [event.work for event in self.got.get(request, ()) if isinstance(event, _WITH_WORK)]
+            turns = list(dict.fromkeys(work.turn for work in works if work is not None))
+            return [
+                work
+                for work in works
+                if work is not None and work.round == round_ and work.turn in turns[nth : nth + 1]
+            ]
+
+        await until(lambda: bool(given()), PATIENCE_S)
+        return given()[-1]
+
+    async def propose(
+        self, request: str, work: Work, move: Move, *, report: Report | None = None, times: int = 1
+    ) -> PubAck:
+        """Publish a move for a round."""
+        proposal = MoveProposed(turn=work.turn, round=work.round, move=move, report=report or work.reported)
+        for _ in range(times - 1):
+            await self.say(request, proposal)
+        return await self.say(request, proposal)
+
+    async def say(self, request: str, proposal: Proposal) -> PubAck:
+        return await self.bus.publish_durable(subjects.prop(self.name, request), codec.encode(proposal))
+
+
+_WITH_WORK = (
+    events.RequestOpened
+    | events.HandoffAdmitted
+    | events.MoveRefused
+    | events.TurnRetried
+    | events.TurnResumed
+    | events.EffectSettled
+    | events.EscalationResolved
+)
+
+
+async def _nobody(turn: object) -> Move:
+    raise AssertionError("an actor's handler never runs")
