@@ -3,6 +3,7 @@
     MeshError                              (protocol.errors)
     ├── BusError
     │   ├── Unreachable                    not connected: nothing was sent
+    │   ├── BadAddress                     the server's URL is none
     │   ├── AuthenticationFailed           the bus does not know these credentials
     │   ├── Denied                         the bus knows them, and they may not do this
     │   ├── TooLarge                       more bytes than the bus takes: nothing was sent
@@ -15,7 +16,8 @@
     │           └── StreamFull             there is no room for it: an admin has to make some
     ├── LogError
     │   ├── SequenceConflict               somebody else appended first: read again, decide again
-    │   └── LogUnreadable                  a request's events do not add up
+    │   ├── LogUnreadable                  a request's events do not add up
+    │   └── LogCutShort                    the log ends before what was read of it: it is another one
     ├── ProvisionError
     │   ├── UnsafeChange                   would lose data or change what stored data means
     │   └── NewerSchema                    laid out by a newer version of this software
@@ -44,6 +46,12 @@ class Unreachable(BusError):
     """There is no connection to the bus; nothing was sent. Try again later."""
 
     code: ClassVar[str] = "bus.unreachable"
+
+
+class BadAddress(BusError):
+    """What should be the URL of a server is none: no waiting will help."""
+
+    code: ClassVar[str] = "bus.bad_address"
 
 
 class AuthenticationFailed(BusError):
@@ -160,6 +168,19 @@ class LogUnreadable(LogError):
         self.request = request
 
 
+class LogCutShort(LogError):
+    """The log ends before a place up to which it was read: it was wiped or restored, and is another one."""
+
+    code: ClassVar[str] = "log.cut_short"
+
+    def __init__(self, read: int, last: int) -> None:
+        super().__init__(
+            f"the log ends at {last}, and was read up to {read}: it was wiped or restored; begin anew"
+        )
+        self.read = read
+        self.last = last
+
+
 class ProvisionError(MeshError):
     """Streams and consumers are not, and were not made, what they should be."""
 
@@ -228,9 +249,11 @@ __all__ = [
     "PASSING",
     "ApiError",
     "AuthenticationFailed",
+    "BadAddress",
     "BusError",
     "Denied",
     "Disconnected",
+    "LogCutShort",
     "LogError",
     "LogUnreadable",
     "Malformed",

@@ -181,6 +181,7 @@ class Following:
                     await self._tell_steps(viewer, seen)
                     told = True
             except _AWAY:
+                await viewer.there()  # one that is closed never comes back, which it says
                 part = []
             for kept in part:
                 seq = kept.seq + 1

@@ -6,6 +6,7 @@ words into the bus's mouth.
 
 import asyncio
 import secrets
+import time
 from typing import Any
 
 from mesh.bus.wire import Incoming
@@ -16,20 +17,35 @@ _NO_MORE = (204, 404)
 """What ends several answers well: the end of a batch; nothing there."""
 _SWEEP_S = 0.05
 """How exactly timeouts are kept."""
+_PATIENCE = 12
+"""How many timeouts several answers may take in all, as long as something comes: links may be slow."""
 
 
 class _Waiting:
     """Somebody who awaits one answer, or several until a status ends them."""
 
-    __slots__ = ("future", "many", "subject", "until")
+    __slots__ = ("future", "many", "since", "subject", "timeout_s")
 
     def __init__(
-        self, subject: str, future: asyncio.Future[Any], many: list[Incoming] | None, until: float
+        self,
+        subject: str,
+        future: asyncio.Future[Any],
+        many: list[Incoming] | None,
+        since: float,
+        timeout_s: float,
     ) -> None:
         self.subject = subject
         self.future = future
         self.many = many
-        self.until = until
+        self.since = since
+        self.timeout_s = timeout_s
+
+    def until(self, heard: float) -> float:
+        """Return when it has waited for too long, if `heard` is when anything came last."""
+        until = self.since + self.timeout_s
+        if self.many is None:
+            return until
+        return min(max(until, heard + self.timeout_s), self.since + _PATIENCE * self.timeout_s)
 
     def take(self, message: Incoming) -> None:
         if self.future.done():
@@ -60,6 +76,7 @@ class Answers:
         self.timed_out = 0
         """How many did not come in time."""
         self._number = 0
+        self._heard = 0.0
         self._waiting: dict[int, _Waiting] = {}
         self._clock: asyncio.TimerHandle | None = None
 
@@ -80,7 +97,7 @@ class Answers:
         Nothing that comes after the call is missed. Raises NoResponders, TimedOut, Denied, Disconnected.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(subject, loop.create_future(), many, loop.time() + timeout_s)
+        waiting = _Waiting(subject, loop.create_future(), many, loop.time(), timeout_s)
         self._waiting[number] = waiting
         if self._clock is None:
             self._clock = loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
@@ -92,6 +109,7 @@ class Answers:
 
     def take(self, message: Incoming) -> None:
         """Hand an answer to whoever awaits it; one who has given up meanwhile misses nothing."""
+        self._heard = time.monotonic()
         waiting = self._waiting.get(int(message.subject[len(self.inbox) :]))
         if waiting is not None:
             waiting.take(message)
@@ -112,7 +130,7 @@ class Answers:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for waiting in tuple(self._waiting.values()):
-            if waiting.until <= now and not waiting.future.done():
+            if waiting.until(self._heard) <= now and not waiting.future.done():
                 self.timed_out += 1
                 waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
         self._clock = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None

@@ -16,17 +16,21 @@ import msgspec
 from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
-from mesh.errors import PASSING, ApiError
+from mesh.errors import PASSING, ApiError, LogCutShort
 
 BATCH = 1000
 """Messages asked for at once, unless told otherwise."""
-MOST_BYTES = 8 << 20
-"""Bytes asked for at once, beyond one message: the server drops a reader to whom it owes more than 64 MiB."""
+MOST_BYTES = 1 << 20
+"""Bytes asked for at once, beyond one message: what a slow link brings before anybody takes it for broken."""
 
 _NO_MESSAGE = 404
 _MOST = 2000
 _AHEAD = 3
 """Reading ahead: messages in a batch, and batches on their way at once. It keeps reader and server busy."""
+_FIRST = 100
+"""Messages in the first batch, when nobody knows yet how large they are."""
+_HEAD_BYTES = 300
+"""About what a message has besides its data."""
 _AGAIN_S = 0.05
 _STREAM = b"\r\nNats-Stream: "
 _PLACE = re.compile(
@@ -106,12 +110,12 @@ async def ahead(
     Of the log, or another stream that nothing is ever taken out of but its beginning. While a batch is
     worked on, the next are on their way. What comes short of what was asked for, because it was large, or
     late, or a replica is behind, is asked for anew from where it ended, in smaller pieces. A bus that is
-    away is waited for. Raises what does not pass by itself.
+    away is waited for. Raises what does not pass by itself, and LogCutShort.
     """
     first, last = await bus.patiently(lambda: bounds(bus, stream))
     following = asking = max(from_seq, first)
     asked = deque[tuple[int, asyncio.Task[list[Kept]]]]()
-    size = _MOST
+    size = _FIRST
     try:
         while following <= last:
             while len(asked) < _AHEAD and asking <= last:
@@ -126,19 +130,27 @@ async def ahead(
                 found = []
             if found:
                 following = found[-1].seq + 1
+                size = _fitting(found)
                 yield found
             if following > until:
-                size = min(2 * size, _MOST)
                 continue
             await _give_up(asked)
-            size = len(found) or max(1, size // 4)
             if not found:
+                size = max(1, size // 4)
                 await asyncio.sleep(_AGAIN_S)
                 first, there = await bus.patiently(lambda: bounds(bus, stream))
-                following, last = max(following, first), min(last, there)  # it may have been cut meanwhile
+                if there < last:
+                    raise LogCutShort(last, there)
+                following = max(following, first)  # the beginning may have gone meanwhile
             asking = following
     finally:
         await _give_up(asked)
+
+
+def _fitting(found: list[Kept]) -> int:
+    """Return how many such messages fill half a batch: what is larger than expected still fits then."""
+    average = sum(len(each.data) for each in found) // len(found) + _HEAD_BYTES
+    return max(1, min(_MOST, MOST_BYTES // 2 // average))
 
 
 async def _give_up(asked: deque[tuple[int, asyncio.Task[list[Kept]]]]) -> None:

@@ -1,6 +1,8 @@
 """The link to the bus: it comes up, breaks, comes up again by itself, and once it ends for good."""
 
 import asyncio
+import contextlib
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -10,13 +12,14 @@ from nats import errors as nats_errors
 
 from mesh.bus import troubles
 from mesh.bus.wire import Wire
-from mesh.errors import AuthenticationFailed, Unreachable
+from mesh.errors import AuthenticationFailed, BadAddress, Unreachable
 from mesh.trouble import Troubles
 
 _log = structlog.get_logger(__name__)
 
 _CLOSE_S = 1.0
 """How long closing waits for what is unsent; a server that hangs would take it never."""
+_PASSWORD = re.compile(r"//[^/]*@")
 _LOOK_S = 0.05
 """How long until one looks again at a connection that broke, and nobody has said so yet."""
 
@@ -74,7 +77,7 @@ class Link:
     ) -> None:
         """Try to connect once; from then on it comes back by itself.
 
-        Raises Unreachable or AuthenticationFailed, and then it has ended.
+        Raises Unreachable, AuthenticationFailed or BadAddress, and then it has ended.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -95,11 +98,16 @@ class Link:
                     reconnected_cb=self._on_reconnect,
                     closed_cb=self._on_close,
                 )
-        except (nats_errors.Error, OSError, TimeoutError) as failed:
-            await self.close()
+        except (nats_errors.Error, OSError, TimeoutError, ValueError) as failed:
+            with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
+                await self.close()
             if "authorization violation" in str(failed).lower():
                 raise AuthenticationFailed("the bus does not know these credentials") from None
-            raise Unreachable("the bus does not answer") from failed
+            if isinstance(failed, ValueError) or "connect url" in str(failed):
+                raise BadAddress(
+                    f"not a server's URL: {_shown(servers)!r}; it looks like nats://host:4222"
+                ) from failed
+            raise Unreachable(f"the bus does not answer at {_shown(servers)}") from failed
         self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
         self._come_up()
 
@@ -154,3 +162,8 @@ class Link:
         if not self._closing:
             self._end("the bus closed this connection for good")
             _log.error("bus_closed", name=self._name)
+
+
+def _shown(servers: list[str]) -> str:
+    """Return URLs without what is nobody's business: user and password."""
+    return ", ".join(_PASSWORD.sub("//", server) for server in servers)

@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, ahead, batch, kept
+from mesh.bus.kept import Kept, ahead, batch, bounds, kept
 from mesh.bus.roles import GET
 from mesh.errors import (
     ApiError,
+    LogCutShort,
     LogUnreadable,
     Malformed,
     PublishRefused,
@@ -75,7 +76,8 @@ class EventLog(Protocol):
         """Yield every event of the log in order from `from_seq` on (inclusive), each once.
 
         With `tail` it waits for what is appended later and never ends by itself; without, it ends at the
-        event that is the last at that moment. A bus that is away is waited for.
+        event that is the last at that moment. A bus that is away is waited for. Raises LogCutShort where the
+        log is another one when the bus comes back.
         """
 
 
@@ -200,12 +202,18 @@ class JetStreamLog:
             following = part[-1].seq + 1
 
     async def _next(self, following: int) -> list[Kept]:
-        """Wait until there are events from `following` on; return the first of them."""
+        """Wait until there are events from `following` on; return the first of them. Raises LogCutShort."""
         pauses = itertools.chain(_LOOKS_S, itertools.repeat(_LOOKS_S[-1]))
         part: list[Kept] = []
+        since_s = self._bus.since_s
         while not part:
             await asyncio.sleep(next(pauses))
             part = await self._bus.patiently(lambda: self._from(following, None))
+            if not part and self._bus.since_s != since_s:  # the server may have come back with another log
+                since_s = self._bus.since_s
+                _, last = await self._bus.patiently(lambda: bounds(self._bus, STREAM))
+                if last < following - 1:
+                    raise LogCutShort(following - 1, last)
         return part
 
     async def _from(self, seq: int, subject: str | None, most: int = _BATCH) -> list[Kept]:

@@ -1,6 +1,5 @@
 """`mesh log …`: the log itself: follow it, export it, verify its chain."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,18 +55,16 @@ async def export(
     ] = None,
 ) -> None:
     """Write events as they are stored, one a line: each line stands alone, and the chain still holds."""
-    import contextlib
-
     from mesh.cli.errors import UsageWrong
+    from mesh.cli.whole_file import whole_file
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
     count = 0
-    with contextlib.nullcontext(sys.stdout.buffer) if out is None else out.open("wb") as file:
+    with whole_file(out) as file:
         async for body in _bodies(where, requests):
             file.write(body + b"\n")
             count += 1
-        file.flush()
     if out is not None:
         remark(f"mesh: {counted(count, 'event')} in {out}")
 

@@ -17,13 +17,12 @@ from mesh.bus.log import JetStreamLog, Stored
 from mesh.cli import letters
 from mesh.cli.reading import Glance, decoded, glance
 from mesh.cli.waiting import Waiting, queue, waiting_in
-from mesh.errors import BusError, MeshError
+from mesh.errors import PASSING, BusError, MeshError
 from mesh.notices import DeadLetter
 from protocol import events
 from protocol.ids import HUMAN
 
 _DEAD_LOOK_S = 1.0
-_AGAIN_S = 0.5
 
 _ESCALATED = events.type_of(events.EscalationRaised)
 _SUSPENDED = events.type_of(events.TurnSuspended)
@@ -134,17 +133,15 @@ class Watch:
 
     async def _looked_into(self, event: Glance) -> Alarm:
         """Return the alarm that an event raises, with what its request was like then."""
-        while True:
-            try:
-                bodies = [stored.body for stored in await self._log.read(event.request)]
-                happened = decoded(bodies[: event.n + 1])
-                found = [each for each in waiting_in(happened) if each.n == event.n]
-            except BusError:
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            except MeshError:
-                found = []
-            return self._of(found[0]) if found else self._unread(event)
+        try:
+            stored = await self._bus.patiently(lambda: self._log.read(event.request))
+            happened = decoded([each.body for each in stored][: event.n + 1])
+            found = [each for each in waiting_in(happened) if each.n == event.n]
+        except BusError:
+            raise
+        except MeshError:
+            found = []
+        return self._of(found[0]) if found else self._unread(event)
 
     def _of(self, waiting: Waiting) -> Alarm:
         return Alarm(
@@ -176,10 +173,12 @@ class Watch:
 
     async def _buried(self, from_seq: int) -> AsyncIterator[Alarm]:
         while True:
-            with contextlib.suppress(BusError):
+            try:
                 async for seq, letter in letters.letters(self._bus, from_seq):
                     from_seq = seq + 1
                     yield self._dead(seq, letter)
+            except PASSING:
+                await self._bus.there()
             await asyncio.sleep(_DEAD_LOOK_S)
 
     def _dead(self, seq: int, letter: DeadLetter) -> Alarm:

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 from mesh.bus.log import JetStreamLog
-from mesh.errors import BusError, Denied
 from protocol import codec, events
 from protocol.events import AnyEvent
 
-_AGAIN_S = 0.1
 Hear = Callable[[AnyEvent], None]
 
 
@@ -28,16 +26,8 @@ class Watch:
         self._changed: dict[str, asyncio.Event] = {}
 
     async def run(self) -> None:
-        following = 1
-        while True:
-            try:
-                async for stored in self._log.follow(following):
-                    following = stored.seq + 1
-                    self._take(codec.decode_event(stored.body))
-            except Denied:
-                raise
-            except BusError:  # the server went while the reader was being opened
-                await asyncio.sleep(_AGAIN_S)
+        async for stored in self._log.follow():  # which waits for a server that is away
+            self._take(codec.decode_event(stored.body))
 
     def _take(self, event: AnyEvent) -> None:
         self._last[event.request] = event

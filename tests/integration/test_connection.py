@@ -16,6 +16,7 @@ from mesh.bus.wire import Incoming, Scanner, Wire, encode
 from mesh.errors import (
     ApiError,
     AuthenticationFailed,
+    BadAddress,
     Denied,
     Disconnected,
     NoResponders,
@@ -228,6 +229,20 @@ async def test_after_a_crash_subscriptions_inboxes_and_callbacks_work_again(tmp_
             assert (await bus.api("INFO"))["type"]
         await until(lambda: len(got) == 2)
         assert back == [True, True]
+
+
+@pytest.mark.parametrize(
+    "url", ["garbage:xx", "nats://127.0.0.1:notaport", "nats://127.0.0.1:99999", "nats://", "nats://[::1", ""]
+)
+async def test_what_is_no_url_is_said_at_once_whether_or_not_one_waits(url: str) -> None:
+    for wait in (False, True):
+        with pytest.raises(BadAddress, match="not a server's URL"):
+            await connect(url, name="a", wait=wait)
+
+
+async def test_an_unreachable_bus_is_named_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match=r"at nats://127\.0\.0\.1:1$"):
+        await connect("nats://somebody:secret@127.0.0.1:1", name="a")
 
 
 async def test_who_waits_is_connected_when_the_bus_comes(tmp_path: Path) -> None:

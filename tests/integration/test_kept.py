@@ -2,10 +2,12 @@
 
 import pytest
 
-from mesh.bus.kept import batch, every, get, get_seq
+from mesh.bus.kept import Kept, batch, every, first_since, get, get_seq, microseconds
 from mesh.bus.roles import GET
 from mesh.errors import ApiError
+from mesh.testing import LocalMesh
 from protocol.subjects import card, step
+from tests.integration.filled_log import fill
 from tests.servers import ConnectAs, fresh
 
 
@@ -43,3 +45,26 @@ async def test_a_refusal_is_an_error_and_not_an_empty_answer(connect_as: Connect
     assert refused.value.err_code == 408
     with pytest.raises(ApiError):
         await viewer.collect(GET + "LOG", b"no request for a batch")
+
+
+async def test_the_first_since_a_time(own_server: LocalMesh) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        assert await first_since(viewer, "LOG", "mesh.evt.>", "2000-01-01T00:00:00Z") is None
+        await fill(admin, 3)
+        stored: list[Kept] = await batch(viewer, "LOG", None, 1)
+        for since, wanted in (("2000-01-01T00:00:00Z", stored[0]), (stored[1].stamp, stored[1])):
+            assert await first_since(viewer, "LOG", "mesh.evt.>", since) == wanted
+        assert await first_since(viewer, "LOG", "mesh.evt.>", "2099-01-01T00:00:00Z") is None
+
+
+@pytest.mark.parametrize(
+    ("stamp", "wanted"),
+    [
+        ("2026-11-21T22:00:00Z", 0),
+        ("2026-11-21T22:00:00.5Z", 500_000),
+        ("2026-11-21T22:00:00.000001Z", 1),
+        ("2026-11-21T22:00:00.123456789Z", 123_456),
+    ],
+)
+def test_a_stamp_has_any_number_of_decimals(stamp: str, wanted: int) -> None:
+    assert microseconds(stamp) - microseconds("2026-11-21T22:00:00Z") == wanted

@@ -134,11 +134,18 @@ def test_send_says_by_its_exit_status_how_it_went(
     assert done.out == ""
 
 
+def test_a_bus_whose_url_is_none_is_wrong_usage(folder: Folder) -> None:
+    key = folder.path / ".mesh" / "keys" / "app.nk"
+    done = folder.mesh("send", "hello", "--url", "nats://127.0.0.1:99999", MESH_CREDENTIALS=str(key))
+    assert (done.status, done.err.count("\n")) == (Exit.USAGE, 1), done
+    assert "not a server's URL" in done.err
+
+
 def test_an_unreachable_bus_is_an_exit_status_of_its_own(folder: Folder) -> None:
     key = folder.path / ".mesh" / "keys" / "app.nk"
     done = folder.mesh("send", "hello", "--url", "nats://127.0.0.1:1", MESH_CREDENTIALS=str(key))
     assert done.status == Exit.UNREACHABLE, done
-    assert done.err == "mesh: the bus does not answer [bus.unreachable]\n"
+    assert done.err == "mesh: the bus does not answer at nats://127.0.0.1:1 [bus.unreachable]\n"
 
 
 def test_a_request_can_be_listed_shown_explained_and_judged_again(folder: Folder) -> None:
@@ -165,6 +172,27 @@ def test_an_exported_log_tells_the_same_story_without_the_bus(folder: Folder, tm
     assert away.mesh("replay", file).status == Exit.DONE
     file.write_bytes(file.read_bytes().replace(b"greet them", b"ignore them"))
     assert away.mesh("replay", file).status == Exit.FAILED
+
+
+def test_an_export_that_fails_leaves_the_file_that_was_there(folder: Folder, tmp_path: Path) -> None:
+    """It may be the only copy of a log that has aged out."""
+    file = tmp_path / "case.jsonl"
+    file.write_text("the only copy")
+    unknown = folder.mesh("log", "export", "app_01ARZ3NDEKTSV4RRFFQ69G5FAV", "--out", file)
+    assert "there is no request" in unknown.err, unknown
+    key = str(folder.path / ".mesh" / "keys" / "audit.nk")
+    elsewhere = ("--url", "nats://127.0.0.1:1")
+    away = folder.mesh("log", "export", "--all", "--out", file, *elsewhere, MESH_CREDENTIALS=key)
+    assert "does not answer" in away.err, away
+    assert file.read_text() == "the only copy"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("out", ["nowhere/case.jsonl", "."])
+def test_a_place_that_cannot_be_written_is_one_sentence(folder: Folder, tmp_path: Path, out: str) -> None:
+    done = folder.mesh("log", "export", "--all", "--out", tmp_path / out)
+    assert (done.status, done.err.count("\n")) == (Exit.USAGE, 1), done
+    assert "cannot be written" in done.err
 
 
 def test_the_whole_log_can_be_exported_and_its_chains_hold(folder: Folder) -> None:
