@@ -18,7 +18,8 @@ _NO_MORE = (204, 404)
 _SWEEP_S = 0.05
 """How exactly timeouts are kept."""
 _PATIENCE = 12
-"""How many timeouts several answers may take in all, as long as something comes: links may be slow."""
+"""How many timeouts several answers may take in all, as long as such come: links may be slow, and what is
+asked for next comes behind what was asked for before."""
 
 
 class _Waiting:
@@ -41,7 +42,7 @@ class _Waiting:
         self.timeout_s = timeout_s
 
     def until(self, heard: float) -> float:
-        """Return when it has waited for too long, if `heard` is when anything came last."""
+        """Return when it has waited for too long, if `heard` is when any of several answers came last."""
         until = self.since + self.timeout_s
         if self.many is None:
             return until
@@ -77,6 +78,7 @@ class Answers:
         """How many did not come in time."""
         self._number = 0
         self._heard = 0.0
+        """When the latest of several answers came, also to one who has given up (monotonic s)."""
         self._waiting: dict[int, _Waiting] = {}
         self._clock: asyncio.TimerHandle | None = None
 
@@ -109,8 +111,9 @@ class Answers:
 
     def take(self, message: Incoming) -> None:
         """Hand an answer to whoever awaits it; one who has given up meanwhile misses nothing."""
-        self._heard = time.monotonic()
         waiting = self._waiting.get(int(message.subject[len(self.inbox) :]))
+        if waiting is None or waiting.many is not None:
+            self._heard = time.monotonic()
         if waiting is not None:
             waiting.take(message)
 

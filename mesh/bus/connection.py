@@ -164,6 +164,7 @@ class Bus:
     ) -> list[Incoming]:
         """Return all answers up to the status that ends them (which is left out).
 
+        The time that they may take counts from the latest one, of this call or another: links may be slow.
         Raises as `request`, and ApiError when that status is a refusal.
         """
         answers = await self._ask(subject, data, headers, [], timeout_s)
