@@ -312,16 +312,17 @@ def must_carry(case: Case) -> Refusal | None:
 
 def actions(case: Case) -> Refusal | None:
     sender = case.world.grounds.sender
-    limits = [case.own.allowed_actions, None if sender is None else sender.actions]
+    limits = [case.own.allowed_actions, () if sender is None else sender.actions]  # none: no longer there
     over = sorted(
         {name for limit in limits if limit is not None for name in set(case.report.actions) - set(limit)}
     )
     if not over:
         return None
     allowed = set.intersection(*(set(limit) for limit in limits if limit is not None))
+    gone = f", and {case.turn.agent} is not in the fleet any more" if sender is None else ""
     return Refusal(
         rule=Rule.ACTIONS,
-        detail=f"the turn reports actions that are not allowed: {', '.join(over)}",
+        detail=f"the turn reports actions that are not allowed: {', '.join(over)}{gone}",
         numbers={"over": over, "allowed": sorted(allowed)},
         hint="these effects may have happened already: escalate",
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mesh.agent.record import Recorded
+from mesh.agent.record import Recorded, as_json
 from mesh.agent.stops import ApprovalNeeded
 from protocol.events import Past
 from protocol.ids import HUMAN, AgentName
@@ -31,7 +31,7 @@ def approval_of(
 ) -> Ask:
     """Return the ask for one effect. The question shows the tool and its arguments, defaults included."""
     whole = {name: arguments.get(name, value) for name, value in tool.check(arguments).items()}
-    shown = msgspec.json.encode(whole, enc_hook=str).decode()
+    shown = msgspec.json.encode(whole, enc_hook=as_json).decode()
     if len(shown) > SHOWN_CHARS:
         shown = f"{shown[:SHOWN_CHARS]}… (cut: {len(shown)} characters in all)"
     return Ask(

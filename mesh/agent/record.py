@@ -1,5 +1,6 @@
 """Records: what one step of a journal looks like as it is stored."""
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -78,3 +79,13 @@ def value_of(record: Record) -> Any:
 def place_of(name: str) -> int:
     """Return the number of a step within its round."""
     return int(name.partition("-")[2].removesuffix(DONE))
+
+
+def as_json(value: Any) -> Any:
+    """Return what JSON makes of an object that it does not know. Raises TypeError for what is no value."""
+    dump = getattr(value, "model_dump", None)  # a pydantic model
+    if dump is not None:
+        return dump(mode="json")
+    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError(f"a {type(value).__name__} is no result")
+    return str(value)

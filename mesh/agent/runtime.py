@@ -29,7 +29,7 @@ from mesh.agent.running import RunningRounds
 from mesh.agent.stops import ApprovalNeeded, Fenced, InDoubt
 from mesh.agent.stored import WINDOW
 from mesh.agent.surroundings import Surroundings
-from mesh.agent.toolbox import put_away, unpacked_in_time
+from mesh.agent.toolbox import ToolsUnusable, put_away, unpacked_in_time
 from mesh.agent.turn import Turn
 from mesh.agent.watchdog import Watchdog
 from mesh.bus.connection import Bus
@@ -100,7 +100,7 @@ class Runtime:
     async def run(self) -> None:
         """Announce the agent, then take turns until cancelled (or until drained while it was still starting).
 
-        A bus that goes away meanwhile is waited for. Raises Denied for wrong credentials.
+        A bus that goes away meanwhile is waited for. Raises Denied for wrong credentials, ToolsUnusable.
         """
         name, patiently = self._agent.name, self._bus.patiently
         tracing.look()
@@ -389,11 +389,16 @@ class Runtime:
 
 
 async def _prepared(agent: Agent) -> None:
-    """Let an agent load what its turns need. What fails of that, the first turn says in its own way."""
+    """Let an agent load what its turns need. What fails of that, the first turn says in its own way.
+
+    Raises ToolsUnusable: with these tools no turn could do anything.
+    """
     if agent.prepare is None:
         return
     try:
         await agent.prepare()
+    except ToolsUnusable:
+        raise
     except Exception as error:
         code = failure_of(error).code
         _log.warning("agent_not_prepared", agent=agent.name, code=code, error=type(error).__name__)

@@ -17,7 +17,7 @@ DOWN = Kind("tools_missing", "tools_found", "the tools of {} are not there", las
 
 
 class ToolsUnusable(Permanent):
-    """The tools of an agent cannot be told to a model: two have one name, or one has none that will do."""
+    """No model can be told the tools of an agent: for want of a name of their own, a schema, or words."""
 
     code: ClassVar[str] = "tools.unusable"
 

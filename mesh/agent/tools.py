@@ -16,10 +16,10 @@ pydantic is imported when a schema is first needed, not when an agent's module i
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_type_hints, overload
 
 from mesh.agent.failures import EffectUnknown
 from mesh.agent.threads import NoThread, Threads
@@ -164,7 +164,7 @@ class Tool:
                 raise ToolBusy(f"{self.name} was not called: {none}") from none
         try:
             async with asyncio.timeout(self.timeout_s) as limit:
-                return await answer
+                return await _to_its_end(self.name, answer)
         except TimeoutError:
             if not limit.expired():
                 raise  # a time limit of the tool's own
@@ -179,8 +179,8 @@ class Tool:
         """Return what became of the effect with this key, by the tool's own `reconcile`."""
         assert self.reconcile is not None
         if inspect.iscoroutinefunction(self.reconcile):
-            return await self.reconcile(key)
-        return await (await self._asking.begin(partial(self.reconcile, key)))
+            return await _to_its_end(self.name, self.reconcile(key))
+        return await _to_its_end(self.name, await self._asking.begin(partial(self.reconcile, key)))
 
     @cached_property
     def _threads(self) -> Threads:
@@ -199,15 +199,38 @@ class Tool:
         `schema` or `copy` without hiding something of pydantic's.
         """
         from pydantic import ConfigDict, Field, create_model
+        from pydantic.fields import FieldInfo
 
         hints = get_type_hints(self.fn, include_extras=True)
         fields: dict[str, Any] = {}
         for index, parameter in enumerate(inspect.signature(self.fn).parameters.values()):
             if parameter.name == KEY:
                 continue
-            default = ... if parameter.default is parameter.empty else parameter.default
-            fields[f"argument_{index}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+            kind, default = hints[parameter.name], parameter.default
+            if isinstance(default, FieldInfo):  # `= Field(5, ge=1)`, as with pydantic's own models
+                own = (Annotated[kind, default], Field(alias=parameter.name))
+            else:
+                given = ... if default is parameter.empty else default
+                own = (kind, Field(given, alias=parameter.name))
+            fields[f"argument_{index}"] = own
         return create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+async def _to_its_end(name: str, answer: Awaitable[Any]) -> Any:
+    """Return what a function comes to; what its wrapper gives to be awaited, too.
+
+    Neither `sys.exit` nor somebody's cancelled task, deep within a tool, is for this process or this turn.
+    """
+    try:
+        value = await answer
+        return await value if inspect.isawaitable(value) else value
+    except SystemExit as left:
+        raise RuntimeError(f"{name} wanted to end the process") from left
+    except asyncio.CancelledError as lost:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # it is the call that is cancelled
+        raise RuntimeError(f"{name} waited for what was cancelled") from lost
 
 
 def mistakes_in(wrong: "ValidationError") -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from mesh.agent import approvals
 from mesh.agent.failures import ActionNotAllowed, EffectUnknown, Superseded, TurnError
 from mesh.agent.journal import MAX_STEP_BYTES
 from mesh.agent.moves import Moves
-from mesh.agent.record import Recorded
+from mesh.agent.record import Recorded, as_json
 from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
@@ -120,7 +120,7 @@ class Turn(Moves):
     def peers(self) -> Mapping[str, AgentEntry]:
         """Agents that this one may hand to, by name."""
         own = self._fleet.agents.get(self.agent)
-        allowed = None if own is None else own.to
+        allowed = () if own is None else own.to  # who is not in the fleet (any more) may do nothing there
         return {
             name: entry
             for name, entry in self._fleet.agents.items()
@@ -192,7 +192,7 @@ class Turn(Moves):
     def allowed_actions(self) -> frozenset[str] | None:
         """Names of the tools that may be called; None if there is no limit."""
         own = self._fleet.agents.get(self.agent)
-        limits = [self.handoff.constraints.allowed_actions, None if own is None else own.actions]
+        limits = [self.handoff.constraints.allowed_actions, () if own is None else own.actions]
         given = [frozenset(limit) for limit in limits if limit is not None]
         return frozenset.intersection(*given) if given else None
 
@@ -279,7 +279,13 @@ class Turn(Moves):
         if tool.effect == "once":
             return None
         if tool.effect == "idempotent":
-            return run
+
+            async def once_more() -> Any:
+                if tool.is_under_way(key):  # side by side, two would both look for the key and find nothing
+                    raise EffectUnknown(f"{tool.name} is still under way")
+                return await run()
+
+            return once_more
 
         async def reconcile() -> Any:
             # Whoever began it may still be at it until their lease has ended.
@@ -472,4 +478,4 @@ def digest_of(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """Return a value as JSON makes it, the first time as every time that it is read from the journal."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=as_json))

@@ -38,6 +38,18 @@ class Shown(NamedTuple):
     """As the vendor gets it."""
     prompt_version: str
     """As the round reported it; empty where it reported none."""
+    pinned: str
+    """The model that the agent is pinned to here."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is what was sent: the prompt, and to the model that got it."""
+        return self.sent.exact and not self.repinned
+
+    @property
+    def repinned(self) -> bool:
+        """Whether another model was asked than the agent here would ask; rules ask none."""
+        return self.sent.name not in ("scripted", self.pinned)
 
 
 async def shown(
@@ -85,6 +97,7 @@ async def shown(
         sent,
         _as_the_vendor_gets_it(sent, models),
         _reported(happened, work),
+        models[0].mode if models else sent.name,
     )
 
 
@@ -151,13 +164,13 @@ def _as_the_vendor_gets_it(sent: Sent, models: Sequence[ClaudeModel]) -> Mapping
     if not isinstance(sent.prompt, Prompt):
         return {}
     model = models[0] if models else ClaudeModel(sent.name, max_tokens=MAX_TOKENS)
-    return model.request(sent.prompt, model.asked_of(_replied(sent)))
+    return model.request(sent.prompt, model.asked_of(_said(sent, "asked") or _said(sent, "model")))
 
 
-def _replied(sent: Sent) -> str:
-    """Return which model really replied; empty where that is not known."""
+def _said(sent: Sent, what: str) -> str:
+    """Return which model was `asked`, or which `model` replied; empty where the record does not tell."""
     value = None if sent.record is None else sent.record.value
-    return str(value.get("model", "")) if isinstance(value, dict) else ""
+    return str(value.get(what, "")) if isinstance(value, dict) else ""
 
 
 # --- telling it -------------------------------------------------------------------------------------
@@ -165,9 +178,11 @@ def _replied(sent: Sent) -> str:
 
 def differences(found: Shown) -> list[str]:
     """Return why a prompt is not known to be what was sent; nothing if it is, to the letter."""
-    if found.sent.exact:
+    if found.exact:
         return []
-    lines = ["the journal has no reply to this very prompt"]
+    lines = [] if found.sent.exact else ["the journal has no reply to this very prompt"]
+    if found.repinned:
+        lines.append(f"{found.sent.name} was asked, and the agent is pinned to {found.pinned} now")
     if found.rebuilt.version not in ("", found.agent.version):
         lines.append(
             f"version {found.rebuilt.version} of the agent began the round, this is {found.agent.version}"
@@ -192,10 +207,10 @@ def as_json(found: Shown, request: str) -> dict[str, Any]:
         "call": found.call,
         "calls": len(found.rebuilt.sent),
         "model": sent.name,
-        "replied": _replied(sent),
+        "replied": _said(sent, "model"),
         "agent_version": {"then": found.rebuilt.version, "here": found.agent.version},
         "prompt_version": {"then": found.prompt_version, "here": found.agent.prompt_version},
-        "exact": sent.exact,
+        "exact": found.exact,
         "differs": differences(found),
         "digest": sent.digest,
         "sent": found.request,
@@ -214,8 +229,8 @@ def as_text(found: Shown, request: str) -> list[str]:
         f"model {sent.name}, {versions}, agent version {found.rebuilt.version or found.agent.version}",
     ]
     head += (
-        [f"exact: this is what was sent, to the letter (SHA-256 {sent.digest})"]
-        if sent.exact
+        [f"exact: this is what was sent, to the letter (SHA-256 {sent.digest}); limits are today's"]
+        if found.exact
         else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in differences(found)]
     )
     if not found.request:

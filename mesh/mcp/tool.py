@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from mesh.agent.tools import KEY, Tool, ToolArgumentsInvalid, few, short
 from mesh.mcp.failures import McpUnusable
 
+_UNIONS = ("anyOf", "oneOf", "allOf")
 _NEVER_STRICTER = ("not", "disallow", "if", "contains", "unevaluatedItems", "unevaluatedProperties")
 """Keywords by which something fails because something else fits: beside patterns, for the server to judge."""
 
@@ -32,6 +35,16 @@ class McpTool(Tool):
 
     @cached_property
     def schema(self) -> dict[str, Any]:
+        """What a model is told: no union at the top, which the vendor refuses; it is told in words."""
+        told = {word: says for word, says in self._whole.items() if word not in _UNIONS}
+        if told.keys() == self._whole.keys():
+            return told
+        unions = {word: self._whole[word] for word in _UNIONS if word in self._whole}
+        words = [str(told.get("description", "")), f"Has to fit, too: {msgspec.json.encode(unions).decode()}"]
+        return told | {"properties": told.get("properties", {}), "description": " ".join(filter(None, words))}
+
+    @cached_property
+    def _whole(self) -> dict[str, Any]:
         if not self.takes_key:
             return self.input_schema
         rest = {name: of for name, of in self.input_schema["properties"].items() if name != KEY}
@@ -72,7 +85,7 @@ class McpTool(Tool):
         from jsonschema.validators import Draft202012Validator, validator_for  # type: ignore[import-untyped]
         from referencing import Registry
 
-        schema = self.schema
+        schema = self._whole
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema, format_checker=FormatChecker(formats=()))
         if _has_patterns(schema):

@@ -36,7 +36,7 @@ def render(turn: Turn, seen: Outlook | None = None, handoffs: Container[str] | N
     handoff = turn.handoff
     seen = seen or outlook_now(turn)
     rounds = turn.past[: seen.past]
-    number = sum(not past.asked for past in rounds)
+    number = sum(map(_says_something, rounds))
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     head = [
         f"You are: {turn.agent}",
@@ -114,16 +114,22 @@ def _peer(peer: AgentEntry) -> str:
 
 
 def _stretches(rounds: Iterable[Past]) -> Iterable[tuple[int, Past]]:
-    """Yield each earlier round and its number, without those that ended in an approval.
-
-    What is told before and after an approval is the same, so that the model's replies still stand.
-    """
-    approvals = 0
+    """Yield each earlier round that a model is told of, and its number among these."""
+    silent = 0
     for past in rounds:
-        if past.asked:
-            approvals += 1
+        if _says_something(past):
+            yield past.round - silent, past
         else:
-            yield past.round - approvals, past
+            silent += 1
+
+
+def _says_something(past: Past) -> bool:
+    """Say whether how a round ended is any of a model's business.
+
+    After an approval, and after a failure that is tried again, all is told as before: so the model's replies
+    still stand, and it reads nothing of overloaded vendors and dying processes.
+    """
+    return not past.asked and past.how != "failed"
 
 
 def _past(number: int, past: Past) -> str:

@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -105,6 +107,7 @@ class ClaudeModel:
         self._model = model
         self._max_tokens = max_tokens
         self._fallback = fallback
+        self._falls_back = True
         self._timeout_s = timeout_s
         self._more = dict(more or {})
         self._base_url = base_url
@@ -150,7 +153,7 @@ class ClaudeModel:
         Args:
             hear: told each piece of text as it comes; None when the fallback begins anew.
         """
-        if self._fallback is None:
+        if self.fallback is None:
             return await self._ask(self._model, prompt, hear)
         try:
             return await self._ask(self._model, prompt, hear, longest_hold_s=0.0)
@@ -158,9 +161,21 @@ class ClaudeModel:
             if hear is not None:
                 hear(None)  # what the first one said before it broke off is not part of the reply
             try:
-                return await self._ask(self._fallback, prompt, hear)
+                return await self._ask(self.fallback, prompt, hear)
             except (ModelRetry, ModelRefused) as second:
                 raise _both(first, second) from second
+
+    @property
+    def fallback(self) -> str | None:
+        """The model that is asked instead; None without one."""
+        return self._fallback if self._falls_back else None
+
+    def alone(self) -> "ClaudeModel":
+        """Return this model, on the same connections, without asking its fallback. Its words stay known."""
+        _ = self._client
+        alone = copy(self)
+        alone._falls_back = False
+        return alone
 
     def asked_of(self, replied: str) -> str:
         """Return which of this model and its fallback was asked, from the id that a reply came with."""
@@ -216,7 +231,7 @@ class ClaudeModel:
             _log.warning("reply_unreadable", model=model, why=str(error))
             raise ModelUnreadable(f"{model} answered what cannot be read: {error}{request_id}") from error
         pace.answered()
-        return reply
+        return reply if self.asked_of(reply.model) == model else replace(reply, asked=model)
 
 
 @asynccontextmanager

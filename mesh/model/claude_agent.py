@@ -9,6 +9,7 @@ agent = ClaudeAgent(
 )
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import structlog
 
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
-from mesh.agent.tools import Tool
+from mesh.agent.tools import Tool, short
 from mesh.model.choose import model_for, warm
 from mesh.model.claude import WORK
 from mesh.model.instructions import Instructions, load_instructions
@@ -52,7 +53,8 @@ class ClaudeAgent(Agent):
 
     Raises ValueError for a name or a label that cannot be one, and for instructions without a version or a
     text; ToolsUnusable for tools that no model can tell from each other or from its moves, or knows nothing
-    of. Of tools in a box, the box raises it as it is opened.
+    of. Of tools in a box, the box raises it as it is opened; of arguments that have no JSON schema, the
+    agent's start.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class ClaudeAgent(Agent):
             )
 
         async def prepare() -> None:
+            await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
             await warm(name, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
 
         super().__init__(
@@ -141,6 +144,19 @@ def _require_told(tools: Iterable[Tool]) -> None:
         require_apart([tool])
         if not tool.description.strip():
             raise ToolsUnusable(f"{tool.name} says nothing of what it does: give it a docstring")
+
+
+def _require_schemas(tools: Iterable[Tool]) -> None:
+    """Raise ToolsUnusable for a tool whose arguments no model can be told; the others' schemas are made."""
+    for tool in tools:
+        try:
+            _ = tool.schema
+        except Exception as wrong:  # pydantic's own, or NameError for a hint that leads nowhere
+            # What pydantic advises beyond its first sentence is for models of its own.
+            why = short(str(wrong).partition("\n")[0].partition(". ")[0]).rstrip(".") or type(wrong).__name__
+            raise ToolsUnusable(
+                f"the arguments of {tool.name} have no JSON schema ({why}): annotate them with what JSON has"
+            ) from wrong
 
 
 def _peers(handoffs: Iterable[str] | None) -> frozenset[str] | None:

@@ -185,14 +185,14 @@ class _Conversation:
             raise ModelGaveUp(
                 f"the model stopped for an unknown reason: {one_line(reply.stop)[:_SHOWN_CHARS]}"
             )
-        self._transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.model))
+        self._transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model))
         return reply
 
     async def _reply(self, prompt: Prompt) -> Reply:
         agent = self._turn.agent
-        self._pricing.before()
-        with reply_span(self._model, agent, self._turn.request) as span:
-            reply = await self._model.reply(prompt, self._hear)
+        model = self._pricing.before()
+        with reply_span(model, agent, self._turn.request) as span:
+            reply = await model.reply(prompt, self._hear)
             replied(span, self._model, agent, reply, self._pricing.cost(reply))
         self._pricing.after(reply)
         return reply

@@ -93,6 +93,8 @@ class Reply:
     """The reply's parts as the model made them, for the rest of this round's conversation."""
     model: str = ""
     """Which model really replied."""
+    asked: str = ""
+    """Which one was asked, where the name of who replied does not tell."""
 
 
 Hear = Callable[[str | None], None]

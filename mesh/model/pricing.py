@@ -42,22 +42,43 @@ class Pricing:
         """Return the price of the model that replied, else of the one that was asked."""
         prices = self._turn.prices
         asked_of = getattr(self._model, "asked_of", None)
-        asked = self._model.mode if asked_of is None else asked_of(reply.model)
+        asked = reply.asked or (self._model.mode if asked_of is None else asked_of(reply.model))
         return price_of(reply.model, prices) or price_of(asked, prices)
 
-    def before(self) -> None:
-        """Raise BudgetUnpriced if a vendor's model without a price would be asked on a budget of dollars."""
-        asked = self._model.mode
-        if hasattr(self._model, "asked_of") and price_of(asked, self._turn.prices) is None:
+    def before(self) -> Model:
+        """Return the model to ask: one that asks no fallback where that has no price on a budget of dollars.
+
+        Raises BudgetUnpriced if it is a vendor's and has no price itself.
+        """
+        asked, fallback = self._model.mode, getattr(self._model, "fallback", None)
+        if hasattr(self._model, "asked_of") and self._is_unpriced(asked):
             self._refuse(asked)
+        if fallback is not None and self._in_dollars and self._is_unpriced(fallback):
+            self._say_once(fallback, "it has no price: on a budget of dollars it is not asked")
+            alone: Model = self._model.alone()  # type: ignore[attr-defined]  # whoever has one can do without
+            return alone
+        return self._model
+
+    def _is_unpriced(self, model: str) -> bool:
+        return price_of(model, self._turn.prices) is None
+
+    @property
+    def _in_dollars(self) -> bool:
+        granted = self._turn.handoff.constraints.budget
+        return granted is not None and granted.nano_dollars is not None
 
     def after(self, reply: Reply) -> None:
         """Take note of a reply that came just now; say once if nobody knows what it cost."""
         unpriced = self._unpriced(reply)
-        if unpriced and unpriced not in _told:
-            _told.add(unpriced)
-            hint = "add it to [prices] in the fleet file; in requests of before, its calls count as 0 dollars"
-            _log.warning("model_unpriced", model=unpriced, hint=hint)
+        if unpriced:
+            self._say_once(unpriced, "in requests of before, its calls count as 0 dollars")
+
+    @staticmethod
+    def _say_once(model: str, meanwhile: str) -> None:
+        if model not in _told:
+            _told.add(model)
+            hint = f"add it to [prices] in the fleet file; {meanwhile}"
+            _log.warning("model_unpriced", model=model, hint=hint)
 
     def require(self, reply: Reply) -> None:
         """Raise BudgetUnpriced if a reply cost nobody knows what, on a budget of dollars; recorded or not."""
@@ -70,8 +91,7 @@ class Pricing:
         return "" if free else reply.model or self._model.mode
 
     def _refuse(self, model: str) -> None:
-        granted = self._turn.handoff.constraints.budget
-        if granted is not None and granted.nano_dollars is not None:
+        if self._in_dollars:
             raise BudgetUnpriced(
                 f"the budget is in dollars and {model} has no price: "
                 "add it to [prices] and run `mesh request rerun`: this request keeps the prices that it "

@@ -1,7 +1,7 @@
 """An agent as its model sees it, and the same one after somebody has changed it."""
 
 from mesh.agent.tools import tool
-from mesh.model import ROUTING, ClaudeAgent
+from mesh.model import ROUTING, WORK, ClaudeAgent
 from mesh.model.instructions import Instructions
 
 ran: list[str] = []
@@ -15,12 +15,12 @@ async def find(who: str) -> str:
     return f"{who} is in the attic"
 
 
-def made(text: str, prompt_version: str, version: str) -> ClaudeAgent:
+def made(text: str, prompt_version: str, version: str, model: str = ROUTING) -> ClaudeAgent:
     return ClaudeAgent(
         "a",
         instructions=Instructions(prompt_version, text),
         tools=[find],
-        model=ROUTING,
+        model=model,
         max_tokens=777,
         version=version,
     )
@@ -28,5 +28,6 @@ def made(text: str, prompt_version: str, version: str) -> ClaudeAgent:
 
 agent = made("You find people.\nBe brief.", "7", "1")
 changed = made("You find everybody.", "8", "2")
+repinned = made("You find people.\nBe brief.", "7", "1", WORK)
 other = made("You find people.\nBe brief.", "7", "1")
 object.__setattr__(other, "name", "b")

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.cli.exits import Exit
-from mesh.model import ROUTING, choose
+from mesh.model import ROUTING, WORK, choose
 from mesh.testing.claude_stub import StubClaude, calls, fails, says
 from protocol.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
@@ -110,6 +110,20 @@ async def test_changed_code_is_found_out_and_said(stage: Stage, office: Office, 
     said = "\n".join(found["differs"])
     assert "version 1 of the agent began the round, this is 2" in said
     assert "version 7 of its prompt was used, this is 8" in said
+
+
+async def test_another_model_than_was_asked_is_not_to_the_letter(
+    stage: Stage, office: Office, vendor: StubClaude
+) -> None:
+    request = await asked(stage)
+    repinned = ("--module", "tests.live.prompted:repinned")
+    found = await shown(office, request, *repinned, status=Exit.FAILED)
+    assert (found["exact"], found["model"]) == (False, ROUTING)
+    assert found["differs"] == [f"{ROUTING} was asked, and the agent is pinned to {WORK} now"]
+    done = await office.mesh("agent", "prompt", "a", "--request", request, *repinned, who="audit")
+    assert done.status == Exit.FAILED
+    assert f"NOT KNOWN TO BE WHAT WAS SENT: {found['differs'][0]}" in done.out
+    assert "to the letter" not in done.out
 
 
 async def test_a_round_that_runs_is_shown_as_far_as_its_journal_goes(

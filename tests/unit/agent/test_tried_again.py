@@ -96,6 +96,36 @@ async def test_nobody_is_asked_about_an_effect_whose_thread_is_still_at_it() -> 
     assert done == [1]
 
 
+async def test_an_idempotent_effect_is_not_begun_beside_its_own_thread() -> None:
+    may_end, begun, ended = threading.Event(), list[str](), list[str]()
+
+    @tool(effect="idempotent", timeout_s=0.05)
+    def pay(cents: int, idempotency_key: str) -> str:
+        """Pay: look for the key, and book under it; no other system knows it before."""
+        begun.append(idempotency_key)
+        may_end.wait(60)
+        ended.append(idempotency_key)
+        return "paid"
+
+    steps, past = MemorySteps(), list[Past]()
+    try:
+        with pytest.raises(EffectUnknown, match="no answer within"):
+            await given(steps).call(pay, cents=5)
+        for _ in range(2):
+            past.append(replace(FAILED, round=len(past)))
+            with pytest.raises(EffectUnknown, match="pay is still under way"):
+                await given(steps, past=past).call(pay, cents=5)
+        with pytest.raises(EffectUnknown, match="no answer within"):
+            await given(MemorySteps()).call(pay, cents=6)  # another effect, under another key
+        assert len(set(begun)) == len(begun) == 2
+    finally:
+        may_end.set()
+    await until(lambda: len(ended) == 2 and not pay.is_under_way(begun[0]))
+    past.append(replace(FAILED, round=len(past)))
+    assert await given(steps, past=past).call(pay, cents=5) == "paid"
+    assert begun[2] == begun[0]
+
+
 async def test_what_a_person_settled_stays_settled_through_a_crash() -> None:
     class Dies(BaseException):
         pass

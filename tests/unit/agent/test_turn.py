@@ -3,11 +3,15 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from mesh.agent import Fact, tool
+from mesh.agent import Fact, Turn, tool
 from mesh.agent.failures import ActionNotAllowed
-from mesh.testing import turn
+from mesh.model.loop import drive
+from mesh.testing import StrictModel, calls, says, turn
+from mesh.testing.memory_steps import MemorySteps
 from protocol.handoff import Constraints
+from protocol.ids import AgentName
 from protocol.messages import Complete, Escalate, HandBack, Transfer
 
 
@@ -78,6 +82,33 @@ async def test_a_tool_that_is_not_allowed_is_not_run() -> None:
     with pytest.raises(ActionNotAllowed):
         await given.call(look, key="x")
     assert given.report.actions == ()
+
+
+def gone(**about: Any) -> Turn:
+    """Return a turn whose agent was taken out of the fleet after the guard gave it the work."""
+    made = turn(agent="a", peers=("b", "c"), **about)
+    others = {name: entry for name, entry in made._fleet.agents.items() if name != "a"}
+    made._fleet = replace(made._fleet, entry=AgentName("b"), agents=others)
+    return made
+
+
+@pytest.mark.parametrize("own", [None, ("look", "pay")])
+async def test_an_agent_that_has_left_the_fleet_has_no_peers_and_may_call_nothing(
+    own: tuple[str, ...] | None,
+) -> None:
+    left = gone(constraints=Constraints(allowed_actions=own), steps=MemorySteps())
+    assert left.peers == {}
+    assert left.allowed_actions == frozenset()
+    with pytest.raises(ActionNotAllowed):
+        await left.call(look, key="x")
+    assert left.report.actions == ()
+
+
+async def test_its_model_is_offered_neither_tools_nor_whom_to_hand_to() -> None:
+    with StrictModel(calls(("look", {"key": "x"})), says("I cannot.")) as model:
+        await drive(gone(), model, instructions="", tools=(look, pay))
+    names = {spec.name for spec in model.prompts[0].tools}
+    assert [name for name in names if name in ("look", "pay") or name.startswith("transfer")] == []
 
 
 async def test_equal_calls_have_keys_of_their_own_and_every_round_has_the_same_ones() -> None:

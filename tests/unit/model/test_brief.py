@@ -1,12 +1,14 @@
 """The brief: everything that a turn knows, and nothing that others could smuggle in."""
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.agent.turn import Turn
 from mesh.model.brief import render, told
 from mesh.model.port import Prompt
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
+from mesh.testing.turns import replied
 from protocol.events import Past, Withheld, Work
 from protocol.fleet import AgentEntry, Fleet
 from protocol.handoff import Artifact, Constraints, Fact, Handoff
@@ -72,7 +74,7 @@ Given by: a (transfer)
 Summary: Mend it.
 Intent: mend
 Path: a > b
-Round: 3
+Round: 2
 Withheld from you: secret (it travels on without you)
 
 Facts:
@@ -92,9 +94,35 @@ May hand to:
 
 Earlier rounds of this turn:
 - round 0 refused: rule cycle refused transfer to a: a is on the path: a → b. Allowed instead: hand back.
-- round 1 failed: retry: the shop is shut
-- round 2 replied: {"yes": true}"""
+- round 1 replied: {"yes": true}"""
     )
+
+
+FAILED = Past(round=0, how="failed", failure=Failure(code="retry", message="status 529, request req_abc"))
+
+
+def test_rounds_that_failed_and_are_tried_again_never_happened() -> None:
+    assert render(turn(summary="Hello.", past=[FAILED, replace(FAILED, round=1)])) == render(
+        turn(summary="Hello.")
+    )
+
+
+def test_the_rounds_between_them_are_counted_without_them() -> None:
+    reply = Past(round=0, how="replied", reply="red")
+    ask = turn().ask("which colour?")
+    among = [
+        FAILED,
+        replace(reply, round=1),
+        replied(ask, True, round_=2),
+        replace(FAILED, round=3),
+        Past(round=4, how="expired"),
+    ]
+    alone = [reply, Past(round=1, how="expired")]
+    brief = render(turn(past=among))
+    assert "Round: 3" in brief
+    without = [each for each in among if each.how != "failed"]
+    assert brief == render(turn(past=[replace(each, round=n) for n, each in enumerate(without)]))
+    assert "Round: 2" in render(turn(past=alone))
 
 
 def test_what_is_not_there_takes_no_room() -> None:

@@ -5,12 +5,12 @@ from structlog.testing import capture_logs
 
 from mesh.agent.turn import Turn
 from mesh.model import pricing
-from mesh.model.claude import ROUTING, WORK, ClaudeModel
+from mesh.model.claude import ROUTING, WORK, ClaudeModel, ModelRetry
 from mesh.model.loop import drive
 from mesh.model.port import Model, Reply
 from mesh.model.pricing import BudgetUnpriced
 from mesh.testing import turn
-from mesh.testing.claude_stub import StubClaude
+from mesh.testing.claude_stub import StubClaude, fails
 from mesh.testing.claude_stub import says as answers
 from mesh.testing.memory_steps import MemorySteps
 from protocol.handoff import Budget, Constraints
@@ -110,6 +110,51 @@ async def test_through_the_vendors_sdk_nothing_is_asked_unpriced_and_an_alias_co
         await driven(on, model)
         await model.close()
     assert on.report.usage.nano_dollars > 0
+
+
+async def overloaded(stub: StubClaude, prices: dict[str, Price], constraints: Constraints | None) -> Move:
+    """Ask a model that is overloaded, and has another to fall back to."""
+    model = ClaudeModel(ROUTING, fallback=WORK, base_url=stub.url, api_key="stub")
+    try:
+        return await driven(turn(prices=prices, constraints=constraints), model)
+    finally:
+        await model.close()
+
+
+async def test_on_a_budget_of_dollars_a_fallback_without_a_price_is_not_asked() -> None:
+    with capture_logs() as said:
+        for _ in range(2):
+            async with StubClaude([fails(529)]) as stub:
+                with pytest.raises(ModelRetry, match="status 529"):
+                    await overloaded(stub, {ROUTING: PRICE}, DOLLARS)
+            assert [asked.body["model"] for asked in stub.asked] == [ROUTING]
+    unpriced = [each for each in said if each["event"] == "model_unpriced"]
+    assert [each["model"] for each in unpriced] == [WORK]
+    assert "on a budget of dollars it is not asked" in unpriced[0]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("prices", "constraints"),
+    [
+        pytest.param({ROUTING: PRICE}, None, id="no budget"),
+        pytest.param({ROUTING: PRICE}, Constraints(budget=Budget(tokens=10_000)), id="one of tokens"),
+        pytest.param({ROUTING: PRICE, WORK: PRICE}, DOLLARS, id="a price"),
+    ],
+)
+async def test_otherwise_it_is(prices: dict[str, Price], constraints: Constraints | None) -> None:
+    async with StubClaude([fails(529), answers("ok")]) as stub:
+        assert await overloaded(stub, prices, constraints) == Complete(answer="ok")
+    assert [asked.body["model"] for asked in stub.asked] == [ROUTING, WORK]
+
+
+async def test_without_its_fallback_a_model_answers_on_the_same_connections() -> None:
+    async with StubClaude([answers("ok")] * 2) as stub:
+        model = ClaudeModel(ROUTING, fallback=WORK, base_url=stub.url, api_key="stub")
+        on = turn(prices={ROUTING: PRICE}, constraints=DOLLARS)
+        assert await driven(on, model) == Complete(answer="ok")
+        assert (model.fallback, model.alone().fallback) == (WORK, None)
+        assert model.alone()._client is model._client
+        await model.close()
 
 
 async def test_a_reply_that_is_read_back_is_no_cheaper() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from protocol.events import MoveRefused, TurnSuspended
+from protocol.events import MoveRefused, RequestCompleted, TurnSuspended
 from protocol.handoff import Artifact, Constraints
 from protocol.ids import AgentName
 from protocol.messages import HANDOFF_MOVES, Ask, Fail, Move, Report, UnknownMove
@@ -111,6 +111,30 @@ def test_a_turn_that_reports_a_forbidden_action_makes_no_move(
         assert "escalate" in refusal.hint
     else:
         assert not isinstance(event, MoveRefused)
+
+
+@pytest.mark.parametrize("own", [None, ("look", "pay")])
+def test_an_agent_that_has_left_the_fleet_may_call_nothing(own: tuple[str, ...] | None) -> None:
+    court = Court(fleet={"a": agent("a"), "b": agent("b")})
+    court.submit(constraints=Constraints(allowed_actions=own))
+    del court.fleet["a"]
+    refusal = refused(court.move(complete(), Report(actions=("pay",))))
+    assert refusal.rule == Rule.ACTIONS
+    assert refusal.numbers == {"over": ["pay"], "allowed": []}
+    assert refusal.detail == (
+        "the turn reports actions that are not allowed: pay, and a is not in the fleet any more"
+    )
+
+
+def test_of_an_agent_that_is_in_the_fleet_nothing_else_is_said() -> None:
+    court = opened(fleet={"a": agent("a", actions=())})
+    assert refused(court.move(complete(), Report(actions=("pay",)))).detail.endswith("not allowed: pay")
+
+
+def test_an_agent_that_has_left_the_fleet_may_still_say_what_it_knows() -> None:
+    court = opened(fleet={"a": agent("a"), "b": agent("b")})
+    del court.fleet["a"]
+    is_(court.move(complete()), RequestCompleted)
 
 
 # --- size -----------------------------------------------------------------------------------------
