@@ -109,8 +109,13 @@ class Client:
 
     @classmethod
     async def connect(cls, url: str, *, name: str, seed: str | None = None, wait: bool = False) -> Self:
-        """Return a client. Raises Unreachable (unless `wait`) and AuthenticationFailed."""
-        return await cls.on(await connect(url, name=name, seed=seed, wait=wait), name)
+        """Return a client. Raises Unreachable (unless `wait`), AuthenticationFailed, BadAddress, Denied."""
+        bus = await connect(url, name=name, seed=seed, wait=wait)
+        try:
+            return await cls.on(bus, name)
+        except BaseException:
+            await bus.close()
+            raise
 
     @classmethod
     async def on(cls, bus: Bus, name: str) -> Self:
@@ -248,19 +253,46 @@ class Client:
         """Return how a request ended.
 
         Args:
-            on_question: called with each ask that is put to this client; what it returns is the reply.
+            on_question: called with each ask that is put to this client; what it returns is the reply. It
+                is cancelled when the request has ended meanwhile, or something else is asked: then its
+                question is over. (That another process of this name has replied shows only by these.)
 
         Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up, and
         ReplyInvalid when `on_question` returns what its question's schema does not allow.
         """
         async with asyncio.timeout(timeout_s), aclosing(self.addressed(request)) as addressed:
-            async for event in addressed:
-                if isinstance(event, events.Ended):
-                    return outcome_of(event)
+            event = await anext(addressed)
+            while not isinstance(event, events.Ended):
                 if isinstance(event, events.TurnSuspended) and on_question:
-                    question = question_of(event)
-                    await self.reply(question, await on_question(question))
-        raise AssertionError("it goes on until there is an end")
+                    event = await self._put(question_of(event), on_question, addressed)
+                else:
+                    event = await anext(addressed)
+            return outcome_of(event)
+
+    async def _put(
+        self,
+        question: Question,
+        on_question: Callable[[Question], Awaitable[Any]],
+        addressed: AsyncGenerator[events.AnyEvent, None],
+    ) -> events.AnyEvent:
+        """Have a question answered; return the next event, which ends one that still stands."""
+
+        async def come() -> events.AnyEvent:
+            return await anext(addressed)
+
+        async def answer() -> None:
+            await self.reply(question, await on_question(question))
+
+        coming, answering = asyncio.create_task(come()), asyncio.create_task(answer())
+        try:
+            await asyncio.wait({coming, answering}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                answering.result()
+            return await coming
+        finally:
+            coming.cancel()
+            answering.cancel()
+            await asyncio.gather(coming, answering, return_exceptions=True)
 
     async def addressed(self, request: str) -> AsyncGenerator[events.AnyEvent, None]:
         """Yield the newest event that is addressed to this client, whenever there is another one. Never ends.

@@ -23,6 +23,8 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 STATE = ".mesh"
 """Directory of what `mesh dev` keeps: keys, store, logs."""
 DEV_FILE = "dev.json"
+_DEV_KEPT = ("keys", "store")
+"""What a `mesh dev` that has stopped leaves there; `mesh setup` makes keys alone."""
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
@@ -38,6 +40,12 @@ class NoCredentials(MeshError):
     """Nothing says who we are, or no key of ours was found; the text says what would."""
 
     code: ClassVar[str] = "settings.no_credentials"
+
+
+class DevStopped(NoCredentials):
+    """Nothing says who we are where a `mesh dev` would have said it, and it runs no more."""
+
+    code: ClassVar[str] = "bus.unreachable"  # which it is to a script: later there may be one
 
 
 class ContextUnusable(MeshError):
@@ -141,6 +149,14 @@ def running_dev(here: Path) -> Dev | None:
     return None
 
 
+def _left_by_dev(here: Path) -> Path | None:
+    """Return where a `mesh dev` has run, in `here` or a directory above it; None if none has."""
+    for directory in (here, *here.parents):
+        if all((directory / STATE / each).is_dir() for each in _DEV_KEPT):
+            return directory
+    return None
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -197,12 +213,27 @@ def find_access(
 ) -> Access:
     """Return how to get on the bus for a command that one of `roles` may give, the best first.
 
-    Raises NoCredentials, ContextUnusable and SettingsInvalid.
+    Raises NoCredentials, DevStopped among them, ContextUnusable and SettingsInvalid.
     """
     settings = settings or load_settings()
     here = here or Path.cwd()
     dev = running_dev(here)
-    url = find_url(flags, settings, dev, here) or DEFAULT_URL
+    said = find_url(flags, settings, dev, here)
+    try:
+        return _found_access(roles, flags, settings, dev, said or DEFAULT_URL)
+    except NoCredentials as missing:
+        folder = _left_by_dev(here) if dev is None and said is None else None
+        if folder is None:
+            raise
+        raise DevStopped(
+            f"no `mesh dev` runs in {folder} any more: start it again there, "
+            "or name another bus (NATS_URL) and a key for it (MESH_CREDENTIALS)"
+        ) from missing
+
+
+def _found_access(
+    roles: tuple[str, ...], flags: Flags, settings: Settings, dev: Dev | None, url: str
+) -> Access:
     if dev is not None and dev.url != url:
         dev = None  # its keys open another bus
     context = read_context(flags.context) if flags.context else None

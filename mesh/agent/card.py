@@ -24,6 +24,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     instance: str = ""
     model: str = ""
     """What drives it: `scripted`, a model's id, or empty."""
+    no_rules: bool = False
+    """Of an agent with a model: that it has no rules which could stand in for it."""
 
 
 def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "") -> Card:
@@ -39,6 +41,7 @@ def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "")
         ),
         instance=instance,
         model=model,
+        no_rules=bool(agent.model) and agent.script is None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,13 +120,21 @@ def load(reference: str) -> Agent:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module_name), attribute or "agent")
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
         raise AgentNotFound(f"no module {missing.name!r} (for {reference!r})") from missing
-    except AttributeError as missing:
-        raise AgentNotFound(f"{module_name} has no {attribute or 'agent'!r}") from missing
+    found = getattr(module, attribute or "agent", None)
     if isinstance(found, Agent):
         return found
+    if found is None or found is agent:  # a module that makes agents has mostly imported the decorator
+        has = "" if found is agent else f" has no {attribute or 'agent'!r};"
+        raise AgentNotFound(f"{module_name}{has or ':'} {_agents_in(module_name, vars(module))}")
     if callable(found):
         return agent()(found)
     raise AgentNotFound(f"{reference!r} is neither an agent nor an async function")
+
+
+def _agents_in(module_name: str, names: Mapping[str, object]) -> str:
+    """Return by which references a module's agents are to be had."""
+    found = [f"{module_name}:{name}" for name, each in names.items() if isinstance(each, Agent)]
+    return f"say which agent, MODULE:NAME: {', '.join(found)}" if found else "there is no agent in it"

@@ -33,7 +33,7 @@ def run(
     from mesh.agent.runtime import Runtime
     from mesh.cli.errors import UsageWrong
     from mesh.cli.serving import run_service
-    from mesh.model.choose import driven_by, key_will_do
+    from mesh.model.choose import ModelUnavailable, driven_by, key_will_do
 
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
@@ -42,7 +42,10 @@ def run(
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
     with key_will_do():
-        model = driven_by(agent.model, agent.prompt_version)
+        try:
+            model = driven_by(agent.model, agent.prompt_version)
+        except ModelUnavailable as unavailable:
+            raise UsageWrong(str(unavailable)) from unavailable
         run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
 
 
@@ -163,7 +166,7 @@ async def prompt(
     else:
         for line in prompts.as_text(found, request):
             say(without_controls(line))
-    if not found.sent.exact:
+    if not found.exact:
         raise typer.Exit(Exit.FAILED)
 
 

@@ -5,31 +5,41 @@ A check never guesses: what these credentials or this server cannot tell is `unk
 """
 
 import asyncio
+import contextlib
 import json
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
+from mesh.agent.card import Card
 from mesh.bus.connection import Bus, connect
-from mesh.bus.kept import microseconds
+from mesh.bus.kept import get, microseconds
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import STREAM_NAMES, queue_consumer
 from mesh.cli import standstills, unpriced
 from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
+from mesh.cli.roster import fleet_of
 from mesh.errors import ApiError, BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.settings import Access
 from mesh.setup import apply
-from protocol.subjects import PARTITIONS
+from protocol.subjects import PARTITIONS, card
 
 OLDEST_SERVER = (2, 12)
 FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 SKEW_S = 1.0
 _TIMEOUT_S = 5.0
+_TELLING = {"streams", "guards", "dead letters"}
+"""Checks that every viewer can make."""
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+_BY_RULES = "scripted"
+_STAND_IN = "stub: "
 
 
 async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) -> list[Finding]:
@@ -51,6 +61,7 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
             ("limits", lambda: _limits(bus, varz)),
             ("guards", lambda: _guards(bus)),
             ("agents", lambda: standstills.agents(bus)),
+            ("rules", lambda: _rules(bus)),
             ("breakers", lambda: standstills.breakers(bus)),
             ("freeze", lambda: standstills.frozen(bus)),
             ("dead letters", lambda: _dead(bus)),
@@ -67,6 +78,12 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
             except (NotFound, BusError) as error:
                 findings.append(found(check, str(error)))
     return findings
+
+
+def cannot_look(findings: Iterable[Finding]) -> bool:
+    """Say whether nothing was told of what makes a mesh work: that nothing is found then means nothing."""
+    states = {finding.check: finding.state for finding in findings if finding.check in _TELLING}
+    return set(states) == _TELLING and set(states.values()) == {"unknown"}
 
 
 async def _server(url: str) -> Finding:
@@ -189,6 +206,39 @@ async def _guards(bus: Bus) -> AsyncIterator[Finding]:
         yield found("guards", f"{without} of {PARTITIONS} partitions {have} no guard; run `mesh guard run`")
     else:
         yield ok("guards", "every partition is served")
+
+
+async def _rules(bus: Bus) -> AsyncIterator[Finding]:
+    fleet = await fleet_of(bus)
+    without = await without_rules(bus, fleet.agents)
+    if without:
+        yield found("rules", rules_wanted(without, human=fleet.human))
+    else:
+        yield ok("rules", "no agent goes by rules and has none")
+
+
+async def without_rules(bus: Bus, agents: Iterable[str]) -> list[str]:
+    """Return those agents that go by rules in the place of a model and, by their own cards, have none."""
+    without: list[str] = []
+    for name in agents:
+        kept = await get(bus, "CARDS", card(name))
+        if kept is None:
+            continue
+        with contextlib.suppress(*_UNREADABLE):  # an agent writes its own card, and may write anything
+            said = msgspec.json.decode(kept.data, type=Card)
+            if said.no_rules and (said.model == _BY_RULES or said.model.startswith(_STAND_IN)):
+                without.append(name)
+    return without
+
+
+def rules_wanted(agents: Sequence[str], *, human: bool) -> str:
+    """Return what comes of agents without rules, and what to do about it."""
+    have, them = ("has", "it") if len(agents) == 1 else ("have", "them")
+    fate = "goes to a person" if human else "fails"
+    return (
+        f"{', '.join(agents)} {have} no rules to go by in the place of a model, so that what is given to "
+        f"{them} {fate}: give {them} some (script=), or ask the real model (--model claude, with a key)"
+    )
 
 
 async def _dead(bus: Bus) -> AsyncIterator[Finding]:

@@ -44,6 +44,7 @@ def demo(
 
 async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None, as_json: bool) -> None:
     from mesh.cli.checkout import data_environment, reference_fleet
+    from mesh.cli.checks import rules_wanted, without_rules
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import driven, in_words
     from mesh.cli.rehearsal import is_sound, play, read_samples
@@ -70,6 +71,10 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None
             )
             async with mesh:
                 words = in_words(by, await _models(mesh, file.agents), _rules(home))
+                async with await mesh.connect_as(viewer) as reading:
+                    without = await without_rules(reading, file.agents)
+                if without:
+                    words += f"\n  {rules_wanted(without, human=file.human is not None)}"
                 if not as_json:
                     _introduce(mesh, words, len(samples), keep)
                 async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:

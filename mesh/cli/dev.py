@@ -72,8 +72,9 @@ async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> N
                 on_trouble=_complain,
             )
             async with mesh:
+                without = await _without_rules(mesh)
                 with _announced(mesh):
-                    _introduce(mesh, by)
+                    _introduce(mesh, by, without)
                     await asyncio.Event().wait()
     except typer.Exit:
         say("stopped; the log is kept")  # a signal is how this ends when all is well
@@ -127,10 +128,23 @@ def _free(port: int | None) -> int:
     return USUAL_PORT
 
 
-def _introduce(mesh: "LocalFleet", by: Driven) -> None:
+async def _without_rules(mesh: "LocalFleet") -> str:
+    """Return which agents that run here have nothing to go by, in words; empty if none."""
+    from mesh.bus.roles import ADMIN
+    from mesh.cli.checks import rules_wanted, without_rules
+
+    served = [name for name in mesh.file.agents if name not in mesh.unserved]
+    async with await mesh.connect_as(ADMIN) as bus:
+        without = await without_rules(bus, served)
+    return rules_wanted(without, human=mesh.file.human is not None) if without else ""
+
+
+def _introduce(mesh: "LocalFleet", by: Driven, without: str) -> None:
     client = next(iter(mesh.file.clients))
     say(f"{mesh.file.name}: nats-server at {mesh.url}, each message on the disk before it is acknowledged")
     say(_model_in_words(by))
+    if without:
+        say(f"  {without}")
     for service in mesh.services.values():
         say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
     for name in mesh.unserved:

@@ -8,10 +8,12 @@ import typer
 from mesh.cli.exits import Exit
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
 from mesh.cli.output import Format, chosen, emit, say
+from mesh.cli.wrong_key import wrong_key
 
 if TYPE_CHECKING:
     from mesh.fleet import FleetFile
 
+_ROLES = ("admin", "operator", "viewer")
 _SIGNS = {"ok": "ok     ", "found": "FOUND  ", "unknown": "unknown"}
 
 
@@ -31,17 +33,17 @@ async def doctor(
 ) -> None:
     """Look a mesh over and say what is wrong with it.
 
-    Connection, server, streams, durability, limits, guards, agents, dead letters, prices and clocks are
-    checked.
+    Connection, server, streams, durability, limits, guards, agents, rules, dead letters, prices and clocks
+    are checked.
 
     As the admin it compares streams and consumers with what `mesh setup` would make; as an operator or
     a viewer it looks whether they are there. Durability can be told from the server's monitoring only.
     """
-    from mesh.cli.checks import examine
+    from mesh.cli.checks import cannot_look, examine
     from mesh.settings import running_dev
 
     dev = running_dev(Path.cwd())
-    access = where.access("admin", "operator", "viewer")
+    access = where.access(*_ROLES)
     if monitor is None and dev is not None and dev.url == access.url:
         monitor = dev.monitor
     findings = await examine(access, _fleet(file), monitor)
@@ -50,6 +52,8 @@ async def doctor(
     else:
         for finding in findings:
             say(f"{_SIGNS[finding.state]}  {finding.check}: {finding.text}")
+    if cannot_look(findings):
+        raise wrong_key(access.name, _ROLES)
     if any(finding.state == "found" for finding in findings):
         raise typer.Exit(Exit.FAILED)
 

@@ -35,6 +35,7 @@ EPILOG = (
 _STATUS = {
     "agent.not_found": Exit.USAGE,
     "bus.authentication": Exit.UNREACHABLE,
+    "bus.bad_address": Exit.USAGE,
     "bus.disconnected": Exit.UNREACHABLE,
     "bus.no_responders": Exit.UNREACHABLE,
     "bus.outcome_unknown": Exit.UNREACHABLE,

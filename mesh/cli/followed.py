@@ -70,7 +70,7 @@ class Shown:
             if said:
                 self._say(agent, short(str(said), _CHARS))
         elif step.kind in ("call", "effect"):
-            self._say(agent, f"[{step.name}{' failed' if step.error is not None else ''}]")
+            self._say(agent, f"[{short(step.name, _CHARS)}{' failed' if step.error is not None else ''}]")
 
     def _note(self, agent: str, note: "LiveNote") -> None:
         self._mark_gap(agent, note)

@@ -1,7 +1,8 @@
 """Options that many commands share, and the frame that every command on the bus runs in.
 
 `with_where` gives a command the options `--url`, `--context` and `--as`, handed to it as one `Where`;
-`on_the_bus` does so for a coroutine, and runs it. Nothing heavy is imported before a command really runs.
+`on_the_bus` does so for a coroutine, and runs it. Where the bus refuses what a key of the wanted role may do,
+the command ends with a word about the key. Nothing heavy is imported before a command really runs.
 """
 
 import functools
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, Param
 import typer
 
 from mesh.cli.output import Format
+from mesh.cli.wrong_key import note, wrong_keys_named
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
@@ -57,10 +59,15 @@ class Where(NamedTuple):
         return self if said else self._replace(name=name)
 
     def access(self, *roles: str) -> "Access":
-        """Return how to get on the bus as one of `roles`, the best first. Raises NoCredentials."""
+        """Return how to get on the bus as one of `roles`, the best first.
+
+        Raises NoCredentials; of these DevStopped, where a `mesh dev` would have said it and has stopped.
+        """
         from mesh.settings import Flags, find_access
 
-        return find_access(roles, Flags(self.url, self.context, self.name))
+        access = find_access(roles, Flags(self.url, self.context, self.name))
+        note(access.name, roles)
+        return access
 
     def named_url(self) -> str | None:
         """Return where anything says that the bus is; None when nothing does."""
@@ -91,7 +98,8 @@ def with_where(command: Callable[Concatenate[Where, P], None]) -> Callable[..., 
 
     def run(**arguments: Any) -> None:
         where = Where(arguments.pop("url"), arguments.pop("context"), arguments.pop("as_"))
-        command(where, **arguments)  # type: ignore[call-arg]  # by name, as the signature has them
+        with wrong_keys_named():
+            command(where, **arguments)  # type: ignore[call-arg]  # by name, as the signature has them
 
     run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in whole}

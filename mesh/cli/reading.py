@@ -4,15 +4,13 @@ No consumer is made or moved here, so that any number of people can look at once
 are a request's id or a file of exported events; either way the stored bytes are what is returned.
 """
 
-import asyncio
-import functools
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every, up_to
+from mesh.bus.kept import every
 from mesh.bus.log import JetStreamLog
 from mesh.cli.counts import counted
 from mesh.cli.errors import Impossible, NotFound, UsageWrong
@@ -30,8 +28,7 @@ from protocol.told import StepTold
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""
 
-_LOOK_S = 0.2
-_NOT_THERE = "there is no request {} in the log"
+NOT_THERE = "there is no request {} in the log"
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -83,16 +80,16 @@ async def one_of(where: Where, source: str) -> list[bytes]:
                 found = {source: await request_bodies(bus, source)}
             except LogUnreadable:
                 left = [kept.data async for kept in every(bus, "LOG", subjects.evt_of(source))]
-                _check_numbers(source, left)
+                check_numbers(source, left)
                 raise
     if len(found) != 1:
         raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
     bodies = next(iter(found.values()))
-    _check_numbers(source, bodies)
+    check_numbers(source, bodies)
     return bodies
 
 
-def _check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
+def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
     """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
     for expected, body in enumerate(bodies, first):
         try:
@@ -111,7 +108,7 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     checked_id(request)
     stored = await JetStreamLog(bus).read(request)
     if not stored:
-        raise NotFound(f"{_NOT_THERE.format(request)}{await _frozen(bus)}")
+        raise NotFound(f"{NOT_THERE.format(request)}{await why_not_there(bus)}")
     return [each.body for each in stored]
 
 
@@ -153,7 +150,7 @@ def remark_passed_over(steps: Collection[str]) -> None:
         )
 
 
-async def _frozen(bus: Bus) -> str:
+async def why_not_there(bus: Bus) -> str:
     """Return why a request need not be in the log yet: the whole mesh is frozen. Empty if it is not."""
     from mesh.cli.freezing import mesh_freeze  # which reads by this module
 
@@ -164,17 +161,22 @@ async def _frozen(bus: Bus) -> str:
     return f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
 
 
-async def remark_if_held_up(bus: Bus, request: str) -> None:
-    """Say so if the whole mesh is frozen and a request, in the log or not, has not ended. Raises BusError."""
+async def remark_if_held_up(bus: Bus, request: str) -> bool:
+    """Say so if the whole mesh is frozen and a request, in the log or not, has not ended.
+
+    Returns whether it said that the request is not in the log. Raises BusError.
+    """
     from mesh.cli.freezing import mesh_freeze
     from mesh.cli.live import remark_if_frozen
 
     head = await JetStreamLog(bus, leader=False).head(request)
     if head is None:
-        if frozen := await _frozen(bus):
-            remark(f"mesh: {_NOT_THERE.format(request)}{frozen}")
+        if frozen := await why_not_there(bus):
+            remark(f"mesh: {NOT_THERE.format(request)}{frozen}")
+            return True
     elif not has_ended(head.body):
         remark_if_frozen(await mesh_freeze(bus))
+    return False
 
 
 def checked_id(request: str) -> RequestId:
@@ -187,32 +189,6 @@ def checked_id(request: str) -> RequestId:
 def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
     """Return the events. Raises UnknownEvent, Malformed."""
     return [codec.decode_event(body) for body in bodies]
-
-
-# --- a request as it grows ------------------------------------------------------------------------
-
-
-async def story_so_far(bus: Bus, request: str) -> AsyncIterator[Sequence[bytes]]:
-    """Yield a request's events each time that there are more of them; the last time when it has ended.
-
-    Raises Impossible where one of them is missing, and BusError when the bus cannot be read at the
-    beginning; one that goes away later is waited for.
-    """
-    bodies: list[bytes] = []
-    from_seq = 1
-    part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)
-    while True:
-        for kept in part:
-            _check_numbers(request, [kept.data], first=len(bodies))
-            bodies.append(kept.data)
-            yield bodies
-            if has_ended(kept.data):
-                return
-        if part:
-            from_seq = part[-1].seq + 1
-        else:
-            await asyncio.sleep(_LOOK_S)
-        part = await bus.patiently(functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq))
 
 
 ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.facts import FactOption, parse_facts
+from mesh.cli.followed import Shown
 from mesh.cli.options import AsJson, By, Output, RequestArgument, SourceArgument, Where, on_the_bus, person
 from mesh.cli.outcomes import leave
-from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, table, when
+from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, short, table, when
 from mesh.cli.output import show as show_text
 from mesh.cli.rerun import rerun
 from mesh.cli.send import Conversation, Intent, PolicyOption, To
 
 if TYPE_CHECKING:
+    from mesh.journals import Step
     from protocol.messages import Cancel, Freeze, Thaw
 
 app = typer.Typer(
@@ -20,6 +22,7 @@ app = typer.Typer(
 )
 
 _READERS = ("viewer", "operator", "admin")
+_STEP_CHARS = 400
 
 
 @app.command("submit")
@@ -161,21 +164,50 @@ async def show(
         show_text(*story(told, steps=steps))
 
 
+class _Drawn(Shown):
+    """Draws journaled steps among the events, on standard output."""
+
+    def draw(self, step: "Step") -> None:
+        if step.record.kind == "intent":
+            self._say(step.agent, f"[{step.record.name} …]")
+        else:
+            self._step(step.agent, step.record)
+
+    def _say(self, agent: str, words: str) -> None:
+        say(f"       {agent}: {short(words, _STEP_CHARS)}")
+
+
 @app.command("watch")
 @on_the_bus
-async def watch(where: Where, request: RequestArgument, as_json: AsJson = False) -> None:
+async def watch(
+    where: Where,
+    request: RequestArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show also what turns do, as it is journaled.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what happens in a request until it ends.
 
     The exit status says how it ended. A bus that goes away meanwhile is waited for.
+
+    With --follow also each turn's steps as they are journaled: tools by name (an effect first with … when
+    it begins) and what models said, a reply at a time. What a model says while it still speaks is for the
+    request's own client alone: mesh send --follow.
     """
-    from mesh.cli.reading import checked_id, decoded, remark_if_held_up, story_so_far
+    from mesh.cli.errors import UsageWrong
+    from mesh.cli.growing import Steps, story_so_far
+    from mesh.cli.reading import checked_id, decoded, remark_if_held_up, remark_passed_over
     from mesh.cli.story import Teller, ending
 
     checked_id(request)
+    if follow and as_json:
+        raise UsageWrong("one of --follow and --json: mesh request show --json has the steps, too")
     teller, shown, told = Teller(), 0, None
     async with await where.connect(*_READERS) as bus:
-        await remark_if_held_up(bus, request)
-        async for bodies in story_so_far(bus, request):
+        missing_told = await remark_if_held_up(bus, request)
+        steps = Steps(bus, request, _Drawn(told=True).draw) if follow else None
+        async for bodies in story_so_far(bus, request, missing_told=missing_told, steps=steps):
             if as_json:
                 for body in bodies[shown:]:
                     emit_bytes(body)
@@ -186,6 +218,8 @@ async def watch(where: Where, request: RequestArgument, as_json: AsJson = False)
     assert told is not None
     if not as_json:
         show_text(*ending(told))
+    if steps is not None:
+        remark_passed_over(steps.passed_over)
     leave(told.status)
 
 

@@ -10,10 +10,11 @@ from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.options import AsJson, Where, on_the_bus
 from mesh.cli.outcomes import conclude, leave
 from mesh.cli.output import emit, remark, short
+from mesh.cli.questions import Questions, asked_in_a_line
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.client import Client, Outcome, Question
+    from mesh.client import Client, Outcome
     from protocol.ids import RequestId
 
 To = Annotated[str | None, typer.Option("--to", help="The agent to begin with.", show_default=False)]
@@ -41,38 +42,54 @@ async def send(
     follow: Annotated[bool, typer.Option("--follow", help="Show on standard error what happens.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a request, wait for its end, print the answer."""
-    import sys
+    """Submit a request, wait for its end, print the answer.
+
+    What an agent asks is put to whoever sits at the terminal. Where nobody does, it is said how to reply.
+    """
+    import asyncio
 
     from mesh.client import Client
 
     access = where.access("client", "operator")
     facts = parse_facts(fact)
+    questions, stored, outcome = Questions(where), False, None
     async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
         request = client.new_id()
-        async with _followed(where, client, request, follow):
-            await client.submit(
-                text,
-                to=to,
-                intent=intent,
-                facts=facts,
-                policy=policy,
-                conversation=conversation,
-                request=request,
-            )
-            try:
-                outcome = await client.wait(
-                    request, timeout_s=wait_s, on_question=_ask if sys.stdin.isatty() else None
+        if follow:
+            remark(f"mesh: {request}")
+        try:
+            async with _followed(where, client, request, follow):
+                await client.submit(
+                    text,
+                    to=to,
+                    intent=intent,
+                    facts=facts,
+                    policy=policy,
+                    conversation=conversation,
+                    request=request,
                 )
-            except TimeoutError:
-                raise TimeoutError(
-                    f"{request} has not ended within {wait_s:g} s; {await _what_now(where, client, request)}"
-                ) from None
+                stored = True
+                try:
+                    outcome = await client.wait(request, timeout_s=wait_s, on_question=questions.put)
+                except TimeoutError:
+                    what_now = await _what_now(where, client, request, questions)
+                    raise TimeoutError(f"{request} has not ended within {wait_s:g} s; {what_now}") from None
+        except asyncio.CancelledError:
+            if outcome is None:
+                remark(f"mesh: {_left_alone(request, stored)}")
+            raise
     if not as_json:
         conclude(outcome)
         return
     emit(_as_program_reads(outcome))
     leave(outcome.status)
+
+
+def _left_alone(request: str, stored: bool) -> str:
+    """Return what becomes of a request whose submitter was interrupted."""
+    if not stored:
+        return f"{request} may have been submitted; mesh request show {request} says so"
+    return f"{request} goes on; mesh request watch {request} shows it, mesh request cancel {request} stops it"
 
 
 def _as_program_reads(outcome: "Outcome") -> dict[str, Any]:
@@ -82,41 +99,6 @@ def _as_program_reads(outcome: "Outcome") -> dict[str, Any]:
         "answer": outcome.answer,
         "error": None if outcome.status == "completed" else outcome.reason,
     }
-
-
-async def _ask(question: "Question") -> Any:
-    """Put an agent's question to whoever sits at the terminal, until the reply is what it asks for."""
-    import asyncio
-    import contextlib
-    import sys
-
-    import msgspec
-
-    from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
-
-    sys.stderr.write(f"{_lines_of(question.question)}\n> ")
-    while True:
-        sys.stderr.flush()
-        said = await asyncio.to_thread(sys.stdin.readline)
-        value: Any = said.rstrip("\n")
-        if question.schema is not None:
-            with contextlib.suppress(msgspec.DecodeError):
-                value = msgspec.json.decode(value)
-        try:
-            check_reply(question.schema, value)
-        except ReplyInvalid as wrong:
-            if not said:
-                raise  # the terminal is gone; nobody will say anything else
-            sys.stderr.write(f"not what was asked for: {wrong}\n> ")
-        except SchemaUnusable:
-            return value
-        else:
-            return value
-
-
-def _lines_of(text: str) -> str:
-    """Return what an agent wrote as its lines, without what would steer a terminal."""
-    return "\n".join(short(line, len(line)) for line in text.split("\n"))
 
 
 @asynccontextmanager
@@ -147,32 +129,36 @@ async def _followed(
             await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _what_now(where: Where, client: "Client", request: "RequestId") -> str:
+async def _what_now(where: Where, client: "Client", request: "RequestId", questions: Questions) -> str:
     """Return what a request waits for, as far as these credentials, or a viewer's beside them, can see it.
 
-    Of an escalation a client hears nothing: only the log has it.
+    Of an escalation a client hears nothing, nor of a reply that was given elsewhere: only the log has it.
     """
     import contextlib
 
     from mesh.errors import MeshError
 
-    goes_on = f"it goes on: mesh request show {request}"
+    waits = ""
+    if (asked := questions.open) is not None:
+        waits = asked_in_a_line(where, request, asked.question, asked.schema)
     with contextlib.suppress(MeshError, TimeoutError):
         viewer = await _viewer(where, client)
         if viewer is not None:
             async with viewer:
-                return await _a_person(viewer, request) or goes_on
-    return goes_on
+                waits = await _somebody(viewer, request, where, client.name)
+    return waits or f"it goes on: mesh request show {request}"
 
 
-async def _a_person(viewer: "Bus", request: str) -> str:
-    """Return what a person has to decide in a request; empty if nothing. Raises BusError."""
+async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
+    """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
     from mesh.bus.log import JetStreamLog
     from mesh.cli.reading import decoded
     from mesh.cli.waiting import waiting_in
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
-    for waits in waiting_in(decoded(each.body for each in stored)) if stored else ():
+    for waits in waiting_in(decoded(each.body for each in stored), own) if stored else ():
+        if waits.asked == own:
+            return asked_in_a_line(where, request, waits.summary, waits.schema)
         told = {"escalation": "a person has it", "ask": "a person was asked"}.get(
             waits.what, "a person has to say what became of an effect"
         )

@@ -14,9 +14,12 @@ from mesh.cli.counts import counted
 from mesh.cli.output import short, when
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
+from protocol.ids import HUMAN
 from protocol.timeline import timeline
 from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold
 
+ASKED = "a question waits for its reply"
+"""Why a request waits, as `protocol.timeline` says it of one that has asked somebody."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -85,6 +88,10 @@ def ending(told: Timeline) -> Iterator[Text]:
         line = Text.assemble(
             ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {_line(waiting.why)}"
         )
+        if waiting.why == ASKED:
+            key = "an operator's key" if waiting.for_ == HUMAN else f"{waiting.for_}'s own key"
+            said = "" if waiting.for_ == HUMAN else f" --as {waiting.for_}"
+            line.append(f"; it is given under {key}: mesh human reply {told.request} '…'{said}")
         if waiting.served is False:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line

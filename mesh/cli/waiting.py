@@ -54,6 +54,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ask: the JSON Schema that the reply has to follow."""
     expires_at: int | None = None
     """Of an ask: when it ends without a reply, UTC µs."""
+    asked: str = ""
+    """Of an ask: whom, `human` or the client."""
 
 
 async def queue(bus: Bus) -> list[Waiting]:
@@ -101,17 +103,23 @@ async def _look(bus: Bus, requests: set[str]) -> list[Waiting]:
     return sorted((each for part in found for each in part), key=lambda each: each.since)
 
 
-def waiting_in(happened: Sequence[AnyEvent]) -> list[Waiting]:
-    """Return what waits for people in one request, given its events from the first on."""
+def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
+    """Return what waits for people in one request, given its events from the first on.
+
+    Args:
+        own: who looks; what is asked of a client is for that client alone.
+    """
     ledger = fold(happened)
-    return [_waiting(ledger, turn, what, happened) for turn in ledger.open.values() if (what := _what(turn))]
+    return [
+        _waiting(ledger, turn, what, happened) for turn in ledger.open.values() if (what := _what(turn, own))
+    ]
 
 
-def _what(turn: Turn) -> What | None:
-    """Return what people have to do about a turn; None if it is not theirs."""
+def _what(turn: Turn, own: str = "") -> What | None:
+    """Return what people, or `own` as a client, have to do about a turn; None if it is not theirs."""
     if turn.agent == HUMAN:
         return "escalation"
-    if turn.state == "suspended" and turn.asked == HUMAN:
+    if turn.state == "suspended" and turn.asked in (HUMAN, own):
         return "ask"
     return "doubt" if turn.state == "doubted" else None
 
@@ -134,6 +142,7 @@ def _waiting(ledger: Ledger, turn: Turn, what: What, happened: Sequence[AnyEvent
     match began:
         case events.TurnSuspended(ask=ask, expires_at=expires_at):
             own = {"reason": "asked", "summary": ask.question, "schema": ask.schema, "expires_at": expires_at}
+            own |= {"asked": ask.to_agent}
         case events.EffectDoubted(effect=effect):
             own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
             own |= {"action": effect.action, "step": effect.step, "key": effect.key}
@@ -167,9 +176,26 @@ def escalation_in(ledger: Ledger) -> Turn:
     return _open(ledger, "escalation", "no escalation in it waits for people")
 
 
-def ask_in(ledger: Ledger) -> Turn:
-    """Return the turn that waits for a person's reply. Raises NotFound."""
-    return _open(ledger, "ask", "nothing in it waits for a person's reply")
+def ask_in(ledger: Ledger, own: str = "") -> Turn:
+    """Return the turn that waits for a person's reply, or for that of the client `own`. Raises NotFound."""
+    return _open(ledger, "ask", "nothing in it waits for a person's reply", own)
+
+
+def client_asked(ledger: Ledger) -> str:
+    """Return the client whose reply an open turn waits for; empty if none does."""
+    waits = (turn for turn in ledger.open.values() if turn.state == "suspended" and turn.asked != HUMAN)
+    return next((str(turn.asked) for turn in waits), "")
+
+
+def reply_command(request: str, schema: Any = None, options: str = "") -> str:
+    """Return the command that replies to a question: with text, unless its JSON Schema wants none.
+
+    A yes or no, as an approval wants it, is suggested as a yes.
+    """
+    kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
+    text = kind == "string" or (isinstance(kind, list) and "string" in kind)
+    value = "true" if kind == "boolean" else "'…'"
+    return f"mesh human reply {request} {value}{'' if text else ' --json-value'}{options}"
 
 
 def doubt_in(ledger: Ledger) -> Turn:
@@ -177,14 +203,19 @@ def doubt_in(ledger: Ledger) -> Turn:
     return _open(ledger, "doubt", "no effect in it is in doubt")
 
 
-def _open(ledger: Ledger, what: What, otherwise: str) -> Turn:
+def _open(ledger: Ledger, what: What, otherwise: str, own: str = "") -> Turn:
     for turn in ledger.open.values():
-        if _what(turn) == what:
+        if _what(turn, own) == what:
             return turn
-    other = next((found for turn in ledger.open.values() if (found := _what(turn))), None)
+    other = next((found for turn in ledger.open.values() if (found := _what(turn, own))), None)
     if other is not None:
         raise NotFound(
             f"{ledger.request}: {otherwise}; it waits for this: {_DECIDED_BY[other]} {ledger.request}"
+        )
+    if client := client_asked(ledger):
+        command = reply_command(str(ledger.request), options=f" --as {client}")
+        raise NotFound(
+            f"{ledger.request}: {otherwise}; it waits for a reply under {client}'s own key: {command}"
         )
     if ledger.is_open:
         raise NotFound(f"{ledger.request} is open, but {otherwise}")

@@ -15,7 +15,7 @@ from mesh.client import Client, Question, SubmitRejected
 from mesh.errors import Disconnected, PublishRefused, TooLarge
 from protocol import events
 from protocol.ids import ulid
-from protocol.messages import Ask, Complete, Fail, Move, Reply
+from protocol.messages import Ask, Cancel, Complete, Fail, Move, Reply
 from tests.guard.stage import Stage
 from tests.servers import until
 
@@ -149,6 +149,60 @@ async def test_questions_are_answered_while_waiting(stage: Stage) -> None:
     assert (await waiting).answer == "done"
     assert [question.question for question in asked] == ["question 0", "question 1"]
     assert replies == ["answer 1", "answer 2"]
+
+
+class Unanswered:
+    """Is asked, and says nothing unless it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.over: list[str] = []
+        """Questions that were taken back."""
+        self.replies: dict[str, str] = {}
+
+    async def __call__(self, question: Question) -> str:
+        self.asked.append(question.question)
+        if question.question in self.replies:
+            return self.replies[question.question]
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.over.append(question.question)
+        raise AssertionError("it waits for ever")
+
+
+def asking(question: str) -> Ask:
+    return Ask(to_agent="c1", question=question)  # type: ignore[arg-type]
+
+
+async def test_an_end_is_told_while_a_question_stands(stage: Stage) -> None:
+    a, client, nobody = await stage.actor("a"), await stage.client(), Unanswered()
+    request = await client.submit("hello")
+    waiting = asyncio.create_task(client.wait(request, timeout_s=20, on_question=nobody))
+    await a.propose(request, await a.work(request), asking("which one?"))
+    await until(lambda: bool(nobody.asked))
+    await stage.control(request, Cancel(id="x", reason="enough"))
+    assert (await waiting).status == "cancelled"
+    assert nobody.over == ["which one?"]
+
+
+async def test_a_question_that_somebody_else_has_answered_gives_way_to_the_next(stage: Stage) -> None:
+    a, client, slow = await stage.actor("a"), await stage.client(), Unanswered()
+    other = await Client.on(await stage.bus("c1", "second"), "c1")
+    slow.replies["second?"] = "two"
+    request = await client.submit("hello")
+    waiting = asyncio.create_task(client.wait(request, timeout_s=20, on_question=slow))
+    work = await a.work(request)
+    await a.propose(request, work, asking("first?"))
+    await until(lambda: bool(slow.asked))
+    await other.control(request, Reply(id="r", turn=work.turn, round=0, value="one"))
+    work = await a.work(request, round_=1)
+    assert (work.past[-1].reply, slow.over) == ("one", [])
+    await a.propose(request, work, asking("second?"))
+    work = await a.work(request, round_=2)
+    assert (work.past[-1].reply, slow.over) == ("two", ["first?"])
+    await a.propose(request, work, DONE)
+    assert (await waiting).answer == "done"
 
 
 # --- what gets lost -------------------------------------------------------------------------------

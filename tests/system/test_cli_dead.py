@@ -126,7 +126,7 @@ async def test_only_the_admin_puts_letters_back(office: Office, stage: Stage) ->
     body = codec.encode(MoveProposed(turn=work.turn, round=0, move=move))
     seq = await kept(stage, f"mesh.prop.3.a.{request}", body, sender="a", request=request)
     done = await office.mesh("dead", "resend", seq, who="op")
-    assert done.status == Exit.FAILED, done
+    assert done.status == Exit.USAGE, done
     assert "not allowed" in done.err
     assert await stage.types(request) == ["request.opened"]
     assert (await office.mesh("dead", "resend", 999_999, who="admin")).status == Exit.FAILED

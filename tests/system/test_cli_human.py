@@ -107,11 +107,51 @@ async def test_a_schema_that_cannot_be_used_keeps_nobody_from_replying(
     await stage.reaches(request, "turn.resumed")
 
 
-async def test_nobody_replies_for_a_client(office: Office) -> None:
+async def test_nobody_replies_for_a_client(office: Office, stage: Stage) -> None:
     request = await office.asked("c1")
-    done = await office.mesh("human", "reply", request, "red")
+    for command in (["human", "reply", request, "red"], ["human", "show", request]):
+        done = await office.mesh(*command)
+        assert done.status == Exit.FAILED, done
+        assert f"under c1's own key: mesh human reply {request} '…' --as c1 [" in done.err
+    done = await office.mesh("human", "reply", request, "red", who="c2")
     assert done.status == Exit.FAILED, done
-    assert "nothing in it waits for a person's reply" in done.err
+    assert f"nothing in {request} waits for the reply of c2" in done.err
+    assert await stage.types(request) == ["request.opened", "turn.suspended"]
+
+
+async def test_a_client_replies_with_its_own_key_alone(office: Office, stage: Stage) -> None:
+    request = await office.asked("c1", schema={"type": "object", "required": ["ok"]})
+    wrong = await office.mesh("human", "reply", request, '{"ok": true}', who="c1")
+    assert wrong.status == Exit.USAGE, wrong
+    assert "add --json-value" in wrong.err
+    done = await office.mesh(
+        "human", "reply", request, '{"ok": true}', "--json-value", "--by", "kim", who="c1"
+    )
+    assert (done.status, done.out) == (Exit.DONE, f"{request} goes on with the reply\n"), done
+    a = await stage.actor("a")
+    work = await a.work(request, round_=1)
+    assert (work.past[0].reply, work.past[0].by) == ({"ok": True}, "kim")
+    late = await office.mesh("human", "reply", request, '{"ok": false}', "--json-value", who="c1")
+    assert late.status == Exit.REFUSED, late
+    assert "decided: somebody else has replied, or the time for it was up" in late.err
+    await a.propose(request, work, Complete(answer="thanks"))
+    await stage.reaches(request, "request.completed")
+    over = await office.mesh("human", "reply", request, "{}", who="c1")
+    assert over.status == Exit.FAILED, over
+    assert f"{request} has ended: completed" in over.err
+    types = ["request.opened", "turn.suspended", "turn.resumed", "request.completed"]
+    assert await stage.types(request) == types  # what was said again changed nothing
+    assert request not in (await office.mesh("dead", "ls", "--json")).out
+
+
+async def test_an_operator_who_is_the_client_replies_as_such(office: Office, stage: Stage) -> None:
+    a, operator = await stage.actor("a"), await stage.client("op")
+    request = await operator.submit("hello")
+    await a.propose(request, await a.work(request), Ask(to_agent=AgentName("op"), question="which one?"))
+    await stage.reaches(request, "turn.suspended")
+    assert f"mesh human reply {request} '…'" in (await office.mesh("human", "show", request)).out
+    done = await office.mesh("human", "reply", request, "red")
+    assert (done.status, done.out) == (Exit.DONE, f"{request}: a goes on with the reply (event 2)\n"), done
 
 
 async def test_a_client_at_its_terminal_is_asked_until_the_reply_is_what_was_asked_for(
@@ -226,6 +266,6 @@ async def test_a_settlement_that_makes_no_sense_is_a_matter_of_usage(
 async def test_a_viewer_sees_what_waits_and_settles_nothing(office: Office, stage: Stage) -> None:
     request = await office.doubted()
     assert request in (await office.mesh("doubt", "ls", who="audit")).out
-    assert (await office.mesh("doubt", "settle", request, "--done", who="audit")).status == Exit.FAILED
+    assert (await office.mesh("doubt", "settle", request, "--done", who="audit")).status == Exit.USAGE
     assert json.loads((await office.mesh("human", "show", request, "--json", who="audit")).out)["waiting"]
     assert await stage.types(request) == ["request.opened", "effect.doubted"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.cli.reading import story_so_far
+from mesh.cli.growing import story_so_far
 from mesh.errors import Unreachable
 from protocol.messages import Complete, Transfer
 from tests.guard.stage import Stage

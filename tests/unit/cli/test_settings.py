@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mesh.bus.keys import new_key, write_key
+from mesh.cli.exits import Exit, status_of
 from mesh.settings import (
     DEFAULT_URL,
     DEV_FILE,
@@ -14,6 +15,7 @@ from mesh.settings import (
     Access,
     ContextUnusable,
     Dev,
+    DevStopped,
     Flags,
     NoCredentials,
     SettingsInvalid,
@@ -69,6 +71,42 @@ def test_a_dev_that_was_killed_is_not_believed(here: Path) -> None:
     runs_dev(here, pid=ended)
     assert running_dev(here) is None
     with pytest.raises(NoCredentials, match="MESH_CREDENTIALS"):
+        find_access(("client",))
+
+
+def has_run_dev(directory: Path) -> Path:
+    """Make `directory` look as if a `mesh dev` had stopped in it; return the directory of its keys."""
+    keys = runs_dev(directory)
+    (directory / STATE / DEV_FILE).unlink()
+    (directory / STATE / "store").mkdir()
+    return keys
+
+
+@pytest.mark.parametrize("flags", [Flags(), Flags(name="ops")], ids=["by-role", "by-name"])
+def test_where_a_dev_has_stopped_that_is_said_and_where(here: Path, flags: Flags) -> None:
+    has_run_dev(here)
+    below = here / "notes"
+    below.mkdir()
+    for directory in (here, below):
+        with pytest.raises(DevStopped, match=rf"no `mesh dev` runs in {here} any more: start it again"):
+            find_access(("viewer",), flags, here=directory)
+    assert status_of(DevStopped.code) == Exit.UNREACHABLE
+
+
+def test_a_stopped_dev_says_nothing_of_another_bus_nor_of_keys_that_are_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = has_run_dev(here)
+    with pytest.raises(NoCredentials, match="who is asking"):
+        find_access(("client",), Flags(url="nats://elsewhere:4222"))
+    monkeypatch.setenv("MESH_CREDENTIALS", str(keys / "app.nk"))
+    assert find_access(("client",)) == Access(DEFAULT_URL, "app", keys / "app.nk")
+
+
+def test_keys_of_a_setup_are_no_stopped_dev(here: Path) -> None:
+    has_run_dev(here)
+    (here / STATE / "store").rmdir()
+    with pytest.raises(NoCredentials, match="who is asking"):
         find_access(("client",))
 
 

@@ -1,0 +1,106 @@
+"""A request as it grows: its events, and the steps of its turns, as they come."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from mesh.bus.connection import Bus
+from mesh.bus.kept import up_to
+from mesh.cli.output import remark
+from mesh.cli.reading import NOT_THERE, check_numbers, glance, has_ended, why_not_there
+from mesh.journals import Step, journaled
+from protocol import codec, subjects
+from protocol.events import Work
+
+_LOOK_S = 0.2
+_QUIET_LOOKS = 10
+"""Looks in vain after which it is said that a request is not there."""
+
+
+class Steps:
+    """The steps of a request's turns, each shown once: as soon as it is journaled, and before what it led to.
+
+    Args:
+        show: takes the next step.
+    """
+
+    def __init__(self, bus: Bus, request: str, show: Callable[[Step], None]) -> None:
+        self._bus, self._request, self._show = bus, request, show
+        self._from_seq = 1
+        self._known = set[tuple[str, str, str]]()
+        self._waiting: list[Step] = []
+        """Read, and not shown."""
+        self._whose: dict[str, str] = {}
+        self.passed_over = set[str]()
+
+    async def look(self) -> None:
+        """Read what was journaled since the last look. Raises BusError."""
+        subject = f"mesh.step.*.{self._request}.*.*"
+        part = await up_to(self._bus, "STEPS", subject, self._from_seq)
+        turns = {(parts[2], parts[4]) for kept in part if (parts := kept.subject.split("."))}
+        for agent, journal in sorted(turns):
+            found = await journaled(
+                self._bus, self._request, agent=agent, journal=journal, passed_over=self.passed_over
+            )
+            self._waiting += (step for step in found if (agent, journal, step.name) not in self._known)
+            self._known |= {(agent, journal, step.name) for step in found}
+        self._from_seq = part[-1].seq + 1 if part else self._from_seq
+
+    def show_until(self, at: int | None = None) -> None:
+        """Show the steps of turns that were opened, up to a time (UTC µs) if one is given."""
+        left = []
+        for step in self._waiting:
+            whose = self._whose.get(step.journal)
+            if whose is None or (at is not None and step.record.at > at):
+                left.append(step)
+            elif whose == step.agent:
+                self._show(step)
+            else:  # anybody may write under any turn's id
+                self.passed_over.add(f"{step.agent} {step.journal} {step.name}")
+        self._waiting = left
+
+    def opened_by(self, body: bytes) -> None:
+        """Learn from an event whose turn it opens. Raises UnknownEvent, Malformed."""
+        work = getattr(codec.decode_event(body), "work", None)
+        if isinstance(work, Work):
+            self._whose[work.continues or work.turn] = work.handoff.to_agent
+
+
+async def story_so_far(
+    bus: Bus, request: str, *, missing_told: bool = False, steps: Steps | None = None
+) -> AsyncIterator[Sequence[bytes]]:
+    """Yield a request's events each time that there are more of them; the last time when it has ended.
+
+    Args:
+        missing_told: whether it was said already that the request is not in the log.
+        steps: are shown meanwhile, too.
+
+    Raises Impossible where one of them is missing, and BusError when the bus cannot be read at the
+    beginning; one that goes away later is waited for.
+    """
+    bodies: list[bytes] = []
+    from_seq, looks = 1, 0
+    part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)
+    while True:
+        if steps is not None:
+            await bus.patiently(steps.look)  # after the events: what led to them is there
+        for kept in part:
+            check_numbers(request, [kept.data], first=len(bodies))
+            bodies.append(kept.data)
+            if steps is not None:
+                steps.show_until(glance(kept.data).at)
+                steps.opened_by(kept.data)
+            yield bodies
+            if has_ended(kept.data):
+                return
+        if steps is not None:
+            steps.show_until()
+        if part:
+            from_seq = part[-1].seq + 1
+        else:
+            await asyncio.sleep(_LOOK_S)
+            looks += 1
+        if not bodies and not missing_told and looks >= _QUIET_LOOKS:
+            missing_told = True
+            remark(f"mesh: {NOT_THERE.format(request)} yet; waiting{await why_not_there(bus)}")
+        part = await bus.patiently(functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq))
