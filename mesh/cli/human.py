@@ -1,33 +1,25 @@
 """`mesh human …`: what waits for people, and what they decide."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.human_watch import watch
 from mesh.cli.options import AsJson, By, Output, RequestArgument, Where, on_the_bus, person
-from mesh.cli.output import Format, chosen, emit, remark, say, short, table, when
+from mesh.cli.output import Format, chosen, emit, say, short, table, when
 from mesh.cli.output import show as show_text
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.cli.controlling import Ears
     from mesh.cli.waiting import Waiting
-    from mesh.client import Client
-    from protocol.events import AnyEvent, TurnSuspended
     from protocol.handoff import Handoff
-    from protocol.messages import Reply
 
 app = typer.Typer(
     help="What waits for people: list, show, resolve, reply, assign, watch.", no_args_is_help=True
 )
 
 _READERS = ("operator", "viewer", "admin")
-_LOOK_S = 0.05
-_LOOKS = 10
-"""Before something is said again."""
 
 
 @app.command("ls")
@@ -202,150 +194,33 @@ async def reply(
 
     from mesh.cli.controlling import carry_out
     from mesh.cli.reading import decoded, request_bodies
+    from mesh.cli.replying import as_client, check_value, read_json, reply_as_client
     from mesh.cli.waiting import ask_in, client_asked
     from mesh.errors import Denied
     from protocol.events import TurnSuspended
     from protocol.ledger import fold
     from protocol.messages import Reply
 
-    said = _json(value) if json_value else value
+    said = read_json(value) if json_value else value
 
     def order_for(asked: TurnSuspended) -> Reply:
-        _check(asked.ask.schema, said, value, json_value)
+        check_value(asked.ask.schema, said, value, json_value)
         return Reply(id=secrets.token_hex(8), by=person(by), turn=asked.turn, round=asked.round, value=said)
 
     async with await where.connect("operator", "client") as bus:
         try:
             happened = decoded(await request_bodies(bus, request))
         except Denied:  # a client may read what is addressed to it, and nothing else
-            return await _reply_as_client(bus, request, order_for)
+            return await reply_as_client(bus, request, order_for)
         ledger = fold(happened)
         client = client_asked(ledger)
-        if client not in ("", bus.name) and (own := await _as_client(where, client)) is not None:
+        if client not in ("", bus.name) and (own := await as_client(where, client)) is not None:
             async with own:
-                return await _reply_as_client(own, request, order_for)
+                return await reply_as_client(own, request, order_for)
         asked = happened[ask_in(ledger, bus.name).since_n]
         assert isinstance(asked, TurnSuspended)
         event = await carry_out(bus, bus.name, request, order_for(asked))
     say(f"{request}: {event.to} goes on with the reply (event {event.n})")
-
-
-async def _as_client(where: Where, client: str) -> "Bus | None":
-    """Return a client's connection where nothing says who is asking, and the client's key is at hand."""
-    from mesh.settings import NoCredentials
-
-    as_client = where.default_name(client)
-    if as_client == where:
-        return None
-    try:
-        return await as_client.connect()
-    except NoCredentials:
-        return None
-
-
-async def _reply_as_client(
-    bus: "Bus", request: str, order_for: "Callable[[TurnSuspended], Reply]", *, within_s: float = 30.0
-) -> None:
-    """Reply to what was asked of the client whose connection this is, and say what came of it.
-
-    Raises NotFound where nothing is asked of it, and ReplyInvalid, ControlRefused, TimeoutError.
-    """
-    import asyncio
-
-    from mesh.cli.controlling import Ears
-    from mesh.cli.errors import NotFound
-    from mesh.cli.reading import checked_id
-    from mesh.client import Client, outcome_of
-    from protocol.events import Ended, TurnSuspended
-
-    client = Client(bus, bus.name)
-    asked = await client.latest(checked_id(request))
-    if isinstance(asked, Ended):
-        raise NotFound(f"{request} has ended: {outcome_of(asked).status}")
-    if not isinstance(asked, TurnSuspended):
-        raise NotFound(
-            f"nothing in {request} waits for the reply of {bus.name}, as far as {bus.name} may see"
-        )
-    order = order_for(asked)
-    async with await Ears.open(bus, bus.name, request) as ears:
-        try:
-            async with asyncio.timeout(within_s):
-                since = await _until_decided(client, ears, asked, order)
-        except TimeoutError:
-            raise TimeoutError(
-                f"no guard has taken up the reply to {request} within {within_s:g} s"
-            ) from None
-    ended = f"; it has ended since: {outcome_of(since).status}" if isinstance(since, Ended) else ""
-    say(f"{request} goes on with the reply{ended}")
-
-
-async def _until_decided(
-    client: "Client", ears: "Ears", asked: "TurnSuspended", order: "Reply"
-) -> "AnyEvent | None":
-    """Send a reply until a guard has decided it; return what is addressed to the client since, if anything.
-
-    The turn goes on under its agent's name, where a client cannot look. But whoever says the same again is
-    told that it was decided, and that can be heard. Raises ControlRefused when it was over before.
-    """
-    import asyncio
-
-    from mesh.cli.errors import ControlRefused
-    from protocol import codec
-
-    digest, again = codec.body_digest(codec.encode(order)), False
-    while True:
-        await client.control(asked.request, order)
-        for _ in range(_LOOKS):
-            newest = await client.latest(asked.request)
-            if newest is not None and newest.id != asked.id:
-                return newest
-            while (notice := ears.next_notice()) is not None:
-                if notice.error is not None and notice.digest == digest:
-                    raise ControlRefused(asked.request, notice.error.code, notice.error.detail)
-                if notice.ended is None or (notice.ended.turn, notice.ended.round) != (
-                    order.turn,
-                    order.round,
-                ):
-                    continue  # about something else
-                if again:
-                    return None
-                over = "somebody else has replied, or the time for it was up"
-                raise ControlRefused(asked.request, notice.ended.why, over)
-            await asyncio.sleep(_LOOK_S)
-        again = True
-
-
-def _json(value: str) -> Any:
-    import msgspec
-
-    from mesh.cli.errors import UsageWrong
-
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError as wrong:
-        raise UsageWrong(f"not JSON: {value!r}") from wrong
-
-
-def _check(schema: Any, said: Any, value: str, is_json: bool) -> None:
-    """Raise ReplyInvalid for a reply that the question does not allow."""
-    import contextlib
-
-    import msgspec
-
-    from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
-
-    try:
-        check_reply(schema, said)
-    except SchemaUnusable as unusable:
-        remark(f"mesh: the question's schema cannot be used, so the reply is sent unchecked: {unusable}")
-    except ReplyInvalid as wrong:
-        hint = ""
-        if not is_json:
-            with contextlib.suppress(msgspec.DecodeError, ReplyInvalid):
-                check_reply(schema, msgspec.json.decode(value))
-                hint = "; as JSON it would be allowed: add --json-value"
-        asked = msgspec.json.encode(schema).decode()
-        raise ReplyInvalid(f"not what {asked} asks for: {wrong}{hint}") from None
 
 
 @app.command("assign")
