@@ -135,5 +135,5 @@ def _loses(account: Account, move: Transfer | HandBack) -> bool:
 
 
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:
-    limits = [account.holder.actions, None if grounds.sender is None else grounds.sender.actions]
+    limits = [account.holder.actions, () if grounds.sender is None else grounds.sender.actions]
     return any(limit is not None and not set(report.actions) <= set(limit) for limit in limits)
