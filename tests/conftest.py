@@ -1,7 +1,7 @@
 """Fixtures that meet a real server: one for each test module, under the configuration that ships."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,16 @@ import pytest_asyncio
 from mesh.bus.connection import Bus
 from mesh.testing import LocalMesh
 from protocol.fleet import Fleet
+from tests.leftovers import children
 from tests.servers import FLEET, ConnectAs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_the_tests() -> Iterator[None]:
+    """Fail the run whose tests have left a process behind; here, when everything else is put away."""
+    before = children()
+    yield
+    assert [child for child in children() if child not in before] == []
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """A turn whose process dies goes on where its journal ends: nothing is lost, nothing done twice."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -48,7 +49,7 @@ class Stage:
     async def keep_alive(self) -> None:
         while True:
             self.started += 1
-            self.process = await asyncio.create_subprocess_exec(
+            self.process = process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 str(SCRIPT),
                 self.mesh.url,
@@ -58,10 +59,11 @@ class Stage:
                 cwd=SCRIPT.parents[2],
             )
             try:
-                await self.process.wait()
-            except asyncio.CancelledError:
-                self.process.kill()
-                await self.process.wait()
+                await process.wait()
+            except asyncio.CancelledError:  # `self.process` may be another one, which somebody else keeps
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
                 raise
 
     async def last(self, request: str, kind: type[E]) -> E:
