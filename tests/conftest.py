@@ -1,6 +1,7 @@
 """Fixtures that meet a real server: one for each test module, under the configuration that ships."""
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,16 +11,19 @@ import pytest_asyncio
 from mesh.bus.connection import Bus
 from mesh.testing import LocalMesh
 from protocol.fleet import Fleet
-from tests.leftovers import children
+from tests.leftovers import PATIENCE_S, children
 from tests.servers import FLEET, ConnectAs
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_outlives_the_tests() -> Iterator[None]:
     """Fail the run whose tests have left a process behind; here, when everything else is put away."""
-    before = children()
+    before = set(children())
     yield
-    assert [child for child in children() if child not in before] == []
+    patience = time.monotonic() + PATIENCE_S  # for what was killed and is not gone yet
+    while (left := set(children()) - before) and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert not left
 
 
 @pytest.fixture(scope="session")
