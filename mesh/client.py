@@ -113,7 +113,7 @@ class Client:
         bus = await connect(url, name=name, seed=seed, wait=wait)
         try:
             return await cls.on(bus, name)
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else knows of this connection
             await bus.close()
             raise
 

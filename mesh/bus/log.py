@@ -190,26 +190,31 @@ class JetStreamLog:
 
     async def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
         following = max(1, from_seq)
+        since_s = self._bus.since_s  # of the connection on which the log was known to reach that far
         async with aclosing(ahead(self._bus, STREAM, following, timeout_s=self._timeout_s)) as parts:
             async for part in parts:
+                since_s = self._bus.since_s
                 for each in part:
                     yield _stored(each)
                 following = part[-1].seq + 1
         while tail:
-            part = await self._next(following)
+            part = await self._next(following, since_s)
+            since_s = self._bus.since_s
             for each in part:
                 yield _stored(each)
             following = part[-1].seq + 1
 
-    async def _next(self, following: int) -> list[Kept]:
-        """Wait until there are events from `following` on; return the first of them. Raises LogCutShort."""
+    async def _next(self, following: int, since_s: float) -> list[Kept]:
+        """Wait until there are events from `following` on; return the first of them.
+
+        On a connection that was made after `since_s` the log may be another one. Raises LogCutShort.
+        """
         pauses = itertools.chain(_LOOKS_S, itertools.repeat(_LOOKS_S[-1]))
         part: list[Kept] = []
-        since_s = self._bus.since_s
         while not part:
             await asyncio.sleep(next(pauses))
             part = await self._bus.patiently(lambda: self._from(following, None))
-            if not part and self._bus.since_s != since_s:  # the server may have come back with another log
+            if not part and self._bus.since_s != since_s:
                 since_s = self._bus.since_s
                 _, last = await self._bus.patiently(lambda: bounds(self._bus, STREAM))
                 if last < following - 1:

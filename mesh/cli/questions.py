@@ -81,8 +81,8 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
         sys.stderr.flush()
         try:
             value: Any = await typed.line()
-        except BaseException:
-            remark("")  # what is said next does not stand behind the prompt
+        except BaseException:  # Ctrl-C, too: what is said next does not stand behind the prompt
+            remark("")
             raise
         if question.schema is not None:
             with contextlib.suppress(msgspec.DecodeError):

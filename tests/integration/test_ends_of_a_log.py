@@ -85,7 +85,7 @@ async def test_who_may_not_read_hears_it_at_once(own_server: LocalMesh) -> None:
                 with pytest.raises(Denied):
                     await anext(aiter(reading))
             with pytest.raises(Denied):
-                await JetStreamLog(client)._next(1)
+                await JetStreamLog(client)._next(1, client.since_s)
 
 
 async def test_who_may_no_longer_get_hears_it_while_reading(
@@ -113,8 +113,9 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: 
             "drill": drill.Watch(JetStreamLog(viewer), lambda event: None, decided=False).run,
             "client": lambda: _all(client.follow(fresh(), viewer=viewer)),
         }
+        before = viewer.counters.requests
         reading = asyncio.ensure_future(work[who]())
-        await asyncio.sleep(0.1)
+        await until(lambda: viewer.counters.requests > before)  # it has begun
         await viewer.close()
         done, _ = await asyncio.wait({reading}, timeout=20)
         reading.cancel()
@@ -152,7 +153,10 @@ async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalMesh) 
 # --- another log ----------------------------------------------------------------------------------
 
 
-async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(own_server: LocalMesh) -> None:
+@pytest.mark.parametrize("back_first", [False, True], ids=["while it looks", "before it looks"])
+async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
+    own_server: LocalMesh, back_first: bool
+) -> None:
     """Else a tail would be silent until the new log has grown past where the old one was."""
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 300)
@@ -164,6 +168,8 @@ async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(own_server
             await own_server.server.kill()
             await until(lambda: not viewer.connected)
             await own_server.server.start()
+            if back_first:
+                await until(lambda: viewer.connected)
             with pytest.raises(LogCutShort, match="ends at 50, and was read up to 300"):
                 async with asyncio.timeout(20):
                     await anext(events)
