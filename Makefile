@@ -14,7 +14,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 	--quiet --custom-compile-command "make constraints"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports bench schema constraints clean
+.PHONY: help demo test drill check format lint types imports bench schema constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,9 @@ demo: $(ENV) ## Run the sample requests through guard and agents on this machine
 
 test: $(ENV) ## Run the whole test suite; ARGS='-k cycle' passes arguments on
 	@$(BIN)/pytest $(ARGS)
+
+drill: $(ENV) ## Break a scratch mesh on purpose and check every promise; ARGS='--requests 400' passes options on
+	@$(BIN)/python -m tests.drill $(ARGS)
 
 check: format lint types imports ## Formatting, lint, types, import contracts; make -k check goes on after a failure
 

@@ -1,9 +1,10 @@
 """Dangerous windows: named places between two writes, where a crash hurts most.
 
-`mesh drill` kills processes in exactly these places; `reached` marks them. It does nothing, and costs one
-look at a global, unless `MESH_DRILL_WINDOWS` named a directory as the process started. Then a file there
-that is called like the window is an armed fault: the process that reaches it claims it by renaming it to
-`<window>.<pid>`, so that one file ends one process, and does to itself what the file says.
+The fault drill (`tests/drill/`) kills processes in exactly these places; `reached` marks them. It does
+nothing, and costs one look at a global, unless `MESH_DRILL_WINDOWS` named a directory as the process
+started. Then a file there that is called like the window is an armed fault: the process that reaches it
+claims it by renaming it to `<window>.<pid>`, so that one file ends one process, and does to itself what the
+file says.
 """
 
 import json

@@ -12,7 +12,6 @@ from mesh.cli.cost import cost
 from mesh.cli.demo import demo
 from mesh.cli.dev import dev
 from mesh.cli.doctor import doctor
-from mesh.cli.drill import drill
 from mesh.cli.exits import EPILOG, ReportingGroup
 from mesh.cli.freeze import freeze, thaw
 from mesh.cli.replay import replay
@@ -48,8 +47,7 @@ for name, group in (
     app.add_typer(group, name=name)
 for name, command in (("freeze", freeze), ("thaw", thaw), ("setup", setup), ("doctor", doctor)):
     app.command(name)(command)
-for name, command in (("cost", cost), ("drill", drill)):
-    app.command(name)(command)
+app.command("cost")(cost)
 app.add_typer(schema.app, name="schema")
 app.command(
     "bench",

@@ -13,9 +13,9 @@ from mesh.bus.kept import every
 from mesh.bus.log import JetStreamLog
 from mesh.cli.watching import Watch
 from mesh.client import Client
-from mesh.drill import watch as drill
 from mesh.errors import Denied, Disconnected, LogCutShort, Unreachable
 from mesh.testing import LocalMesh
+from tests.drill import watch as drill
 from tests.integration.filled_log import fill, forgetful
 from tests.servers import fresh, until
 

@@ -76,6 +76,7 @@ SKELETON = {
         ),
         pytest.param("protocol/ids.py", "from pathlib import Path", "pure", id="protocol-opens-files"),
         pytest.param("protocol/ids.py", "import pydantic", "pure", id="protocol-takes-a-library"),
+        pytest.param("mesh/__init__.py", "import tests", "product", id="the-product-needs-its-tests"),
         pytest.param("mesh/guard/__init__.py", "import nats", "bus", id="the-guard-speaks-nats-itself"),
         pytest.param("mesh/guard/__init__.py", "import mesh.agent", "rooms", id="the-guard-runs-an-agent"),
         pytest.param("mesh/guard/__init__.py", "import mesh.model", "guard", id="the-guard-calls-a-model"),

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import structlog
+import typer
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
@@ -31,7 +32,7 @@ def environment(**added: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)} | added
 
 
-def in_process(*arguments: object) -> Result:
+def in_process(*arguments: object, program: typer.Typer = app) -> Result:
     """Run a command in this process, and leave the suite's logging as it was."""
 
     def quiet(style: str, level: str) -> None:
@@ -41,7 +42,7 @@ def in_process(*arguments: object) -> Result:
     before = structlog.get_config()
     try:
         with mock.patch("mesh.logs.configure_logging", quiet):
-            return CliRunner().invoke(app, [str(each) for each in arguments])
+            return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:
         structlog.configure(**before)
 

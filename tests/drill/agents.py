@@ -1,0 +1,200 @@
+"""The drill's own agents: they do what the request's script says, one operation after the other.
+
+The script is a fact that travels with the work, and so is the place in it (`at`) and what was done (`done`).
+A turn walks from its place to the next move; after a refusal, a retry or a reply it walks from there
+again, and its journal gives back what was done. Every tool writes into the drill's ledger in the middle
+of what it does.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from mesh.agent.definition import Agent, agent
+from mesh.agent.failures import Permanent, Retry
+from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused, tool
+from mesh.agent.turn import Turn
+from protocol.messages import Move
+from tests.drill import ledger
+
+
+class NotToday(ToolError):
+    """What a tool says that has been told to say no."""
+
+    code = "not_today"
+
+
+async def _work(slow: float) -> None:
+    await asyncio.sleep(slow / 2)
+
+
+@tool
+async def look(request: str, call: str, slow: float) -> dict[str, Any]:
+    """Read something."""
+    await _work(slow)
+    ledger.note("read", "look", request=request, call=call)
+    await _work(slow)
+    return {"call": call}
+
+
+@tool
+async def deny(request: str, call: str, slow: float) -> dict[str, Any]:
+    """Say no."""
+    await _work(slow)
+    raise NotToday(f"not today: {call}")
+
+
+@tool(effect="idempotent")
+async def pay(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
+    """Change the world once for each key."""
+    await _work(slow)
+    ledger.note("idempotent", "pay", key=idempotency_key, request=request, call=call)
+    await _work(slow)
+    return {"call": call}
+
+
+def shipped(key: str) -> object:
+    """Say what became of a shipment."""
+    for deed in ledger.deeds(Path(os.environ[ledger.VARIABLE])):
+        if deed.kind == "reconcilable" and deed.key == key:
+            return {"call": deed.call}
+    return NOT_DONE
+
+
+@tool(effect="reconcilable", reconcile=shipped)
+async def ship(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
+    """Change the world in a way that can be asked for later."""
+    await _work(slow)
+    ledger.note("reconcilable", "ship", key=idempotency_key, request=request, call=call)
+    await _work(slow)
+    return {"call": call}
+
+
+@tool(effect="reconcilable", reconcile=shipped, approve="human")
+async def sign(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
+    """Change the world, if somebody says yes."""
+    await _work(slow)
+    ledger.note("reconcilable", "sign", key=idempotency_key, request=request, call=call)
+    await _work(slow)
+    return {"call": call}
+
+
+@tool(effect="once")
+async def post(request: str, call: str, slow: float) -> dict[str, Any]:
+    """Change the world in a way that nobody can tell afterwards."""
+    await _work(slow)
+    ledger.note("once", "post", request=request, call=call)
+    await _work(slow)
+    return {"call": call}
+
+
+TOOLS = {each.name: each for each in (look, deny, pay, ship, sign, post)}
+MODEL = "stand-in"
+"""What stands in for a model: it says yes, and writes into the ledger that it was paid."""
+
+
+class _Walk:
+    """One round's walk through the script."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.done: list[str] = list(turn.facts.get("done", ()))
+        self.refused = len(turn.refusals)
+        self.retried = sum(failure.code == Retry.code for failure in turn.failures)
+        self.mended = sum(failure.code == Permanent.code for failure in turn.failures)
+        self.answered = sum(past.how == "replied" and not past.asked for past in turn.past)
+
+    async def move(self) -> Move:
+        script = self.turn.facts["script"]
+        for at in range(self.turn.facts.get("at", 0), len(script)):
+            name, *said = script[at]
+            if name in TOOLS:
+                await self._call(name, *said)
+            elif name == "model":
+                await self._ask_model(*said)
+            elif name == "slow":
+                await asyncio.sleep(said[0])
+            elif (move := self._move(name, said, {"at": at + 1, "done": self.done})) is not None:
+                return move
+        return self.turn.complete({"done": self.done})
+
+    async def _call(self, name: str, call: str, slow: float) -> None:
+        turn = self.turn
+        if name == "post":
+            # Whoever settles a doubt has to know which call it is about: it is the step before.
+            await turn.remark(call)
+        try:
+            found = await turn.call(TOOLS[name], request=turn.request, call=call, slow=slow)
+        except ToolRefused as no:
+            if no.reason != NotToday.code:
+                raise
+            return
+        self._note(found["call"])
+
+    async def _ask_model(self, call: str, slow: float) -> None:
+        request = self.turn.request
+
+        async def produce() -> dict[str, Any]:
+            await _work(slow)
+            ledger.note("model", MODEL, request=request, call=call)
+            await _work(slow)
+            return {"call": call}
+
+        found = await self.turn.model(MODEL, call, produce, dict)
+        self._note(found[0]["call"])
+
+    def _note(self, call: str) -> None:
+        if call not in self.done:
+            self.done.append(call)
+
+    def _move(self, name: str, said: list[Any], facts: dict[str, Any]) -> Move | None:
+        """Return the move that an operation asks for; None where it lies behind this round."""
+        turn = self.turn
+        match name:
+            case "to":
+                return turn.transfer(said[0], summary="go on with the script", facts=facts)
+            case "back":
+                return turn.hand_back("go on with the script", facts=facts)
+            case "cycle" if not self.refused:
+                return turn.transfer(turn.agent, summary="to myself, which is refused")
+            case "cycle":
+                self.refused -= 1
+            case "retry" if not self.retried:
+                raise Retry("as the script says")
+            case "retry":
+                self.retried -= 1
+            case "broken" if not self.mended:
+                raise Permanent("as the script says")
+            case "broken":
+                self.mended -= 1
+            case "ask" if not self.answered:
+                return turn.ask("go on?", of=None if said[0] == "client" else said[0])
+            case "ask":
+                self.answered -= 1
+            case "escalate":
+                return turn.escalate("as the script says", facts={**facts, "person": said[0]})
+            case "fail":
+                return turn.fail("as the script says")
+            case "sees" if said[0] not in turn.facts:
+                return turn.fail(f"{turn.agent} was not given {said[0]}")
+            case "blind" if said[0] in turn.facts:
+                return turn.fail(f"{turn.agent} was given {said[0]}")
+            case "sees" | "blind":
+                pass
+            case _:
+                raise Permanent(f"no such operation: {name}")
+        return None
+
+
+async def _walk(turn: Turn) -> Move:
+    return await _Walk(turn).move()
+
+
+def _made(name: str) -> Agent:
+    return agent(
+        name=name, version="1", description="Does what the script says.", tools=tuple(TOOLS.values())
+    )(_walk)
+
+
+front, back, vault = (_made(name) for name in ("front", "back", "vault"))

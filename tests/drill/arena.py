@@ -1,0 +1,207 @@
+"""The arena: a whole scratch mesh whose processes may be killed, with people in it and a watch over the log.
+
+What runs in it runs as it would anywhere: processes, credentials and permissions of a deployment, on a
+nats-server that writes each message through to the disk before it acknowledges it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from mesh import windows
+from mesh.bus.log import JetStreamLog
+from mesh.client import Client
+from mesh.errors import BusError, Denied, MeshError
+from mesh.fleet import FleetFile
+from mesh.launch import LocalFleet
+from protocol.events import AnyEvent
+from protocol.ids import RequestId
+from tests.drill import ledger
+from tests.drill.evidence import Evidence, Submitted
+from tests.drill.gather import all_steps, dead_letters, events_by_request
+from tests.drill.people import People
+from tests.drill.processes import Processes, now_us
+from tests.drill.stories import Story
+from tests.drill.watch import Watch
+from tests.servers import ROOT
+
+_AGAIN_S = 0.1
+GRACE_S = 30.0
+"""How long services may take to finish what they hold at the end; nothing may move while it is counted."""
+
+
+class DrillImpossible(MeshError):
+    """The fleet lacks somebody without whom no drill can be run; the text says whom."""
+
+    code: ClassVar[str] = "drill.impossible"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How an arena is set up.
+
+    Args:
+        people: whether the drill's own people decide what is put to them; else it stays open.
+        commands: by name, `guard` or an agent's, how their processes begin instead of with
+            `mesh.launch.COMMAND`.
+        search: directories in which services look for agents' modules, besides the checkout.
+    """
+
+    file: FleetFile
+    people: bool = True
+    guards: int = 2
+    instances: int = 2
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    search: Sequence[Path] = ()
+
+
+class Arena:
+    """`async with Arena(setting, directory) as arena:` then `await arena.send(story)`.
+
+    What breaks in its own tasks (a service that no longer starts, say) is raised from `async with`, whose
+    body is cancelled then. Raises DrillImpossible.
+    """
+
+    def __init__(self, setting: Setting, directory: Path) -> None:
+        file = setting.file
+        self.setting = setting
+        self.directory = directory
+        self.ledger = directory / "ledger.jsonl"
+        self._armed = directory / "windows"
+        self._armed.mkdir(parents=True)
+        self._viewer = _first(file.viewers, "viewer")
+        self._names = [_first(file.clients, "client"), _first(file.operators, "operator"), self._viewer]
+        self.fleet = LocalFleet(
+            file,
+            directory / "mesh",
+            guards=setting.guards,
+            instances=setting.instances,
+            commands=setting.commands,
+            environment={
+                **setting.environment,
+                windows.VARIABLE: str(self._armed.absolute()),
+                ledger.VARIABLE: str(self.ledger.absolute()),
+            },
+            search=(*setting.search, ROOT),
+            watch=False,
+        )
+        self.submitted: list[Submitted] = []
+        self.stories: dict[str, Story] = {}
+        """By request."""
+        self._stack = contextlib.AsyncExitStack()
+        self.silent: set[str] = set()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self.fleet)
+            client, operator, viewer = [
+                await stack.enter_async_context(await self.fleet.connect_as(name)) for name in self._names
+            ]
+            self._client = await Client.on(client, client.name)
+            self.processes = Processes(self.fleet, self._armed)
+            await self.processes.ready()
+            self._people = people = People(
+                client, operator, self.ledger, self.processes.is_alive, self.stories
+            )
+            self.watch = Watch(
+                JetStreamLog(viewer),
+                people.hear if self.setting.people else lambda event: None,
+                decided=self.setting.people,
+            )
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            running = [
+                tasks.create_task(work) for work in (self.processes.keep(), self.watch.run(), people.run())
+            ]
+            stack.callback(lambda: [task.cancel() for task in running])
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.processes.let_go()
+        await self._stack.__aexit__(kind, error, trace)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def send(self, story: Story) -> RequestId:
+        """Submit a story, for as long as it takes; return the request's id once it is acknowledged."""
+        request = self._client.new_id()
+        self.stories[request] = story
+        at, acknowledged = now_us(), False
+        try:
+            for _ in range(1 + story.twice):
+                await self._submit(request, story)
+                acknowledged = True
+        finally:  # one that was never acknowledged may be in the log all the same
+            self.submitted.append(Submitted(request, at, acknowledged, story.name, story.expected))
+        return request
+
+    async def _submit(self, request: RequestId, story: Story) -> None:
+        while True:
+            try:
+                await self._client.submit(
+                    story.text,
+                    to=story.to,
+                    facts=story.all_facts,
+                    constraints=story.constraints,
+                    request=request,
+                )
+            except Denied:
+                raise
+            except BusError:
+                await asyncio.sleep(_AGAIN_S)  # the same id and bytes: it is the same request
+            else:
+                return
+
+    async def rest(self, request: str, within_s: float | None = None) -> AnyEvent | None:
+        """Wait until a request has come to rest and return its last event; None if it has not in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self.watch.until(request)
+        except TimeoutError:
+            self.silent.add(request)
+            return None
+
+    # --- evidence ---------------------------------------------------------------------------------
+
+    async def evidence(self) -> Evidence:
+        """End every service, then read everything that there is. Nothing can be sent afterwards."""
+        for window in windows.WINDOWS:
+            self.processes.disarm(window)
+        ended_at = now_us()
+        await self.processes.end(GRACE_S)
+        return await self.gather(ended_at)
+
+    async def gather(self, ended_at: int | None = None) -> Evidence:
+        """Read everything that there is so far. What still moves may be seen half."""
+        async with await self.fleet.connect_as(self._viewer) as bus:
+            deeds = ledger.deeds(self.ledger)
+            return Evidence(
+                submitted=tuple(self.submitted),
+                bodies=await events_by_request(bus),
+                steps=await all_steps(bus),
+                deeds=deeds,
+                faults=sorted(self.processes.faults, key=lambda fault: fault.at),
+                dead=await dead_letters(bus),
+                lease_s=self.setting.file.fleet.lease_s,
+                guard_lease_s=self.setting.file.fleet.guard_lease_s,
+                ended_at=ended_at or now_us(),
+                with_ledger=self.setting.people or bool(deeds),
+                orders=tuple(self._people.orders),
+                unasked=tuple(self.processes.unasked),
+                silent=frozenset(self.silent),
+            )
+
+
+def _first(names: Mapping[str, object], role: str) -> str:
+    for name in names:
+        return name
+    raise DrillImpossible(f"the fleet has no {role}; add [{role}s.NAME] to its file")

@@ -1,0 +1,164 @@
+"""`python -m tests.drill`: requests through a mesh whose processes are killed, then every promise checked."""
+
+import itertools
+import random
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mesh.cli.checkout import data_environment, find_fleet
+from mesh.cli.errors import UsageWrong
+from mesh.cli.exits import EPILOG, Exit, ReportingGroup
+from mesh.cli.interrupts import ended_by_signals
+from mesh.cli.options import AsJson, run_quietly
+from mesh.cli.output import emit, remark, say
+from mesh.cli.rehearsal import read_samples
+from protocol.fleet import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
+from tests.drill import run
+from tests.drill.arena import Setting
+from tests.drill.check import check
+from tests.drill.evidence import Evidence
+from tests.drill.faults import SORTS, Sort
+from tests.drill.fleet import drill_fleet
+from tests.drill.keep import save
+from tests.drill.report import lines
+from tests.drill.run import Plan, usual_faults
+from tests.drill.stories import Story, stories
+
+COMMAND = "python -m tests.drill"
+app = typer.Typer(
+    name=COMMAND,
+    cls=ReportingGroup,
+    epilog=EPILOG,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    subcommand_metavar="",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def drill(
+    requests: Annotated[int, typer.Option("--requests", help="How many requests are sent.", min=1)] = 200,
+    faults: Annotated[
+        int | None,
+        typer.Option("--faults", help="How many faults; else 3 for 10 requests.", min=0, show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="What is drawn; else another each time.", show_default=False)
+    ] = None,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            "--fleet", help="A fleet file or its directory; else the drill's own.", show_default=False
+        ),
+    ] = None,
+    requests_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--requests-file", help="What to send to it, one JSON object a line.", show_default=False
+        ),
+    ] = None,
+    guards: Annotated[int, typer.Option("--guards", help="Guard processes.", min=1)] = 2,
+    instances: Annotated[int, typer.Option("--instances", help="Processes of each agent.", min=1)] = 2,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            "--lease",
+            help="Seconds that a dead process keeps its work, in the drill's own fleet; guards half of it.",
+            show_default=False,
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests in flight.", min=1)] = 32,
+    kinds: Annotated[
+        str | None,
+        typer.Option("--kinds", help="Which faults, by commas: kill,pause,restart,window,server-kill…"),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", help="Leave logs and evidence in this new directory.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break a scratch mesh on purpose, at random and in every dangerous window; check what came of it."""
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise UsageWrong(f"--keep {keep}: there is something in it already")
+    chosen = secrets.randbelow(1_000_000) if seed is None else seed
+    remark(f"{COMMAND} --seed {chosen}")
+    planned = Plan(
+        stories=_stories(requests, chosen, fleet, requests_file),
+        setting=_setting(fleet, lease, guards, instances),
+        faults=usual_faults(requests) if faults is None else faults,
+        seed=chosen,
+        sorts=_sorts(kinds),
+        concurrency=concurrency,
+    )
+    run_quietly(_drill(planned, keep, as_json))
+
+
+def _setting(fleet: Path | None, lease: float | None, guards: int, instances: int) -> Setting:
+    """Return what the requests run in. Nobody decides what a user's own fleet puts to people."""
+    if fleet is None:
+        agents_s = LEASE_S if lease is None else lease
+        guards_s = GUARD_LEASE_S if lease is None else max(SHORTEST_LEASE_S, lease / 2)
+        return Setting(file=drill_fleet(agents_s, guards_s), guards=guards, instances=instances)
+    if lease is not None:
+        raise UsageWrong("--lease is for the drill's own fleet; yours says it in its file, under [lease]")
+    file, search = find_fleet([str(fleet)])
+    unserved = sorted(name for name, section in file.agents.items() if section.module is None)
+    if unserved:
+        raise UsageWrong(f"no module is named for {', '.join(unserved)}: a drill runs every agent itself")
+    return Setting(file=file, people=False, guards=guards, instances=instances, search=search)
+
+
+def _sorts(kinds: str | None) -> tuple[Sort, ...]:
+    if kinds is None:
+        return tuple(SORTS)
+    named = {kind.strip() for kind in kinds.split(",") if kind.strip()}
+    unknown = sorted(named - set(SORTS))
+    if unknown or not named:
+        raise UsageWrong(f"--kinds: {', '.join(unknown) or 'none'}; there are {', '.join(SORTS)}")
+    return tuple(sort for sort in SORTS if sort in named)
+
+
+def _stories(requests: int, seed: int, fleet: Path | None, requests_file: Path | None) -> Sequence[Story]:
+    """Return what is sent: the drill's own stories, or the lines of a file, again and again."""
+    if (fleet is None) != (requests_file is None):
+        raise UsageWrong("a fleet of your own and its requests go together: --fleet DIR --requests-file FILE")
+    if requests_file is None:
+        return stories(requests, random.Random(seed))
+    samples = read_samples(requests_file)
+    if not samples:
+        raise UsageWrong(f"{requests_file} holds no request")
+    return [
+        Story(name=sample.id_hint, text=sample.text, facts=sample.facts, expected=())
+        for sample in itertools.islice(itertools.cycle(samples), requests)
+    ]
+
+
+async def _drill(planned: Plan, keep: Path | None, as_json: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="mesh-drill-", ignore_cleanup_errors=True) as temporary:
+        evidence = await _run(planned, Path(temporary) if keep is None else keep)
+        if keep is not None:
+            save(evidence, keep / "evidence")
+            remark(f"logs and evidence: {keep}")
+        findings = check(evidence)
+    if as_json:
+        emit(findings)
+    else:
+        for line in lines(findings):
+            say(line)
+    if findings.breaches:
+        raise typer.Exit(Exit.FAILED)
+
+
+async def _run(planned: Plan, directory: Path) -> Evidence:
+    setting = replace(planned.setting, environment=data_environment(directory))
+    async with ended_by_signals():
+        return await run.drill(replace(planned, setting=setting), directory, remark)

@@ -1,0 +1,150 @@
+"""Faults: planned by a seed, done to whatever is running then, until as many as were asked for are done.
+
+What is done, to whom, in what order and in which windows is drawn and comes out the same for a seed; when
+it happens, and what it interrupts, is up to the machine.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, NamedTuple
+
+from mesh.windows import WINDOWS
+from tests.drill.processes import Processes
+
+Sort = Literal["kill", "pause", "restart", "server-kill", "server-pause", "server-restart", "window"]
+SORTS: dict[Sort, int] = {
+    "window": 12,
+    "kill": 5,
+    "restart": 3,
+    "pause": 2,
+    "server-kill": 1,
+    "server-restart": 1,
+    "server-pause": 1,
+}
+"""What is done, and how often of 25 times."""
+
+LANES = 3
+WINDOW_LANES = 2
+"""Faults that are under way at once: of those that are simply done, and windows that are armed."""
+BEYOND = 1.3
+"""Times a lease: how long a pause is. Beyond two, a reconcilable effect that was stopped in its middle could
+no longer be told from one that never happened (docs/drill.md)."""
+SERVER_PAUSE_S = 2.0
+PASSES = 4
+"""A process goes through an armed window fewer times than this before it dies in it."""
+UNREACHED_S = 10.0
+"""After this long an armed window is for whoever comes first, however many it was to let through."""
+_ELSEWHERE_S = 0.2
+
+
+class Planned(NamedTuple):
+    """One fault to be."""
+
+    sort: Sort
+    whom: str
+    """Identity of a service; empty for the server and for windows."""
+    window: str = ""
+    passes: int = 0
+
+
+def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Sequence[Sort]) -> list[Planned]:
+    """Return `count` faults: sorts in their proportions, windows each in turn, victims drawn."""
+    weighted = [sort for sort in SORTS if sort in sorts for _ in range(SORTS[sort])]
+    drawn: list[Sort] = []
+    while len(drawn) < count:
+        drawn += rng.sample(weighted, len(weighted))
+    turns: list[str] = []
+    planned = []
+    for sort in drawn[:count]:
+        if sort == "window":
+            turns = turns or rng.sample(tuple(WINDOWS), len(WINDOWS))
+            planned.append(Planned(sort, "", turns.pop(), rng.randrange(PASSES)))
+        else:
+            planned.append(Planned(sort, "" if sort.startswith("server") else rng.choice(identities)))
+    return planned
+
+
+class Injector:
+    """Does what is planned. `run` ends when it is done, or when nothing is left to break.
+
+    Args:
+        lease_of: the lease (s) of what an agent, or a guard, has in hand, by name.
+        worth_it: waits until there is work in flight; False once there will be none any more.
+        on_done: told of each fault that is done.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        planned: Sequence[Planned],
+        *,
+        lease_of: Callable[[str], float],
+        worth_it: Callable[[], Awaitable[bool]],
+        on_done: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._processes = processes
+        self._windows = [fault for fault in reversed(planned) if fault.sort == "window"]
+        self._others = [fault for fault in reversed(planned) if fault.sort != "window"]
+        self._lease_of = lease_of
+        self._worth_it = worth_it
+        self._on_done = on_done
+        self.done = 0
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(LANES):
+                lanes.create_task(self._lane(self._others, self._strike))
+            for _ in range(WINDOW_LANES):
+                lanes.create_task(self._lane(self._windows, self._die_in))
+
+    async def _lane(self, left: list[Planned], do: Callable[[Planned], Awaitable[bool]]) -> None:
+        while left and await self._worth_it():
+            if left and await do(left.pop()):
+                self.done += 1
+                await self._on_done()
+
+    async def _strike(self, fault: Planned) -> bool:
+        processes = self._processes
+        match fault.sort:
+            case "server-kill":
+                await processes.kill_server()
+            case "server-restart":
+                await processes.restart_server()
+            case "server-pause":
+                await processes.pause_server(SERVER_PAUSE_S)
+            case _:
+                await self._to_service(fault)
+        return True
+
+    async def _to_service(self, fault: Planned) -> None:
+        victim = self._processes.running[fault.whom]
+        async with victim.one_at_a_time:
+            await victim.ready.wait()
+            if fault.sort == "kill":
+                await self._processes.kill(fault.whom)
+            elif fault.sort == "restart":
+                await self._processes.restart(fault.whom)
+            else:
+                await self._processes.pause(fault.whom, BEYOND * self._lease_of(victim.service.name))
+
+    async def _die_in(self, fault: Planned) -> bool:
+        """Arm a window and wait until somebody has died in it; False if nobody has or will."""
+        processes, window = self._processes, fault.window
+        if window in processes.armed:  # another lane waits for the same
+            self._windows.insert(0, fault)
+            await asyncio.sleep(_ELSEWHERE_S)
+            return False
+        before = processes.deaths(window)
+        processes.arm(window, fault.passes)
+        while True:
+            try:
+                async with asyncio.timeout(UNREACHED_S):
+                    await processes.died_in(window, before + 1)
+                return True
+            except TimeoutError:
+                if not processes.disarm(window):
+                    continue  # somebody is dying in it
+            if not await self._worth_it():
+                return False
+            processes.arm(window)  # nobody came through so often: now it is whoever comes first

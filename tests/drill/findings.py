@@ -1,0 +1,70 @@
+"""What the checks found. Everything in here encodes to JSON as it stands: `--json` prints it."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Base: every field is always written, so that whoever reads the JSON need not guess."""
+
+
+class Breach(_Found, frozen=True, kw_only=True):
+    """A promise that was not kept."""
+
+    promise: str
+    """The name of the check that found it, as in the table of checks."""
+    request: str
+    """Empty for what belongs to no request."""
+    detail: str
+    """What contradicts the promise: numbers, ids, steps, and nothing that a tool or a person wrote."""
+
+
+class Recovery(_Found, frozen=True, kw_only=True):
+    """How long it took after faults on one kind of process until work moved again. Times in seconds."""
+
+    faults: int
+    """Faults with work waiting at the victim: what the times are over."""
+    idle: int
+    """Faults that met nobody at work."""
+    disturbed: int = 0
+    """Faults all of whose work was hit by another one before it moved; they are in no time."""
+    unrecovered: int
+    """Faults after which some of the work never moved again; they are in no time."""
+    p50_s: float | None
+    p99_s: float | None
+    max_s: float | None
+
+
+class Findings(_Found, frozen=True, kw_only=True):
+    """The result of a drill."""
+
+    requests: int
+    acknowledged: int
+    """Requests whose submit was acknowledged: the ones that may not be lost."""
+    ended: Mapping[str, int]
+    """Requests by how they ended: `completed`, `refused`, `failed`, `expired`, `cancelled`."""
+    waiting: int
+    """Open requests that wait for a person or for their client, rightly."""
+    lost: int
+    """Acknowledged requests that did not end and wait for nobody."""
+    duplicated: int
+    """Things that happened once more than they may: verdicts, effects, paid model calls."""
+    doubted: int
+    """Effects that were in doubt at some time."""
+    in_doubt: int
+    """Effects that are in doubt still."""
+    deeds: Mapping[str, int]
+    """What tools wrote into the ledger, by kind."""
+    ledger: bool
+    """Whether there was one; without, nothing of the world outside was checked."""
+    faults: Mapping[str, int]
+    dead_letters: Mapping[str, int]
+    """By code, breaches or not."""
+    breaches: tuple[Breach, ...]
+    recovery: Mapping[str, Recovery]
+    """By what was hit: `agent`, `guard`, `nats-server`."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.breaches

@@ -1,0 +1,48 @@
+"""The drill's own fleet: three agents of whom one may not see everything, and people."""
+
+from mesh.fleet import FleetFile, parse_fleet
+from protocol.fleet import GUARD_LEASE_S, LEASE_S
+
+_TEXT = """
+name = "drill"
+entry = "front"
+
+[agents.front]
+module = "tests.drill.agents:front"
+description = "Does what the script says."
+clearance = ["pii"]
+
+[agents.back]   # no clearance: what is labelled is carried past it
+module = "tests.drill.agents:back"
+description = "Does what the script says, and is not shown everything."
+
+[agents.vault]
+module = "tests.drill.agents:vault"
+description = "Does what the script says."
+clearance = ["pii"]
+
+[clients.app]
+[operators.ops]
+[viewers.audit]
+[human]
+
+[policies.default]   # a drill breaks turns: it must not run out of rounds by that
+max_refusals = 4
+max_retries = 4
+max_asks = 5
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+
+[breaker]   # scripted failures are no sign of a broken agent
+failures = 0
+
+[lease]
+agent_s = {lease_s}
+guard_s = {guard_lease_s}
+"""
+
+
+def drill_fleet(lease_s: float = LEASE_S, guard_lease_s: float = GUARD_LEASE_S) -> FleetFile:
+    """Return the fleet. Raises FleetFileError for leases that no fleet may have."""
+    return parse_fleet(_TEXT.format(lease_s=lease_s, guard_lease_s=guard_lease_s), "the drill's fleet")

@@ -1,0 +1,286 @@
+"""Checks on what the log says: nothing lost, one successor, exact replay, and that what is due is done.
+
+Each tries to contradict one promise and yields what it found. None of them believes that another held.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from mesh.replay.rejudge import rejudge
+from protocol import chain, events
+from protocol.due import due
+from protocol.events import AnyEvent, Ended, type_of
+from protocol.ids import HUMAN
+from protocol.ledger import Ledger
+from protocol.messages import Hearing
+from protocol.world import Grounds, World
+from tests.drill.findings import Breach
+from tests.drill.letters import letters
+from tests.drill.reading import Reading, Story
+
+SLACK_S = 3.0
+"""How late a consequence may be before it counts as forgotten: what a guard's lease, a restart and a busy
+machine take together, and more."""
+
+
+def nothing_lost(reading: Reading) -> Iterator[Breach]:
+    """Each acknowledged request is in the log and ended, or it waits for a person or its client.
+
+    Where the drill has people of its own, it gives up on a request that they did not bring to its end: what
+    they said, or that they were asked, was lost on the way.
+    """
+    for submitted in reading.evidence.submitted:
+        if not submitted.acknowledged:
+            continue
+        story = reading.stories.get(submitted.request)
+        if story is None or not story.events:
+            yield Breach(
+                promise="nothing_lost",
+                request=submitted.request,
+                detail="its submit was acknowledged, and no event of it is in the log",
+            )
+            continue
+        stuck = _stuck(story, silent=submitted.request in reading.evidence.silent)
+        if stuck:
+            yield Breach(promise="nothing_lost", request=submitted.request, detail=stuck)
+
+
+def _stuck(story: Story, *, silent: bool) -> str:
+    """Return why a request counts as lost; empty if it ended or waits for somebody, rightly."""
+    if not story.said or not isinstance(story.said[0], events.RequestOpened | events.RequestRefused):
+        return "its log does not begin with the verdict on its submit"
+    ledger = story.ledger
+    if ledger is None:
+        return "" if _ends(story) else f"it did not end, and {story.trouble}"
+    if not ledger.is_open or (not silent and (waits_for_people(ledger) or asks_client(ledger))):
+        return ""
+    holders = ", ".join(f"{turn.agent} ({turn.state}, round {turn.round})" for turn in ledger.open.values())
+    return f"it did not end, and only this is open: {holders or 'nothing'}"
+
+
+def waits_for_people(ledger: Ledger) -> bool:
+    """Say whether an open request waits for a person: an escalation, a question, a doubt, a thaw."""
+    return ledger.is_open and (
+        ledger.frozen_at is not None
+        or any(
+            turn.agent == HUMAN
+            or turn.state == "doubted"
+            or (turn.state == "suspended" and turn.asked == HUMAN)
+            for turn in ledger.open.values()
+        )
+    )
+
+
+def asks_client(ledger: Ledger) -> bool:
+    """Say whether an open request waits for its client's reply."""
+    return any(turn.state == "suspended" and turn.asked != HUMAN for turn in ledger.open.values())
+
+
+def _ends(story: Story) -> list[AnyEvent]:
+    return [event for event in story.events if isinstance(event, Ended)]
+
+
+def one_end(reading: Reading) -> Iterator[Breach]:
+    """A request ends once, and nothing follows."""
+    for request, story in reading.stories.items():
+        ends = _ends(story)
+        if len(ends) > 1:
+            said = ", ".join(f"{type_of(event)} at {event.n}" for event in ends)
+            yield Breach(promise="one_end", request=request, detail=f"it ended {len(ends)} times: {said}")
+        elif ends and ends[0] is not story.events[-1]:
+            after = len(story.events) - 1 - story.events.index(ends[0])
+            yield Breach(promise="one_end", request=request, detail=f"{after} events follow its end")
+
+
+def only_what_was_sent(reading: Reading) -> Iterator[Breach]:
+    """The log holds no request that nobody sent."""
+    sent = {submitted.request for submitted in reading.evidence.submitted}
+    for request, story in reading.stories.items():
+        if request not in sent and not _is_rerun(story):
+            yield Breach(promise="only_what_was_sent", request=request, detail="the drill did not send it")
+
+
+def _is_rerun(story: Story) -> bool:
+    return bool(story.said) and getattr(story.said[0], "rerun_of", None) is not None
+
+
+def orders_obeyed(reading: Reading) -> Iterator[Breach]:
+    """What the drill's people said of a request that never ended is in its log, or was put aside loudly.
+
+    Of a request that ended it may have come too late, which leaves no event.
+    """
+    aside = {letter.request for letter in letters(reading) if letter is not None}
+    for order in reading.evidence.orders:
+        story = reading.stories.get(order.request)
+        if story is None or story.ledger is None or not story.ledger.is_open or order.request in aside:
+            continue
+        if not any(getattr(event, "control", "") == order.id for event in story.events):
+            detail = f"{order.id} was acknowledged at {order.seq} of CTL, and no event came of it"
+            yield Breach(promise="orders_obeyed", request=order.request, detail=detail)
+
+
+def ends_as_told(reading: Reading) -> Iterator[Breach]:
+    """A request whose end is known beforehand ends that way, whatever was done to the fleet."""
+    for submitted in reading.evidence.submitted:
+        story = reading.stories.get(submitted.request)
+        if not submitted.expected or story is None or story.ledger is None or story.ledger.is_open:
+            continue
+        if story.ledger.status not in submitted.expected:
+            detail = f"{submitted.story}: {story.ledger.status}, and not {' or '.join(submitted.expected)}"
+            why = getattr(story.ledger.ended, "code", "") or _rule(story.ledger.ended)
+            detail += f" ({why})" if why else ""
+            yield Breach(promise="ends_as_told", request=submitted.request, detail=detail)
+
+
+def _rule(ended: AnyEvent | None) -> str:
+    return str(ended.refusal.rule) if isinstance(ended, events.RequestRefused) else ""
+
+
+def services_stand(reading: Reading) -> Iterator[Breach]:
+    """No service ended that nobody had ended."""
+    for line in reading.evidence.unasked:
+        yield Breach(promise="services_stand", request="", detail=line.partition("\n")[0])
+
+
+def sound_chain(reading: Reading) -> Iterator[Breach]:
+    """Numbers are dense from 0, and each event names the one before it by its digest."""
+    for request, story in reading.stories.items():
+        found = chain.breaks(story.bodies)
+        if found:
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            detail = f"event {found[0].n} {found[0].what}{more}"
+            yield Breach(promise="sound_chain", request=request, detail=detail)
+
+
+def one_successor(reading: Reading) -> Iterator[Breach]:
+    """A turn is ended at most once: by one spending move, or by an escalation or resolution."""
+    for request, story in reading.stories.items():
+        ended = Counter(_turn(event) for event in story.events if _ends_turn(event))
+        for turn, times in ended.items():
+            if times > 1:
+                detail = f"turn {turn} was ended by {times} events: {_where(story, turn)}"
+                yield Breach(promise="one_successor", request=request, detail=detail)
+
+
+def _ends_turn(event: AnyEvent) -> bool:
+    return isinstance(
+        event,
+        events.HandoffAdmitted
+        | events.EscalationRaised
+        | events.EscalationResolved
+        | events.RequestCompleted
+        | events.RequestFailed,
+    )
+
+
+def _where(story: Story, turn: str) -> str:
+    return ", ".join(
+        f"{type_of(event)} at {event.n}"
+        for event in story.events
+        if _ends_turn(event) and _turn(event) == turn
+    )
+
+
+def _turn(event: AnyEvent) -> str:
+    return str(getattr(event, "turn", ""))
+
+
+def _round(event: AnyEvent) -> tuple[str, int]:
+    return _turn(event), int(getattr(event, "round", -1))
+
+
+def one_decision(reading: Reading) -> Iterator[Breach]:
+    """A round of a turn is decided at most once, and put off at most once."""
+    for request, story in reading.stories.items():
+        decided = Counter(_round(event) for event in story.events if _decides_round(event))
+        deferred = Counter(_round(event) for event in story.events if isinstance(event, events.MoveDeferred))
+        for what, counted in (("decided", decided), ("deferred", deferred)):
+            for (turn, round_), times in counted.items():
+                if times > 1:
+                    detail = f"round {round_} of turn {turn} was {what} {times} times"
+                    yield Breach(promise="one_decision", request=request, detail=detail)
+
+
+def _decides_round(event: AnyEvent) -> bool:
+    """Say whether an event is the verdict on a round, or its end by time; consequences are neither."""
+    match event:
+        case events.HandoffAdmitted() | events.MoveRefused() | events.TurnFailed():
+            return True
+        case events.TurnSuspended() | events.EffectDoubted():
+            return True
+        case events.EscalationRaised(reason=reason):
+            return reason == "asked"
+        case events.RequestCompleted(control=control):
+            return not control
+        case events.RequestFailed(sender=sender):
+            return sender is not None
+    return False
+
+
+def one_event_a_cause(reading: Reading) -> Iterator[Breach]:
+    """What asked for an event got one, whoever heard it and how often; and no two events have one id.
+
+    Before it there may be withholdings of the same cause, and for a frozen request its being put off.
+    """
+    for request, story in reading.stories.items():
+        causes = Counter(
+            event.cause
+            for event in story.events
+            if not isinstance(event, events.FactsWithheld | events.MoveDeferred)
+        )
+        ids = Counter(event.id for event in story.events)
+        for what, counted in (("cause", causes), ("id", ids)):
+            for name, times in counted.items():
+                if times > 1:
+                    detail = f"{times} events have the {what} {name}"
+                    yield Breach(promise="one_event_a_cause", request=request, detail=detail)
+
+
+def exact_replay(reading: Reading) -> Iterator[Breach]:
+    """The live code derives every event anew, to the letter, from those before it."""
+    for request, story in reading.stories.items():
+        try:
+            judged = rejudge(story.bodies)
+        except Exception as error:  # a log that no guard could have written may break it anywhere
+            detail = f"it cannot be judged again: {type(error).__name__}"
+            yield Breach(promise="exact_replay", request=request, detail=detail)
+            continue
+        if judged.unreadable:
+            yield Breach(promise="exact_replay", request=request, detail=judged.unreadable)
+        if judged.differences:
+            first = judged.differences[0]
+            fields = ", ".join(dict.fromkeys((*first.recorded, *first.rederived)))
+            more = f", and {len(judged.differences) - 1} more" if len(judged.differences) > 1 else ""
+            detail = f"event {first.n} ({first.type}) comes out otherwise: {fields}{more}"
+            yield Breach(promise="exact_replay", request=request, detail=detail)
+
+
+def consequences_follow(reading: Reading) -> Iterator[Breach]:
+    """Nothing was due long before the drill ended and never happened.
+
+    Looked at `SLACK_S` and two leases before the log was read, and only if the last fault was over by
+    then: until guards and server run again, whatever falls due has to wait. What hangs on an agent's being
+    served is looked for again one period after a look in vain, so that it gets one period more.
+    """
+    then = reading.evidence.ended_at - int((SLACK_S + 2 * reading.evidence.lease_s) * 1e6)
+    if any(fault.until > then for fault in reading.evidence.faults):
+        return
+    served_ones = {placed.where.agent for placed in reading.steps}
+    for request, story in reading.stories.items():
+        ledger = story.ledger
+        if ledger is None or not ledger.is_open:
+            continue
+        period = int(ledger.policy.turn_timeout_s * 1e6)
+        looks: list[tuple[int, bool | None]] = [(then, None)]
+        if all(turn.agent in served_ones for turn in ledger.open.values()):
+            looks.append((then - period, True))
+        for at, served in looks:
+            if ledger.head is not None and at < ledger.head.at:
+                continue
+            world = World(now=at, salt="0" * 32, grounds=Grounds(human=True, served=served))
+            missing = due(ledger, None, world)
+            if missing is not None:
+                what = "the verdict on a deferred move" if isinstance(missing, Hearing) else type_of(missing)
+                detail = f"{what} was due {SLACK_S:g} s and more before the end, and is not there"
+                yield Breach(promise="consequences_follow", request=request, detail=detail)
+                break

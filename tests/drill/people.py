@@ -1,0 +1,182 @@
+"""The people of a drill: a client and an operator who do at once what they are asked for.
+
+They settle an effect in doubt truthfully: they look at what its journal and the world outside say, and
+only when the process that began it can do nothing more.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.roles import GET
+from mesh.errors import BusError, Denied
+from protocol import codec, events, subjects
+from protocol.events import AnyEvent
+from protocol.ids import HUMAN
+from protocol.messages import Cancel, Control, Freeze, Reply, Resolve, Settle, Thaw
+from tests.drill.evidence import Ordered
+from tests.drill.ledger import deeds
+from tests.drill.processes import now_us
+from tests.drill.stories import Story
+
+_AGAIN_S = 0.1
+_LOOK_S = 0.05
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """What a person reads in a step."""
+
+    nonce: str = ""
+    value: Any = None
+
+
+class DoubtUnclear(Exception):
+    """A doubt about which nothing can be found out: a bug in the drill's own agents."""
+
+
+class People:
+    """Hears of every event and does what people would. `run` never ends by itself.
+
+    Args:
+        client, operator: their connections.
+        ledger: the file that tools write to.
+        is_alive: whether the agent's process that signs steps with this name still exists.
+        stories: by request, as far as they are sent.
+    """
+
+    def __init__(
+        self,
+        client: Bus,
+        operator: Bus,
+        ledger: Path,
+        is_alive: Callable[[str], bool],
+        stories: Mapping[str, Story],
+    ) -> None:
+        self._client, self._operator = client, operator
+        self._ledger = ledger
+        self._is_alive = is_alive
+        self._stories = stories
+        self._agents: dict[str, str] = {}
+        """By turn: whose it is."""
+        self._journals: dict[str, str] = {}
+        """By turn: under whose id its steps lie."""
+        self._frozen: set[str] = set()
+        self.orders: list[Ordered] = []
+        """What was stored."""
+        self._to_do: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Do what there is to do, all at once. Raises what shows that the drill itself is broken."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(await self._to_do.get())
+
+    def hear(self, event: AnyEvent) -> None:
+        work = getattr(event, "work", None)
+        if work is not None:
+            self._agents[work.turn] = work.handoff.to_agent
+            self._journals[work.turn] = work.continues or work.turn
+        match event:
+            case events.RequestOpened():
+                self._on_opened(event)
+            case events.RequestFrozen():
+                self._frozen.add(event.request)
+            case events.MoveDeferred() | events.TurnFailed() if event.request in self._frozen:
+                self._frozen.discard(event.request)
+                self._order(self._operator, event, Thaw(id=f"thaw-{event.id}"))
+            case events.TurnSuspended(ask=ask):
+                who = self._operator if ask.to_agent == HUMAN else self._client
+                reply = Reply(id=f"reply-{event.id}", turn=event.turn, round=event.round, value=True)
+                self._order(who, event, reply)
+            case events.EscalationRaised():
+                self._order(self._operator, event, _resolution(event))
+            case events.EffectDoubted():
+                self._to_do.put_nowait(self._settle(event))
+
+    def _on_opened(self, event: events.RequestOpened) -> None:
+        story = self._stories.get(event.request)
+        if story is not None and story.order == "cancel":
+            self._order(self._client, event, Cancel(id=f"cancel-{event.id}", reason="as the story says"))
+        elif story is not None and story.order == "freeze":
+            self._order(self._operator, event, Freeze(id=f"freeze-{event.id}", reason="as the story says"))
+
+    def _order(self, who: Bus, event: AnyEvent, order: Control) -> None:
+        self._to_do.put_nowait(self._say(who, event.request, order))
+
+    async def _say(self, who: Bus, request: str, order: Control) -> None:
+        """Store an order, for as long as it takes: stored twice, it is obeyed once."""
+        subject = subjects.ctl(who.name, request)
+        while True:
+            try:
+                stored = await who.publish_durable(subject, codec.encode(order))
+            except Denied:
+                raise
+            except BusError:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self.orders.append(Ordered(request, order.id, now_us(), stored.seq))
+                return
+
+    # --- doubts -----------------------------------------------------------------------------------
+
+    async def _settle(self, event: events.EffectDoubted) -> None:
+        done = await self._find_out(event)
+        settle = Settle(
+            id=f"settle-{event.id}",
+            by="drill",
+            turn=event.turn,
+            round=event.round,
+            outcome="not_done" if done is None else "done",
+            result=done,
+        )
+        await self._say(self._operator, event.request, settle)
+
+    async def _find_out(self, event: events.EffectDoubted) -> Any:
+        """Return the result of an effect that happened; None if it did not and never will."""
+        name = event.effect.step
+        while True:
+            intent = await self._step(event, name)
+            result = await self._step(event, f"{name}d")
+            if result is not None:
+                return result.value  # whoever began it has come to its end after all
+            if intent is None:
+                raise DoubtUnclear(f"{event.request}: {name} is in doubt and has no intent")
+            if not self._is_alive(intent.nonce.partition("-")[0]):
+                break
+            await asyncio.sleep(_LOOK_S)
+        round_, _, n = name.partition("-")
+        said = await self._step(event, f"{round_}-{int(n) - 1}")
+        if said is None:
+            raise DoubtUnclear(f"{event.request}: nothing says what {name} was about")
+        for deed in deeds(self._ledger):
+            if (deed.request, deed.call, deed.tool) == (event.request, said.value, event.effect.action):
+                return {"call": deed.call}
+        return None
+
+    async def _step(self, event: events.EffectDoubted, name: str) -> _Step | None:
+        agent, journal = self._agents[event.turn], self._journals[event.turn]
+        subject = f"{GET}STEPS.{subjects.step(agent, event.request, journal, name)}"
+        while True:
+            try:
+                found = await self._operator.request(subject)
+            except Denied:
+                raise
+            except BusError:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return None if found.status == 404 else msgspec.json.decode(found.data, type=_Step)
+
+
+def _resolution(event: events.EscalationRaised) -> Resolve:
+    """Return what a person makes of an escalation: what the script says, or else the same again."""
+    said = {fact.key: fact.value for fact in event.work.handoff.facts}
+    id_, turn = f"resolve-{event.id}", event.work.turn
+    if event.reason != "asked":
+        return Resolve(id=id_, by="drill", turn=turn, again=True)
+    if said.get("person") == "answer":
+        return Resolve(id=id_, by="drill", turn=turn, complete=True, answer={"done": said.get("done", [])})
+    return Resolve(id=id_, by="drill", turn=turn, summary="go on")

@@ -1,0 +1,242 @@
+"""The processes of a drill: kept running whatever ends them, and faults that are done to them.
+
+A service that ends is started again at once. How it ended is known: by a fault of the drill, in a window
+that it claimed, or by itself, which nobody asked for and is told.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mesh import windows
+from mesh.launch import LaunchFailed, LocalFleet, Service
+from mesh.windows import Claim
+from tests.drill.evidence import Fault
+
+SERVER = "nats-server"
+READY = ("agent_ready", "guard_ready")
+"""Lines of a service's log from which on it takes work."""
+_LOOK_S = 0.02
+_STARTS = 5
+"""Starts in a row that may come to nothing before it is the program that is wrong."""
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Running:
+    """One service, as the drill sees it."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.ready = asyncio.Event()
+        """Whether it takes work."""
+        self.instance = ""
+        """What an agent's process calls itself; it signs the steps that it writes."""
+        self.one_at_a_time = asyncio.Lock()
+        """Held by whoever does a fault to it."""
+        self.asked = False
+        """Whether its next end is the drill's doing."""
+        self._read = service.log.stat().st_size if service.log.exists() else 0
+
+    @property
+    def identity(self) -> str:
+        return self.service.identity
+
+    async def start(self) -> bool:
+        """Start it and wait until it takes work; False if it ends instead."""
+        self._read = self.service.log.stat().st_size
+        await self.service.start()
+        return await self.until_ready()
+
+    async def until_ready(self, from_start: bool = False) -> bool:
+        """Wait until its log says that it is ready; False if it ends instead."""
+        if from_start:
+            self._read = 0
+        while not self._says_ready():
+            if not self.service.running:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        self.ready.set()
+        return True
+
+    def _says_ready(self) -> bool:
+        with self.service.log.open("rb") as log:
+            log.seek(self._read)
+            for line in log.read().splitlines():
+                if any(each.encode() in line for each in READY):
+                    with contextlib.suppress(ValueError):
+                        self.instance = json.loads(line).get("instance", "")
+                    return True
+        return False
+
+
+class Processes:
+    """All services of a fleet and its server. `keep` runs until `over`."""
+
+    def __init__(self, fleet: LocalFleet, armed: Path) -> None:
+        self._fleet = fleet
+        self._armed = armed
+        self.running = {identity: Running(service) for identity, service in fleet.services.items()}
+        """By identity."""
+        self.faults: list[Fault] = []
+        self.unasked: list[str] = []
+        """Services that ended by themselves, in a line each."""
+        self._fault_came = asyncio.Condition()
+        self.armed: set[str] = set()
+        """Windows that wait for somebody to die in them."""
+        self.server_lock = asyncio.Lock()
+        self._over = False
+
+    async def ready(self) -> None:
+        """Wait until every service has said once that it is ready."""
+        await asyncio.gather(*(each.until_ready(from_start=True) for each in self.running.values()))
+
+    async def keep(self) -> None:
+        """Start every service again whenever it ends. Raises LaunchFailed when that is in vain."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self.running.values():
+                tasks.create_task(self._keep(each))
+
+    async def _keep(self, each: Running) -> None:
+        in_vain = 0
+        died: list[Claim] = []
+        while True:
+            pid = each.service.pid
+            status = await each.service.ended()
+            each.ready.clear()
+            if self._over:
+                return
+            claim = self._claim_of(pid)
+            if claim is not None:
+                died.append(claim)
+            elif not each.asked:
+                self.unasked.append(
+                    f"{each.identity} (process {pid}) ended with {status}\n{each.service.tail()}"
+                )
+            each.asked = False
+            if not await each.start():  # it may even die in a window before it says that it is ready
+                in_vain += 1
+                if in_vain == _STARTS:
+                    raise LaunchFailed(f"{each.identity} does not start\n{each.service.tail()}")
+                continue
+            in_vain = 0
+            await self._say(each, died)
+            died.clear()
+
+    def _claim_of(self, pid: int) -> Claim | None:
+        """Return the claim of a process that has ended, and put it away: a process id may come again."""
+        for claim in windows.claims(self._armed):
+            if claim.pid == pid:
+                (self._armed / f"{claim.window}.{pid}").unlink()
+                return claim
+        return None
+
+    async def _say(self, each: Running, died: Sequence[Claim]) -> None:
+        """Put the deaths of a service that runs again among the faults."""
+        for claim in died:
+            self.faults.append(Fault(claim.window, each.identity, each.service.name, claim.at, now_us()))
+            self.armed.discard(claim.window)
+        async with self._fault_came:
+            self._fault_came.notify_all()
+
+    def let_go(self) -> None:
+        """Start nothing again from now on, and leave nothing stopped."""
+        self._over = True
+        for each in self.running.values():
+            each.service.signal(signal.SIGCONT)
+
+    async def end(self, grace_s: float) -> None:
+        """End every service in good order; none is started again."""
+        self.let_go()
+        await asyncio.gather(*(each.service.stop(grace_s) for each in self.running.values()))
+
+    def is_alive(self, instance: str) -> bool:
+        """Say whether the process that signs with this name still exists, be it stopped."""
+        return any(each.instance == instance and each.service.running for each in self.running.values())
+
+    # --- windows ----------------------------------------------------------------------------------
+
+    def arm(self, window: str, passes: int = 0) -> None:
+        """Let the next process that reaches a window die in it. Raises UnknownWindow."""
+        windows.arm(self._armed, window, passes=passes)
+        self.armed.add(window)
+
+    def disarm(self, window: str) -> bool:
+        """Take an armed window back; False if somebody is dying in it already."""
+        taken_back = windows.disarm(self._armed, window)
+        if taken_back:
+            self.armed.discard(window)
+        return taken_back
+
+    def deaths(self, window: str) -> int:
+        """Return how often a process died in a window and runs again."""
+        return sum(fault.kind == window for fault in self.faults)
+
+    async def died_in(self, window: str, times: int = 1) -> None:
+        """Wait until processes have died in a window so often, and run again."""
+        async with self._fault_came:
+            await self._fault_came.wait_for(lambda: self.deaths(window) >= times)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    async def kill(self, identity: str) -> None:
+        """SIGKILL; returns when it runs again."""
+        await self._end_one(identity, "kill", signal.SIGKILL)
+
+    async def restart(self, identity: str) -> None:
+        """SIGTERM; returns when it runs again."""
+        await self._end_one(identity, "restart", signal.SIGTERM)
+
+    async def _end_one(self, identity: str, kind: str, number: signal.Signals) -> None:
+        each = self.running[identity]
+        at = now_us()
+        each.ready.clear()
+        each.asked = True
+        each.service.signal(number)
+        await each.ready.wait()
+        self.faults.append(Fault(kind, identity, each.service.name, at, now_us()))
+
+    async def pause(self, identity: str, pause_s: float) -> None:
+        """SIGSTOP, and SIGCONT after `pause_s`."""
+        each = self.running[identity]
+        at = now_us()
+        each.service.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(pause_s)
+        finally:
+            each.service.signal(signal.SIGCONT)
+        self.faults.append(Fault("pause", identity, each.service.name, at, now_us(), each.service.pid))
+
+    async def kill_server(self) -> None:
+        """SIGKILL; returns when it answers again."""
+        await self._end_server("kill")
+
+    async def restart_server(self) -> None:
+        """SIGTERM; returns when it answers again."""
+        await self._end_server("restart")
+
+    async def _end_server(self, kind: str) -> None:
+        async with self.server_lock:
+            at = now_us()
+            server = self._fleet.server
+            await (server.kill() if kind == "kill" else server.stop())
+            await server.start()
+            self.faults.append(Fault(kind, SERVER, SERVER, at, now_us()))
+
+    async def pause_server(self, pause_s: float) -> None:
+        """SIGSTOP, and SIGCONT after `pause_s`."""
+        async with self.server_lock:
+            at = now_us()
+            os.kill(self._fleet.server.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(pause_s)
+            finally:
+                os.kill(self._fleet.server.pid, signal.SIGCONT)
+            self.faults.append(Fault("pause", SERVER, SERVER, at, now_us()))

@@ -1,0 +1,173 @@
+"""The evidence made readable: events decoded and folded, steps by turn, deeds by what they belong to.
+
+Nothing is trusted on the way. Bytes that cannot be read, and events that no guard could have written in
+that order, are kept as what they are, so that a check can name them; no check falls over another's find.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from protocol import codec
+from protocol.errors import MeshError
+from protocol.events import AnyEvent, FactsWithheld
+from protocol.ledger import Ledger
+from tests.drill.evidence import Deed, Evidence, Fault, StepName
+
+SERVER = "nats-server"
+_PLACE = re.compile(r"(\d+)-(\d+)(d?)")
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks read of a journaled step; other fields are the agent's own affair."""
+
+    kind: str = ""
+    name: str = ""
+    digest: str = ""
+    nonce: str = ""
+    at: int = 0
+    key: str = ""
+    error: Any = None
+
+
+_STEP = msgspec.json.Decoder(Step)
+
+
+class Place(NamedTuple):
+    """Where a step of a turn's journal lies."""
+
+    round: int
+    n: int
+    result: bool
+    """Whether it is the result of the effect whose intent lies at this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One step with its place."""
+
+    where: StepName
+    place: Place
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One request, as far as its stored events can be read."""
+
+    request: str
+    bodies: Sequence[bytes]
+    events: Sequence[AnyEvent]
+    """Up to the first that cannot be read."""
+    ledger: Ledger | None
+    """None if the events do not add up."""
+    trouble: str = ""
+    """Why not all of it could be read or folded."""
+
+    @property
+    def said(self) -> list[AnyEvent]:
+        """The events without withholdings, which say nothing by themselves."""
+        return [event for event in self.events if not isinstance(event, FactsWithheld)]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The evidence, read once for all checks."""
+
+    evidence: Evidence
+    stories: dict[str, Story] = field(init=False)
+    unreadable: list[tuple[StepName, str]] = field(default_factory=list)
+    """Steps that are no records."""
+
+    def __post_init__(self) -> None:
+        stories = {request: _story(request, bodies) for request, bodies in self.evidence.bodies.items()}
+        object.__setattr__(self, "stories", stories)
+
+    @cached_property
+    def steps(self) -> list[Placed]:
+        """Every step that lies in a journal, in order of turn and place; attempts and ends are none."""
+        found = []
+        for where, body in self.evidence.steps.items():
+            match = _PLACE.fullmatch(where.step)
+            if match is None:
+                continue
+            try:
+                step = _STEP.decode(body)
+            except (msgspec.MsgspecError, UnicodeError) as error:
+                self.unreadable.append((where, type(error).__name__))
+                continue
+            found.append(Placed(where, Place(int(match[1]), int(match[2]), bool(match[3])), step))
+        return sorted(found, key=lambda placed: (placed.where[:3], placed.place))
+
+    @cached_property
+    def steps_of(self) -> dict[str, list[Placed]]:
+        """Steps by request."""
+        return _grouped((placed.where.request, placed) for placed in self.steps)
+
+    @cached_property
+    def intents(self) -> dict[str, list[Placed]]:
+        """Intents of effects by key."""
+        return _grouped((each.step.key, each) for each in self.steps if each.step.kind == "intent")
+
+    @cached_property
+    def deeds(self) -> dict[tuple[str, str, str], list[Deed]]:
+        """Deeds in order of time, by request, tool and call."""
+        ordered = sorted(self.evidence.deeds, key=lambda deed: deed.at)
+        return _grouped(((deed.request, deed.tool, deed.call), deed) for deed in ordered)
+
+    @cached_property
+    def noting(self) -> frozenset[str]:
+        """Tools that write their deeds down: those that wrote one."""
+        return frozenset(deed.tool for deed in self.evidence.deeds)
+
+    def intents_of(self, request: str, tool: str) -> list[Placed]:
+        """Return the intents of one tool's effects in one request."""
+        return [
+            each
+            for each in self.steps_of.get(request, ())
+            if each.step.kind == "intent" and each.step.name == tool
+        ]
+
+    def disturbances(self, agent: str, begin: int, end: int) -> list[Fault]:
+        """Return the faults on an agent, or on the server, that overlap a span of time (UTC µs)."""
+        return [
+            fault
+            for fault in self.evidence.faults
+            if fault.name in (agent, SERVER) and fault.at <= end and max(fault.until, fault.at) >= begin
+        ]
+
+
+def _story(request: str, bodies: Sequence[bytes]) -> Story:
+    happened: list[AnyEvent] = []
+    trouble = ""
+    for body in bodies:
+        try:
+            happened.append(codec.decode_event(body))
+        except MeshError as error:
+            trouble = f"event {len(happened)}: {error.code}"
+            break
+    ledger = Ledger()
+    try:
+        for event, body in zip(happened, bodies, strict=False):
+            ledger.apply(event, body)
+    except Exception as error:  # what no guard writes in this order may break the fold anywhere
+        return Story(request, bodies, happened, None, trouble or f"cannot be folded: {type(error).__name__}")
+    return Story(request, bodies, happened, None if trouble else ledger, trouble)
+
+
+def _grouped(pairs: Iterator[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return dict(found)
+
+
+def digest_of(value: Any) -> str:
+    """Return the digest (hex) under which the journal has what a model was asked."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

@@ -1,0 +1,193 @@
+"""Stories: what the drill's requests ask for. Each kind goes through something that may break.
+
+Drawn from a seeded generator, so that the same seed asks for the same; what is in the way of it, and
+when, differs with the machine.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from protocol.handoff import Constraints, Fact
+
+Op = list[Any]
+"""One operation of a script: its name and what it needs; `tests.drill.agents` does it."""
+Order = Literal["", "cancel", "freeze"]
+
+COMPLETED = ("completed",)
+
+
+@dataclass(frozen=True)
+class Story:
+    """One request to be."""
+
+    name: str
+    text: str
+    script: tuple[Op, ...] = ()
+    expected: tuple[str, ...] = COMPLETED
+    """Statuses in which it may end; empty: any."""
+    facts: tuple[Fact, ...] = ()
+    to: str | None = None
+    constraints: Constraints = field(default_factory=Constraints)
+    order: Order = ""
+    """What its client or an operator does as soon as it is open."""
+    twice: bool = False
+    """Whether it is sent once more, with the same id and bytes."""
+
+    @property
+    def all_facts(self) -> tuple[Fact, ...]:
+        script = (Fact(key="script", value=list(self.script)),) if self.script else ()
+        return (*script, *self.facts)
+
+
+SECRET = Fact(key="ssn", value="123-45-6789", labels=("pii",))
+_SLOW = (0.0, 0.0, 0.02, 0.1, 0.4)
+_EFFECTS = ("pay", "ship", "post")
+
+
+class _Draw:
+    """What one story draws."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._calls = 0
+
+    def call(self, tool: str) -> Op:
+        self._calls += 1
+        return [tool, f"c{self._calls}", self._rng.choice(_SLOW)]
+
+    def effect(self) -> Op:
+        return self.call(self._rng.choice(_EFFECTS))
+
+    def some(self) -> Iterator[Op]:
+        """Yield a few calls that may be made anywhere."""
+        for tool in self._rng.choices(("look", "model", "deny", *_EFFECTS), k=self._rng.randint(1, 3)):
+            yield self.call(tool)
+
+
+def _plain(draw: _Draw) -> dict[str, Any]:
+    return {"script": (*draw.some(),)}
+
+
+def _every_tool(draw: _Draw) -> dict[str, Any]:
+    return {"script": tuple(draw.call(tool) for tool in ("look", "model", "pay", "ship", "post", "deny"))}
+
+
+def _chain(draw: _Draw) -> dict[str, Any]:
+    return {"script": (*draw.some(), ["to", "back"], *draw.some(), ["to", "vault"], draw.effect())}
+
+
+def _there_and_back(draw: _Draw) -> dict[str, Any]:
+    return {"script": (["to", "back"], draw.effect(), ["back"], *draw.some(), ["to", "vault"], draw.effect())}
+
+
+def _refused(draw: _Draw) -> dict[str, Any]:
+    return {"script": (*draw.some(), ["cycle"], draw.effect(), ["to", "vault"], draw.call("model"))}
+
+
+def _retried(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.call("model"), draw.effect(), ["retry"], *draw.some(), ["retry"], draw.effect())}
+
+
+def _broken(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(), ["broken"], *draw.some())}
+
+
+def _asks_client(draw: _Draw) -> dict[str, Any]:
+    return {
+        "script": (draw.call("model"), ["ask", "client"], draw.effect(), ["ask", "client"], draw.effect())
+    }
+
+
+def _asks_human(draw: _Draw) -> dict[str, Any]:
+    return {"script": (*draw.some(), ["ask", "human"], draw.effect())}
+
+
+def _approved(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.call("model"), draw.call("sign"), draw.effect())}
+
+
+def _escalates(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(), ["escalate", "on"], *draw.some(), ["to", "back"], draw.effect())}
+
+
+def _escalates_for_good(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(), ["escalate", "answer"])}
+
+
+def _withheld(draw: _Draw) -> dict[str, Any]:
+    script = (
+        ["sees", "ssn"],
+        ["to", "back"],
+        ["blind", "ssn"],
+        draw.effect(),
+        ["to", "vault"],
+        ["sees", "ssn"],
+    )
+    return {"script": (*script, *draw.some()), "facts": (SECRET,)}
+
+
+def _withheld_from_the_first(draw: _Draw) -> dict[str, Any]:
+    script = (["blind", "ssn"], ["to", "vault"], ["sees", "ssn"], draw.effect())
+    return {"script": script, "facts": (SECRET,), "to": "back"}
+
+
+def _gives_up(draw: _Draw) -> dict[str, Any]:
+    return {"script": (*draw.some(), ["fail"]), "expected": ("failed",)}
+
+
+def _cancelled(draw: _Draw) -> dict[str, Any]:
+    return {
+        "script": (draw.call("model"), ["slow", 1.0], draw.effect(), draw.effect()),
+        "order": "cancel",
+        "expected": ("cancelled", "completed"),
+    }
+
+
+def _frozen(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(), ["slow", 0.5], ["to", "vault"], draw.effect()), "order": "freeze"}
+
+
+def _expires(draw: _Draw) -> dict[str, Any]:
+    return {
+        "script": (draw.effect(), ["slow", 8.0], draw.effect()),
+        "constraints": Constraints(max_resolution_time_s=1.5),
+        "expected": ("expired",),
+    }
+
+
+STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
+    "plain": _plain,
+    "every-tool": _every_tool,
+    "chain": _chain,
+    "there-and-back": _there_and_back,
+    "refused": _refused,
+    "retried": _retried,
+    "broken": _broken,
+    "asks-client": _asks_client,
+    "asks-human": _asks_human,
+    "approved": _approved,
+    "escalates": _escalates,
+    "escalates-for-good": _escalates_for_good,
+    "withheld": _withheld,
+    "withheld-from-the-first": _withheld_from_the_first,
+    "gives-up": _gives_up,
+    "cancelled": _cancelled,
+    "frozen": _frozen,
+    "expires": _expires,
+}
+"""How each kind of story is made."""
+
+
+def story(name: str, rng: random.Random) -> Story:
+    """Return a story of a kind."""
+    return Story(name=name, text=f"drill: {name}", twice=rng.random() < 0.1, **STORIES[name](_Draw(rng)))
+
+
+def stories(count: int, rng: random.Random) -> list[Story]:
+    """Return `count` stories: every kind about equally often, in a drawn order."""
+    names: list[str] = []
+    while len(names) < count:
+        names += rng.sample(tuple(STORIES), len(STORIES))
+    return [story(name, rng) for name in names[:count]]

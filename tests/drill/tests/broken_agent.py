@@ -1,0 +1,72 @@
+"""An agent's process with one fault in its runtime, else the real one: `broken_agent.py MODE agent run …`.
+
+`ack-before-propose`     the inbox event is acknowledged before the proposal is stored
+`no-journal`             steps are kept in this process alone
+`no-fence`               a later round does not stop an earlier one
+`effect-without-intent`  an effect is tried before anything of it is journaled
+`new-key-each-round`     an effect has another key in each round
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mesh.agent import runtime
+from mesh.agent.journal import Journal
+from mesh.agent.record import Record
+from mesh.agent.stored import StoredSteps
+from mesh.agent.turn import Turn
+from mesh.bus.connection import Bus
+from mesh.cli import main
+from mesh.testing.memory_steps import MemorySteps
+from protocol.ids import derive
+from tests.drill.tests.breaking import replace
+from tests.drill.tests.broken_guard import HastyPuller
+
+_MEMORY = MemorySteps()
+
+
+def ack_before_propose() -> None:
+    replace(runtime, "Puller", HastyPuller)
+
+
+def no_journal() -> None:
+    def forgetful(bus: Bus, agent: str) -> MemorySteps:
+        return _MEMORY
+
+    replace(runtime, "JetStreamSteps", forgetful)
+
+
+def no_fence() -> None:
+    async def only_read(steps: StoredSteps, round_: int) -> dict[str, Record]:
+        return await steps.read(round_)
+
+    replace(StoredSteps, "close", only_read)
+
+
+def effect_without_intent() -> None:
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
+        if record.kind != "intent":
+            await sound(journal, name, record, nth)
+
+    sound = replace(Journal, "_write", write)
+
+
+def new_key_each_round() -> None:
+    def key(turn: Turn, tool: str, digest: str) -> Any:
+        return derive(sound(turn, tool, digest), turn.round)
+
+    sound = replace(Turn, "_key", key)
+
+
+MODES: dict[str, Callable[[], None]] = {
+    "ack-before-propose": ack_before_propose,
+    "no-journal": no_journal,
+    "no-fence": no_fence,
+    "effect-without-intent": effect_without_intent,
+    "new-key-each-round": new_key_each_round,
+}
+
+if __name__ == "__main__":
+    MODES[sys.argv.pop(1)]()
+    main()

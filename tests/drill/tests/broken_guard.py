@@ -1,0 +1,75 @@
+"""A guard with one fault in it, otherwise the real one: `broken_guard.py MODE guard run …`.
+
+`ack-before-append`    a message is acknowledged before anything of it is in the log
+`no-compare-and-set`   an event is appended behind whatever is the head then
+`stale-cache`          what a lost race should have made it forget, it goes on believing
+`no-consequences`      what is due is never appended
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mesh.bus.connection import Bus
+from mesh.bus.log import JetStreamLog
+from mesh.bus.pull import Message, Puller
+from mesh.cli import main
+from mesh.guard import courtroom, service
+from mesh.guard.cache import Cache
+from tests.drill.tests.breaking import replace
+
+
+class HastyPuller(Puller):
+    """Acknowledges a message before it is handled."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        consumer: str,
+        handler: Callable[[Message], Awaitable[None]],
+        **rest: Any,
+    ) -> None:
+        async def acknowledge_first(message: Message) -> None:
+            await message.ack_sync()
+            await handler(message)
+
+        super().__init__(bus, stream, consumer, acknowledge_first, **rest)
+
+
+class TrustingLog(JetStreamLog):
+    """Appends behind the head as it is, and not as it was when the verdict was found."""
+
+    async def append(
+        self, to: str, request: str, body: bytes, *, after: int, headers: Mapping[str, str] | None = None
+    ) -> int:
+        head = await self.head(request)
+        return await super().append(to, request, body, after=0 if head is None else head.seq, headers=headers)
+
+
+def ack_before_append() -> None:
+    replace(service, "Puller", HastyPuller)
+
+
+def no_compare_and_set() -> None:
+    replace(service, "JetStreamLog", TrustingLog)
+
+
+def stale_cache() -> None:
+    replace(Cache, "drop", lambda cache, request: None)
+
+
+def no_consequences() -> None:
+    replace(courtroom, "due", lambda *_: None)
+
+
+MODES: dict[str, Callable[[], None]] = {
+    "ack-before-append": ack_before_append,
+    "no-compare-and-set": no_compare_and_set,
+    "stale-cache": stale_cache,
+    "no-consequences": no_consequences,
+}
+
+if __name__ == "__main__":
+    MODES[sys.argv.pop(1)]()
+    main()

@@ -1,0 +1,180 @@
+"""A checker that has never failed proves nothing: broken services, and a drill that finds them out.
+
+Each scene brings about, by windows and stories and not by luck, the moment in which the fault does harm.
+The same scenes played by sound services break no promise.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.fleet import parse_fleet
+from tests.drill.arena import Arena, Setting
+from tests.drill.check import check
+from tests.drill.findings import Findings
+from tests.drill.stories import Op, Story
+from tests.drill.tests import broken_agent, broken_guard
+from tests.drill.tests.breaking import GoneAway, replace
+
+AGENT = "front"
+LEASE_S = 1.0
+"""The shortest that a fleet may have: what a killed process held comes again soon."""
+FLEET = f"""
+name = "broken"
+entry = "{AGENT}"
+
+[agents.{AGENT}]
+module = "tests.drill.agents:{AGENT}"
+
+[clients.app]
+[operators.ops]
+[viewers.audit]
+[human]
+
+[policies.default]
+retry_backoff_s = 0.1
+
+[lease]
+agent_s = {LEASE_S}
+guard_s = {LEASE_S}
+"""
+
+MODEL: Op = ["model", "c1", 0.0]
+PAY: Op = ["pay", "c2", 0.0]
+POST: Op = ["post", "c3", 0.0]
+REFUSED: Op = ["cycle"]
+BROKEN: Op = ["broken"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is asked for, where a process is killed meanwhile, and what the drill has to find.
+
+    Args:
+        found: promises that must be found broken; others may be too.
+        window: none: the fault does harm by itself.
+        held: whether the agent stands still until the guard has heard again what it was killed over.
+    """
+
+    script: tuple[Op, ...]
+    found: frozenset[str]
+    window: str = ""
+    held: bool = False
+    give_up_s: float = 3.0
+    """After this a broken fleet is not waited for any longer; a sound one has done everything long before."""
+
+
+GUARDS = {
+    "ack-before-append": Scene((PAY,), frozenset({"nothing_lost"}), "guard.heard"),
+    "no-compare-and-set": Scene(
+        (PAY,), frozenset({"sound_chain", "one_event_a_cause"}), "guard.decided", held=True
+    ),
+    "stale-cache": Scene((PAY,), frozenset({"nothing_lost", "no_dead_letters"}), "guard.decided", held=True),
+    "no-consequences": Scene(
+        (PAY, BROKEN), frozenset({"nothing_lost", "consequences_follow"}), give_up_s=6.0
+    ),
+}
+AGENTS = {
+    "ack-before-propose": Scene((PAY,), frozenset({"nothing_lost"}), "turn.journaled"),
+    "no-journal": Scene(
+        (MODEL, POST),
+        frozenset({"no_effect_twice", "intent_first", "journaled_before_used"}),
+        "turn.journaled",
+    ),
+    "no-fence": Scene((PAY, REFUSED, POST), frozenset({"fenced"})),
+    "effect-without-intent": Scene((POST,), frozenset({"intent_first", "no_effect_twice"}), "effect.ran"),
+    "new-key-each-round": Scene((PAY, REFUSED), frozenset({"one_key_a_call"})),
+}
+LOOK_S = 0.05
+SOUND_S = 60.0
+"""So long are sound services waited for."""
+
+
+async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory: Path) -> Findings:
+    """Play one scene in a fleet of its own, with broken services."""
+    file = parse_fleet(FLEET, "the broken fleet")
+    setting = Setting(file=file, guards=1, instances=1, commands=commands)
+    async with Arena(setting, directory) as arena:
+        await play(arena, scene, scene.give_up_s)
+        return check(await arena.evidence())
+
+
+async def play(arena: Arena, scene: Scene, within_s: float) -> None:
+    deaths = arena.processes.deaths(scene.window)
+    agent = arena.fleet.services[AGENT]
+    if scene.window:
+        arena.processes.arm(scene.window)
+    if scene.held:
+        agent.signal(signal.SIGSTOP)
+    request = await arena.send(Story(name="scene", text="a scene", script=scene.script))
+    if scene.window:
+        await arena.processes.died_in(scene.window, deaths + 1)
+    if scene.held:
+        await either(nothing_proposed(arena), guard_says(arena, "not_now"))
+        agent.signal(signal.SIGCONT)
+    await either(arena.rest(request, within_s), guard_says(arena, "dead_letter"))
+
+
+async def nothing_proposed(arena: Arena) -> None:
+    """Wait until every submit and proposal is acknowledged."""
+    async with await arena.fleet.connect_as(ADMIN) as admin:
+        while (await admin.api("STREAM.INFO.PROP"))["state"]["messages"]:  # noqa: ASYNC110 - at the bus
+            await asyncio.sleep(LOOK_S)
+
+
+async def guard_says(arena: Arena, what: str) -> None:
+    """Wait until a guard has logged an event of this name."""
+    log = arena.fleet.services[f"{GUARD}-1"].log
+    while f'"{what}"' not in log.read_text():  # noqa: ASYNC110 - another process
+        await asyncio.sleep(LOOK_S)
+
+
+async def either(*awaited: Awaitable[object]) -> None:
+    """Wait for whichever comes first, and forget the others."""
+    tasks = [asyncio.ensure_future(each) for each in awaited]
+    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def test_every_fault_has_its_scene() -> None:
+    assert set(GUARDS) == set(broken_guard.MODES)
+    assert set(AGENTS) == set(broken_agent.MODES)
+
+
+def test_breaking_what_is_no_longer_there_is_an_error() -> None:
+    with pytest.raises(GoneAway, match="no such_thing any more"):
+        replace(broken_guard, "such_thing", None)
+
+
+@pytest.mark.parametrize("mode", GUARDS)
+async def test_a_broken_guard_is_found_out(mode: str, tmp_path: Path) -> None:
+    commands = {GUARD: (sys.executable, "-m", broken_guard.__name__, mode)}
+    found = await played(GUARDS[mode], commands, tmp_path / "drill")
+    assert GUARDS[mode].found <= {breach.promise for breach in found.breaches}, found
+
+
+@pytest.mark.parametrize("mode", AGENTS)
+async def test_a_broken_agent_is_found_out(mode: str, tmp_path: Path) -> None:
+    commands = {AGENT: (sys.executable, "-m", broken_agent.__name__, mode)}
+    found = await played(AGENTS[mode], commands, tmp_path / "drill")
+    assert AGENTS[mode].found <= {breach.promise for breach in found.breaches}, found
+
+
+async def test_the_same_scenes_by_sound_services_break_nothing(tmp_path: Path) -> None:
+    file = parse_fleet(FLEET, "the same fleet, sound")
+    async with Arena(Setting(file=file, guards=1, instances=1), tmp_path / "drill") as arena:
+        for scene in (*GUARDS.values(), *AGENTS.values()):
+            await play(arena, scene, SOUND_S)
+        found = check(await arena.evidence())
+    assert found.breaches == ()
+    assert found.ended == {"completed": len(GUARDS) + len(AGENTS)}

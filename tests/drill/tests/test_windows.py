@@ -1,0 +1,142 @@
+"""A process is killed in each dangerous window: what it was at ends as it should, and is done once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from mesh.windows import WINDOWS
+from protocol import codec, events
+from tests.drill.arena import Arena, Setting
+from tests.drill.check import check
+from tests.drill.evidence import Deed, Evidence
+from tests.drill.fleet import drill_fleet
+from tests.drill.stories import SECRET, Op, Story
+
+LEASE_S = 1.0
+"""The shortest that a fleet may have: what a killed process held comes again soon."""
+PATIENCE_S = 60.0
+
+LOOK: Op = ["look", "c1", 0.0]
+MODEL: Op = ["model", "c2", 0.0]
+PAY: Op = ["pay", "c3", 0.0]
+SHIP: Op = ["ship", "c4", 0.0]
+POST: Op = ["post", "c5", 0.0]
+EFFECTS = (PAY, SHIP, POST)
+ALL = (LOOK, MODEL, *EFFECTS)
+
+
+def told(*script: Op, **more: object) -> Story:
+    return replace(Story(name="window", text="a window", script=script), **more)  # type: ignore[arg-type]
+
+
+CASES: Mapping[str, tuple[Story, ...]] = {
+    "turn.taken": (told(*ALL),),
+    "turn.fenced": (told(*EFFECTS, ["cycle"], MODEL),),
+    "step.ran": (told(MODEL, PAY), told(LOOK, PAY)),
+    "effect.intended": tuple(told(LOOK, effect, MODEL) for effect in EFFECTS),
+    "effect.ran": tuple(told(LOOK, effect, MODEL) for effect in EFFECTS),
+    "step.recorded": (told(MODEL, *EFFECTS), told(PAY, MODEL)),
+    "turn.journaled": (told(*ALL), told(*EFFECTS, ["ask", "client"], MODEL)),
+    "turn.proposed": (told(*ALL), told(PAY, ["to", "back"], SHIP)),
+    "guard.heard": (told(*ALL),),
+    "guard.withheld": (told(["to", "back"], ["blind", "ssn"], PAY, facts=(SECRET,)),),
+    "guard.decided": (told(PAY, ["escalate", "answer"]),),
+    "guard.due": (told(PAY, ["broken"], SHIP),),
+    "guard.followed": (told(PAY, ["broken"], SHIP),),
+    "guard.ended": (told(PAY, ["slow", 1.0], SHIP, order="cancel", expected=("cancelled",)),),
+    "guard.armed": (told(PAY, ["retry"], SHIP),),
+    "guard.fired": (told(PAY, ["retry"], SHIP),),
+}
+"""By window: stories that lead through it."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
+    """One guard, one process of each agent, and people who do as they are asked."""
+    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1)
+    opened: asyncio.Queue[Arena] = asyncio.Queue()
+    enough = asyncio.Event()
+
+    async def host() -> None:
+        async with Arena(setting, tmp_path_factory.mktemp("windows") / "drill") as made:
+            opened.put_nowait(made)
+            await enough.wait()
+
+    hosting = asyncio.create_task(host())  # a fixture's beginning and end are tasks of their own
+    opening = asyncio.create_task(opened.get())
+    await asyncio.wait((hosting, opening), return_when=asyncio.FIRST_COMPLETED)
+    if hosting.done():
+        hosting.result()
+    yield opening.result()
+    enough.set()
+    await hosting
+
+
+def test_every_window_has_its_case() -> None:
+    assert set(CASES) == set(WINDOWS)
+
+
+@pytest.mark.parametrize(
+    ("window", "story"),
+    [
+        pytest.param(window, story, id=f"{window}-{number}")
+        for window, stories in CASES.items()
+        for number, story in enumerate(stories)
+    ],
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_process_killed_in_a_window_loses_and_repeats_nothing(
+    arena: Arena, window: str, story: Story
+) -> None:
+    deaths = arena.processes.deaths(window)
+    # The submit goes through these as well; it is the next one to come through that has to do with it.
+    arena.processes.arm(window, passes=window in ("guard.decided", "guard.armed"))
+    request = await arena.send(story)
+    async with asyncio.timeout(PATIENCE_S):
+        await arena.processes.died_in(window, deaths + 1)
+    last = await arena.rest(request, PATIENCE_S)
+    assert isinstance(last, events.Ended), last
+    assert events.type_of(last).partition(".")[2] in story.expected
+    evidence = await arena.gather()
+    assert check(evidence).breaches == ()
+    _each_effect_once(evidence, request, story, window)
+
+
+def _each_effect_once(evidence: Evidence, request: str, story: Story, window: str) -> None:
+    """Hold the ledger against the script, without the checker's help."""
+    deeds = [deed for deed in evidence.deeds if deed.request == request]
+    done = Counter(deed.call for deed in deeds)
+    cancelled = story.order == "cancel"
+    for tool, call, *_ in (op for op in story.script if len(op) == 3):
+        again = done[call] == 2 and _may_come_again(tool, window)
+        assert done[call] == 1 or again or (cancelled and not done[call]), (call, done)
+    keys = {(deed.call, deed.key) for deed in deeds}
+    assert len(keys) == len({call for call, _ in keys})
+
+
+def _may_come_again(tool: str, window: str) -> bool:
+    """Say whether a crash in a window may rightly cost a second call."""
+    return (tool in ("look", "model") and window == "step.ran") or (tool == "pay" and window == "effect.ran")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_effect_that_knows_no_key_was_put_to_a_person(arena: Arena) -> None:
+    evidence = await arena.gather()
+    settled = [
+        event.outcome
+        for bodies in evidence.bodies.values()
+        for event in map(codec.decode_event, bodies)
+        if isinstance(event, events.EffectSettled)
+    ]
+    assert set(settled) == {"done", "not_done"}  # after `effect.ran` and after `effect.intended`
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_the_tools_wrote_down_is_theirs(arena: Arena) -> None:
+    evidence = await arena.gather()
+    assert all(isinstance(deed, Deed) and deed.pid for deed in evidence.deeds)
+    assert evidence.unasked == ()
