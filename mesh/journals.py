@@ -1,7 +1,7 @@
 """Journals of turns, read by whoever may read the stream STEPS: what was done, step by step.
 
 Names of steps are those of `mesh.agent.journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
-What lies there under another name (a guard's `end`, an attempt's mark) is no step. An agent writes its own
+What lies there under another name (an attempt's mark) is no step. An agent writes its own
 journal and may write anything: what is under a step's name and cannot be read, or cannot be true, is passed
 over, and whoever asks is told where.
 """

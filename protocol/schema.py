@@ -155,6 +155,10 @@ CHANNELS: Mapping[str, Channel] = {
         _address(subjects.step, "agent", "request", "turn", "step"),
         "The journal of a turn, one message a subject. Its format belongs to the agent's runtime.",
     ),
+    "ends": Channel(
+        _address(subjects.end, "agent", "request", "turn"),
+        "The end of a turn that a guard ended, as `ended` of a notice. Written by guards alone.",
+    ),
     "cards": Channel(
         _address(subjects.card, "agent"),
         "What a running agent says of itself, for display; no verdict rests on it.",

@@ -59,8 +59,13 @@ def ctl(sender: str, request: str) -> str:
 
 
 def step(agent: str, request: str, turn: str, name: str) -> str:
-    """One step of a turn's journal; `name` is `<round>-<n>`, or `end` when a guard ended the turn."""
+    """One step of a turn's journal, written by its agent; `name` is `<round>-<n>`."""
     return f"mesh.step.{_token(agent)}.{_token(request)}.{_token(turn)}.{_token(name)}"
+
+
+def end(agent: str, request: str, turn: str) -> str:
+    """The end of a turn that a guard ended. No permission of an agent lets it write here."""
+    return f"mesh.end.{_token(agent)}.{_token(request)}.{_token(turn)}"
 
 
 def timer_at(request: str) -> str:

@@ -87,6 +87,7 @@ _AGENT = (
     Service(NEXT + "LOG.in-{me}", NEXT + "LOG.*", many=True),
     Service("$JS.ACK.LOG.in-{me}.>", "$JS.ACK.LOG.>"),
     Service(GET + "STEPS.mesh.step.{me}.*.*.*", GET + "STEPS.mesh.step.*.*.*.*"),
+    Service(GET + "STEPS.mesh.end.{me}.*.*", GET + "STEPS.mesh.end.*.*.*"),
     Service(GET + "CARDS.mesh.card.*", GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet", GET + "CONF.mesh.conf.fleet"),
 )
@@ -118,7 +119,7 @@ OWN_PUBLISH: dict[Role, tuple[str, ...]] = {
         "mesh.timer.at.*",
         "mesh.note.*.*",
         "mesh.dead.guard",
-        "mesh.step.*.*.*.end",
+        "mesh.end.*.*.*",
         "mesh.conf.freeze",
         "mesh.conf.breaker.*",
         *(f"{NEXT}{stream}.*" for stream in ("PROP", "CTL", "TIMER")),

@@ -95,7 +95,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             },
         },
         "STEPS": {
-            "subjects": ["mesh.step.*.*.*.*"],
+            "subjects": ["mesh.step.*.*.*.*", "mesh.end.*.*.*"],
             "allow_direct": True,
             "deny_delete": True,
             "deny_purge": True,

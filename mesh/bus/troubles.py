@@ -19,6 +19,7 @@ _STREAMS = {
     "ctl": "CTL",
     "evt": "LOG",
     "step": "STEPS",
+    "end": "STEPS",
     "timer": "TIMER",
     "conf": "CONF",
     "card": "CARDS",

@@ -40,7 +40,7 @@ async def effects_of(bus: Bus, request: str) -> list[Effect]:
         try:
             record = _RECORDS.decode(kept.data)
         except msgspec.MsgspecError:
-            continue  # the end of a turn, the count of its attempts, or nothing of ours
+            continue  # the count of a turn's attempts, or nothing of ours
         if record.kind not in ("intent", "effect"):
             continue
         step = name.removesuffix(DONE)

@@ -264,19 +264,19 @@ class Courtroom:
     async def _end(self, event: AnyEvent, turn: Turn) -> None:
         """Tell an agent that its turn is over, unless its own proposal ended it.
 
-        The step lies where the agent looks before it does anything that counts; the notice makes it quick.
+        The message lies where the agent looks before it does anything that counts; the notice makes it quick.
         """
         if str(event.cause) == proposal_id(event.request, turn.id, turn.round):
             return
         reached("guard.ended")
         ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
-        step = subjects.step(turn.agent, event.request, turn.id, "end")
+        end = subjects.end(turn.agent, event.request, turn.id)
         try:
-            await self._bus.publish_durable(step, msgspec.json.encode(ended))
+            await self._bus.publish_durable(end, msgspec.json.encode(ended))
         except StreamFull:
             raise  # whoever is heard next tries again
         except PublishRefused:
-            pass  # 10077: the step is there already
+            pass  # 10077: it is there already
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
 

@@ -26,7 +26,7 @@ async def events_by_request(bus: Bus) -> dict[str, list[bytes]]:
 async def all_steps(bus: Bus) -> dict[StepName, bytes]:
     """Return every stored step by its name."""
     found = {}
-    async for kept in every(bus, "STEPS", None):
+    async for kept in every(bus, "STEPS", "mesh.step.>"):
         _, _, agent, request, turn, step = kept.subject.split(".")
         found[StepName(agent, request, turn, step)] = kept.data
     return found

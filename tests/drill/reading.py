@@ -91,7 +91,7 @@ class Reading:
 
     @cached_property
     def steps(self) -> list[Placed]:
-        """Every step that lies in a journal, in order of turn and place; attempts and ends are none."""
+        """Every step that lies in a journal, in order of turn and place; attempts are none."""
         found = []
         for where, body in self.evidence.steps.items():
             match = _PLACE.fullmatch(where.step)

@@ -13,7 +13,7 @@ from mesh.testing import LocalMesh
 from protocol import events
 from protocol.handoff import Fact
 from protocol.messages import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
-from protocol.subjects import FREEZE, step
+from protocol.subjects import FREEZE, end
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.servers import eventually
 
@@ -190,6 +190,6 @@ async def test_between_an_escalation_by_the_clock_and_the_step_that_tells_its_ag
     async with stage.mesh.connected_as("audit") as bus:
 
         async def told() -> bool:
-            return not (await bus.request(f"{GET}STEPS.{step('a', request, turn, 'end')}")).status
+            return not (await bus.request(f"{GET}STEPS.{end('a', request, turn)}")).status
 
         await eventually(told)

@@ -27,6 +27,7 @@ from protocol.subjects import (
     card,
     ctl,
     dead,
+    end,
     evt,
     live,
     note,
@@ -88,8 +89,8 @@ async def test_an_agent_keeps_a_journal_and_shows_itself(connect_as: ConnectAs) 
     await agent.publish_durable(subject, b"a step")
     assert (await agent.request(GET + "STEPS." + subject)).data == b"a step"
     assert (await agent.request(GET + "STEPS." + step("a", request, "t", "0-1"))).status == 404
-    await guard.publish_durable(step("a", request, "t", "end"), b"ended")
-    assert (await agent.request(GET + "STEPS." + step("a", request, "t", "end"))).data == b"ended"
+    await guard.publish_durable(end("a", request, "t"), b"ended")
+    assert (await agent.request(GET + "STEPS." + end("a", request, "t"))).data == b"ended"
     await agent.publish_durable(card("a"), b"my card")
     assert (await (await connect_as("b")).request(GET + "CARDS." + card("a"))).data == b"my card"
     await agent.publish_durable(dead("a"), b"unreadable")
@@ -189,7 +190,7 @@ def test_nobody_outside_core_may_name_what_is_anothers() -> None:
         if granted.account is Account.CORE or granted.publish is None or granted.subscribe is None:
             continue
         for subject in granted.publish:
-            assert not subject.startswith(("mesh.evt", "mesh.conf", "mesh.timer", "mesh.note"))
+            assert not subject.startswith(("mesh.evt", "mesh.end", "mesh.conf", "mesh.timer", "mesh.note"))
             if subject.startswith(("mesh.prop", "mesh.ctl", "mesh.step", "mesh.card", "mesh.dead")):
                 assert subject.split(".")[2] == name
         assert f"_I.{name}.>" in granted.subscribe

@@ -5,7 +5,7 @@ import pytest
 
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import API, GET
-from protocol.subjects import card, evt, live, note, prop, step
+from protocol.subjects import card, end, evt, live, note, prop, step
 from tests.security.attacks import append, has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet, told
 from tests.servers import fresh
@@ -45,6 +45,8 @@ async def test_an_agent_reads_its_own_steps_and_nobody_elses(
         subject = step("a", request, "t", "0-0")
         scene.expected.add(("STEPS", subject))
         await (await scene.bus("a")).publish_durable(subject, b"the secret of a")
+        scene.expected.add(("STEPS", end("a", request, "t")))
+        await (await scene.bus("guard")).publish_durable(end("a", request, "t"), b"the secret of a")
         await (await scene.bus("b")).publish_durable(step("b", request, "t", "0-0"), b"mine")
         last = {"last_by_subj": subject}
         own = GET + "STEPS." + step("b", request, "t", "0-0")
@@ -52,6 +54,8 @@ async def test_an_agent_reads_its_own_steps_and_nobody_elses(
             (GET + "STEPS." + subject, b""),
             (GET + f"STEPS.mesh.step.*.{request}.t.0-0", b""),
             (GET + "STEPS.mesh.step.>", b""),
+            (GET + f"STEPS.mesh.end.*.{request}.t", b""),
+            (GET + "STEPS." + end("a", request, "t"), b""),
             (GET + "STEPS", msgspec.json.encode(last)),
             (own, msgspec.json.encode(last)),
             (own, msgspec.json.encode({"multi_last": ["mesh.step.>"]})),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.subjects import card, ctl, dead, evt, prop, step
+from protocol.subjects import card, ctl, dead, end, evt, prop, step
 from tests.security.attacks import Attack, has_effect, stored
 from tests.security.scenes import Scene, attempt
 from tests.servers import fresh
@@ -42,6 +42,8 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
             writing("CTL", lambda r: ctl("b", r), "mesh.ctl.*.b.{request}"), id="a-control-of-its-own"
         ),
         pytest.param(writing("STEPS", lambda r: step("a", r, "t", "0-0")), id="a-step-of-another"),
+        pytest.param(writing("STEPS", lambda r: end("b", r, "t")), id="the-end-of-its-own-turn"),
+        pytest.param(writing("STEPS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),
         pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
         pytest.param(writing("DEAD", lambda r: dead("a")), id="a-dead-letter-of-another"),
         pytest.param(writing("TIMER", lambda r: f"mesh.timer.fire.0.{r}"), id="an-alarm"),

@@ -67,7 +67,7 @@ async function propose(request, proposal) {
 async function isOver(delivery, request, turn) {
   const deliveries = Number(delivery.reply.split(".")[4]);
   if (deliveries === 1) return false;
-  const end = await nc.request(`$JS.API.DIRECT.GET.STEPS.mesh.step.${name}.${request}.${turn}.end`, "", { timeout: 5_000 });
+  const end = await nc.request(`$JS.API.DIRECT.GET.STEPS.mesh.end.${name}.${request}.${turn}`, "", { timeout: 5_000 });
   return end.headers?.code !== 404;
 }
 

@@ -32,7 +32,6 @@ async def test_a_journal_of_two_rounds_is_read_with_its_effects_and_fences() -> 
     await first.step(("model", "m", "d"), giving(1))
     await first.effect(("effect", "pay", "d"), "key", giving(2), again=None)
     await journal(store, 1, "n2").step(("call", "look", "d"), giving(3))
-    await store.put("r", "t", "end", b"{}")
     await store.put("r", "t", "0-a0", b"{}")
     reading = reading_of(store)
     assert [(placed.where.step, placed.step.kind) for placed in reading.steps] == [

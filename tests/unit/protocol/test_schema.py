@@ -180,6 +180,7 @@ def test_every_channel_is_a_subject_that_is_built_here() -> None:
         "fleet": subjects.FLEET,
         "policies": "mesh.conf.policy.{policy}",
         "steps": "mesh.step.{agent}.{request}.{turn}.{step}",
+        "ends": "mesh.end.{agent}.{request}.{turn}",
         "cards": "mesh.card.{agent}",
         "live": "mesh.live.{client}.{request}.{agent}.{turn}",
     }

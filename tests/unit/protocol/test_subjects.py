@@ -16,6 +16,7 @@ BUILDERS: list[Callable[..., str]] = [
     subjects.prop,
     subjects.ctl,
     subjects.step,
+    subjects.end,
     subjects.timer_at,
     subjects.timer_fire,
     subjects.card,
@@ -25,7 +26,7 @@ BUILDERS: list[Callable[..., str]] = [
     subjects.policy,
     subjects.breaker,
 ]
-TOKENS = {subjects.step: 4, subjects.live: 4} | dict.fromkeys(
+TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
     (subjects.evt, subjects.prop, subjects.ctl, subjects.note), 2
 )
 
@@ -39,6 +40,7 @@ TOKENS = {subjects.step: 4, subjects.live: 4} | dict.fromkeys(
         (subjects.prop("a", "r"), "mesh.prop.a.r"),
         (subjects.ctl("op1", "_"), "mesh.ctl.op1._"),
         (subjects.step("a", "r", "t", "0-1"), "mesh.step.a.r.t.0-1"),
+        (subjects.end("a", "r", "t"), "mesh.end.a.r.t"),
         (subjects.timer_at("r"), "mesh.timer.at.r"),
         (subjects.timer_fire("a"), "mesh.timer.fire.12.a"),
         (subjects.card("a"), "mesh.card.a"),
