@@ -21,13 +21,13 @@ from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.following import Following
-from mesh.notices import Notice
 from mesh.replies import SchemaUnusable, check_reply
 from mesh.telemetry import names, tracing
 from protocol import codec, events, subjects
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, RequestId, request_id
 from protocol.messages import Cancel, Control, Reply, Submit
+from protocol.notices import Notice
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -21,8 +21,9 @@ from mesh.errors import OutcomeUnknown, Unreachable
 from mesh.in_order import MOST_WAITING, InOrder
 from mesh.in_order import Heard as Heard
 from mesh.journals import journaled
-from mesh.live import LiveNote, read_note
+from mesh.live import read_note
 from protocol import codec, events, subjects
+from protocol.presence import LiveNote
 
 if TYPE_CHECKING:
     from mesh.client import Client, Outcome, Question

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.errors import BusError
-from mesh.live import LiveNote
 from protocol import events
+from protocol.presence import LiveNote
 
 MOST_WAITING = 1_000
 """Live notes that wait; those that come then are lost, or let out."""

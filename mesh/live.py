@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import msgspec
 import structlog
 
 from protocol.ids import submitter_of
+from protocol.presence import LiveNote, What
 from protocol.subjects import live
 
 _log = structlog.get_logger(__name__)
@@ -30,38 +30,6 @@ _NAME_CHARS = 128
 
 Send = Callable[[str, bytes], object]
 """Publishes (subject, data) and waits for nothing."""
-
-What = Literal["model", "tool"]
-
-
-class LiveNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened in a running turn. Whose it is, the subject says."""
-
-    v: int
-    turn: str
-    round: int
-    n: int
-    """Counts the notes of one run of a round, from 0; a gap means that some were lost."""
-    at: int
-    """UTC µs, by the agent's clock."""
-    kind: Literal["began", "step", "text", "ended"]
-    what: What | Literal[""] = ""
-    """Of a step: what was called."""
-    name: str = ""
-    """Of a step: the tool's name, or the model's."""
-    state: Literal["", "called", "returned", "failed"] = ""
-    """Of a step. A tool's own no is `failed`, too."""
-    text: str = ""
-    """Of text: what the model has said since the note before."""
-    again: bool = False
-    """Of text: what this reply said before is void, because another model begins anew."""
-    move: str = ""
-    """Of an end: the move that was proposed."""
-    to: str = ""
-    """Of an end: whom the move names."""
-    failed: str = ""
-    """Of an end without a move: why, a code."""
-
 
 _NOTE = msgspec.json.Decoder(LiveNote)
 

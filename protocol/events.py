@@ -298,6 +298,8 @@ class RequestCompleted(Event, frozen=True, kw_only=True, tag="request.completed"
     sender: AgentName
     control: str = ""
     grounds: Grounds | None = None
+    digest: str = ""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
 
 
 class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
@@ -312,12 +314,16 @@ class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
     report: Report = Report()
     sender: AgentName | None = None
     grounds: Grounds | None = None
+    digest: str = ""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
 
 
 class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
     """Its deadline passed."""
 
     deadline: int
+    digest: str = ""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
 
 
 class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"):
@@ -327,6 +333,8 @@ class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"
     sender: AgentName
     control: str
     reason: str = ""
+    digest: str = ""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
 
 
 AnyEvent = (

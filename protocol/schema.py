@@ -10,11 +10,15 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from protocol import subjects
+from protocol.breaker import BreakerEntry
 from protocol.events import VERSION, AnyEvent
 from protocol.fleet import Fleet
+from protocol.freeze import FreezeEntry
 from protocol.handoff import Handoff
 from protocol.messages import Control, Move, Proposal, Submit
+from protocol.notices import DeadLetter, Notice
 from protocol.policy import Policy
+from protocol.presence import Card, LiveNote
 
 JSON_SCHEMA_FILE = "handoff-mesh.schema.json"
 ASYNCAPI_FILE = "asyncapi.json"
@@ -29,12 +33,16 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 }
 """The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
 
+BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry)
+"""What is neither asked for nor true: hints, what is kept for people, what guards keep for each other."""
+_VERSIONED = ("Notice", "DeadLetter", "Card", "LiveNote")
+
 _EVENTS = tuple(kind.__struct_config__.tag for kind in AnyEvent.__args__)
 
 
 def _definitions(ref_template: str) -> Json:
     """Return the definitions of everything on the wire, by name; `{name}` in the template is a name."""
-    roots = (AnyEvent, Submit, Proposal, Control, Handoff, Policy, Fleet)
+    roots = (AnyEvent, Submit, Proposal, Control, Handoff, Policy, Fleet, *BESIDE_THE_LOG)
     _, generated = msgspec.json.schema_components(roots, ref_template="{name}")
     found: Json = msgspec.json.decode(msgspec.json.encode(generated))  # defaults as JSON has them
     names = {
@@ -47,6 +55,9 @@ def _definitions(ref_template: str) -> Json:
     }
     for tag in _EVENTS:
         definitions[tag]["properties"]["v"] = {"const": VERSION}
+    definitions["Notice"]["oneOf"] = [{"required": ["error"]}, {"required": ["ended"]}]
+    for name in _VERSIONED:
+        definitions[name]["properties"]["v"] = {"const": 1, "default": 1}
     for name in ("Submit", *(name for name in definitions if name.startswith(("proposal.", "control.")))):
         definitions[name]["properties"]["v"] = {"const": 1, "default": 1}
     for name, (union, prefix) in UNIONS.items():
@@ -83,7 +94,8 @@ def json_schema() -> Json:
         "title": "Handoff Mesh wire contract",
         "description": (
             "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
-            "Event (what is true), Handoff, Policy, Fleet. Readers ignore fields that they do not know."
+            "Event (what is true), Handoff, Policy, Fleet, Notice, DeadLetter, Card, LiveNote, BreakerEntry, "
+            "FreezeEntry. Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
         "$defs": _definitions("#/$defs/{name}"),
@@ -162,10 +174,20 @@ CHANNELS: Mapping[str, Channel] = {
     "cards": Channel(
         _address(subjects.card, "agent"),
         "What a running agent says of itself, for display; no verdict rests on it.",
+        ("Card",),
     ),
     "live": Channel(
         _address(subjects.live, "client", "request", "agent", "turn"),
         "What a running turn shows while it works. Core NATS, for display.",
+        ("LiveNote",),
+    ),
+    "breakers": Channel(
+        _address(subjects.breaker, "agent"),
+        "The circuit breaker of an agent, as guards keep it for each other. No entry: it is closed.",
+        ("BreakerEntry",),
+    ),
+    "freeze": Channel(
+        subjects.FREEZE, "Whether the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
     ),
 }
 
@@ -219,60 +241,19 @@ OPERATIONS: Mapping[str, Operation] = {
     "anyoneGivesUp": Operation("send", "deadLetters", "Who cannot read or act on a message keeps it here."),
     "guardKnowsFleet": Operation("receive", "fleet", "A guard judges by the fleet as it is now."),
     "guardKnowsPolicies": Operation("receive", "policies", "A guard opens requests under a policy."),
+    "clientSeesProgress": Operation("receive", "live", "A client is shown what its request's turns do."),
+    "agentsKnowCards": Operation("receive", "cards", "An agent is told what its peers say of themselves."),
+    "guardCounts": Operation("send", "breakers", "A guard counts what speaks for and against an agent."),
+    "guardKnowsBreakers": Operation("receive", "breakers", "A guard looks before it gives an agent work."),
+    "guardFreezes": Operation("send", "freeze", "A guard does what an operator says to the whole mesh."),
+    "guardKnowsFreeze": Operation("receive", "freeze", "A guard stops deciding, and goes on."),
     "viewerReads": Operation("receive", "log", "A viewer reads everything that is true."),
 }
-
-_TEXT: Json = {"type": "string"}
-_COUNT: Json = {"type": "integer"}
-
-NOTICE: Json = {
-    "title": "Notice",
-    "description": "A note with a body: what was wrong with a message, or that a turn is over.",
-    "type": "object",
-    "properties": {
-        "v": {"const": 1},
-        "request": _TEXT,
-        "error": {
-            "type": "object",
-            "properties": {"code": _TEXT, "detail": _TEXT},
-            "required": ["code", "detail"],
-        },
-        "ended": {
-            "type": "object",
-            "properties": {"why": _TEXT, "turn": _TEXT, "round": _COUNT},
-            "required": ["why"],
-        },
-        "digest": {"type": "string", "description": "With `error`: SHA-256 of the bytes it is about."},
-    },
-    "required": ["request"],
-    "oneOf": [{"required": ["error"]}, {"required": ["ended"]}],
-}
-DEAD_LETTER: Json = {
-    "title": "DeadLetter",
-    "description": "A message that nobody could read or act on.",
-    "type": "object",
-    "properties": {
-        "v": {"const": 1},
-        "at": {"type": "integer", "description": "UTC µs."},
-        "by": {"type": "string", "description": "Who gave up on it."},
-        "code": _TEXT,
-        "detail": _TEXT,
-        "subject": _TEXT,
-        "sender": _TEXT,
-        "request": _TEXT,
-        "delivered": _COUNT,
-        "headers": {"type": "object", "additionalProperties": _TEXT},
-        "data": {"type": "string", "description": "The original bytes, base64.", "contentEncoding": "base64"},
-        "truncated": {"type": "boolean"},
-    },
-    "required": ["at", "by", "code", "detail", "subject"],
-}
-"""Both are the runtime's own, so that they are written out here; a test holds them to its types."""
 
 
 def asyncapi() -> Json:
     """Return the AsyncAPI (3.1.0) document: subjects, what is sent there, and who sends it."""
-    schemas = _definitions("#/components/schemas/{name}") | {"Notice": NOTICE, "DeadLetter": DEAD_LETTER}
+    schemas = _definitions("#/components/schemas/{name}")
     carried = dict.fromkeys(name for channel in CHANNELS.values() for name in channel.messages)
     return {
         "asyncapi": "3.1.0",

@@ -4,12 +4,20 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from protocol import events
 from protocol.events import VERSION, Event, type_of
 from protocol.ids import AgentName, Cause, RequestId, event_id
 from protocol.ledger import Ledger
 from protocol.world import World
 
 E = TypeVar("E", bound=Event)
+_ENDS = (
+    events.RequestCompleted,
+    events.RequestFailed,
+    events.RequestExpired,
+    events.RequestCancelled,
+)
+"""The ends of a request that was opened."""
 
 
 def stamp(
@@ -17,13 +25,16 @@ def stamp(
 ) -> E:
     """Return the next event of `ledger`: `payload` with its envelope, in the inbox of `to`.
 
-    The work that it gives, if any, says what models cost when the request began.
+    The work that it gives, if any, says what models cost when the request began; an end says which
+    submit it answers.
     """
     type_ = type_of(kind)
     work = payload.get("work")
     if work is not None:
         prices = payload.get("prices", ledger.prices) if world.tells_prices else {}
         payload["work"] = replace(work, prices=prices)
+    if issubclass(kind, _ENDS) and world.tells_digest:
+        payload["digest"] = ledger.submit_digest
     at = world.now if ledger.head is None else max(world.now, ledger.head.at)
     return kind(
         v=VERSION,

@@ -11,8 +11,8 @@ import structlog
 
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
-from mesh.notices import Notice
 from protocol.events import Work
+from protocol.notices import Notice
 
 _log = structlog.get_logger(__name__)
 _NOTICES = msgspec.json.Decoder(Notice)

@@ -13,7 +13,6 @@ import structlog
 from msgspec.structs import replace
 
 from mesh import pace
-from mesh.agent.card import Card
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
 from mesh.bus.troubles import NO_FLEET
@@ -22,6 +21,7 @@ from mesh.errors import PASSING, BusError, Denied
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
+from protocol.presence import Card
 
 _log = structlog.get_logger(__name__)
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mesh.agent.card import Card
 from mesh.bus.connection import Bus, connect
 from mesh.bus.kept import get, microseconds
 from mesh.bus.roles import ADMIN
@@ -28,6 +27,7 @@ from mesh.errors import ApiError, BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.settings import Access
 from mesh.setup import apply
+from protocol.presence import Card
 from protocol.subjects import PARTITIONS, card
 
 OLDEST_SERVER = (2, 12)

@@ -17,11 +17,11 @@ from mesh.bus.wire import Incoming
 from mesh.cli.errors import ControlRefused
 from mesh.client import Client
 from mesh.errors import Denied
-from mesh.notices import Notice
 from protocol import codec, subjects
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.ids import control_cause
 from protocol.messages import Control
+from protocol.notices import Notice
 
 _LOOK_S = 0.1
 _NOTICES = msgspec.json.Decoder(Notice)

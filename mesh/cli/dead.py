@@ -10,7 +10,7 @@ from mesh.cli.options import AsJson, Output, Where, on_the_bus
 from mesh.cli.output import Format, chosen, emit, say, table, when
 
 if TYPE_CHECKING:
-    from mesh.notices import DeadLetter
+    from protocol.notices import DeadLetter
 
 app = typer.Typer(help="Dead letters: list, show, resend.", no_args_is_help=True)
 

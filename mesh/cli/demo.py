@@ -129,8 +129,8 @@ async def _models(mesh: Any, agents: Any) -> list[str]:
     """Return what drives the agents, by their own cards."""
     import msgspec
 
-    from mesh.agent.card import Card
     from mesh.bus.kept import get
+    from protocol.presence import Card
     from protocol.subjects import card
 
     models = set()

@@ -8,7 +8,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, get_seq
 from mesh.cli.errors import NotFound
-from mesh.notices import DeadLetter
+from protocol.notices import DeadLetter
 
 STREAM = "DEAD"
 SUBJECTS = "mesh.dead.>"

@@ -16,12 +16,12 @@ from mesh.cli.controlling import Ears, Reader
 from mesh.cli.errors import ControlRefused, Impossible
 from mesh.cli.letters import STREAM, letters
 from mesh.guard.intake import is_submit
-from mesh.notices import DeadLetter
 from protocol import codec, subjects
 from protocol.errors import Malformed
 from protocol.events import AnyEvent
 from protocol.ids import Cause, control_cause, is_request_id, submitted_ms
 from protocol.messages import id_of, submit_id
+from protocol.notices import DeadLetter
 
 _LOOK_S = 0.1
 _IN_VAIN = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent.card import Card
 from mesh.bus.connection import Bus
 from mesh.bus.kept import get
 from mesh.bus.streams import inbox_consumer
@@ -14,6 +13,7 @@ from mesh.bus.wire import Incoming
 from mesh.cli.errors import NotFound
 from mesh.errors import BusError, Denied, NoResponders
 from protocol.fleet import AgentEntry, Fleet
+from protocol.presence import Card
 from protocol.subjects import FLEET, card
 
 _GATHER_S = 0.4

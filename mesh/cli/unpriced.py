@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from mesh.agent.card import Card
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every, get
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.roster import fleet_of
 from protocol.policy import Policy
+from protocol.presence import Card
 from protocol.prices import price_list, price_of
 from protocol.subjects import PRICES
 

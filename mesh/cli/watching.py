@@ -18,9 +18,9 @@ from mesh.cli import letters
 from mesh.cli.reading import Glance, decoded, glance
 from mesh.cli.waiting import Waiting, queue, waiting_in
 from mesh.errors import PASSING, BusError, MeshError
-from mesh.notices import DeadLetter
 from protocol import events
 from protocol.ids import HUMAN
+from protocol.notices import DeadLetter
 
 _DEAD_LOOK_S = 1.0
 

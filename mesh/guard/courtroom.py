@@ -28,7 +28,7 @@ from mesh.errors import (
 from mesh.guard import alarm, telling
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
-from mesh.notices import Ended, Notice, note_subject
+from mesh.notices import note_subject
 from mesh.telemetry import tracing
 from mesh.windows import reached
 from protocol import codec, events, subjects
@@ -41,6 +41,7 @@ from protocol.ids import HUMAN, proposal_id
 from protocol.labelling import labelled
 from protocol.ledger import Ledger
 from protocol.messages import Control, Hearing, MoveProposed, Proposal, Submit
+from protocol.notices import Ended, Notice
 from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing
 

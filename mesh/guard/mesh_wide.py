@@ -5,11 +5,10 @@ acknowledged. So the entry says which message it is from, and only a newer one r
 freeze must not undo the thaw that came after it.
 """
 
-import msgspec
-
 from mesh.bus.connection import Bus
 from mesh.guard import conf
 from mesh.guard.conf import ConfChanged
+from protocol.freeze import FreezeEntry
 from protocol.messages import Control, Freeze, Thaw
 from protocol.standing import Objection
 from protocol.subjects import FREEZE
@@ -17,22 +16,6 @@ from protocol.subjects import FREEZE
 _ATTEMPTS = 8
 SKEW_US = 60_000_000
 """How far apart the clocks of two servers may be that stored messages one after the other."""
-
-
-class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `mesh.conf.freeze` holds; no entry is a mesh that goes on."""
-
-    frozen: bool = False
-    by: str = ""
-    """The person's name."""
-    sender: str = ""
-    reason: str = ""
-    since: int = 0
-    """UTC µs since when it is as it is."""
-    at: int = 0
-    """UTC µs at which the message was stored that it is from."""
-    seq: int = 0
-    """That message's place in CTL."""
 
 
 class MeshWide:

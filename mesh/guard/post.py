@@ -14,6 +14,7 @@ from mesh.errors import PASSING, MeshError
 from mesh.telemetry import metrics, names
 from protocol import codec, subjects
 from protocol.messages import Hearing
+from protocol.notices import Ended, Notice, NoticeError
 from protocol.standing import Late, Objection
 
 _log = structlog.get_logger(__name__)
@@ -53,18 +54,18 @@ class Post:
         self.dead += 1
         metrics.dead_letters.add(1, {names.CODE: objection.code, names.BY: GUARD})
         _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
-        reason = notices.NoticeError(code=objection.code, detail=letter.detail)
+        reason = NoticeError(code=objection.code, detail=letter.detail)
         if sender:
             await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
         return True
 
     async def tell_late(self, hearing: Hearing, late: Late) -> None:
         """Tell a sender that what it speaks for is over or decided."""
-        ended = notices.Ended(why=late.ended, turn=late.turn, round=late.round)
-        await self._notify(hearing.sender, hearing.request, ended=ended)
+        ended = Ended(why=late.ended, turn=late.turn, round=late.round)
+        await self._notify(hearing.sender, hearing.request, ended=ended, digest=hearing.digest)
 
     async def _notify(self, to: str, request: str, **said: Any) -> None:
-        notice = notices.Notice(request=request, **said)
+        notice = Notice(request=request, **said)
         await self._bus.publish(notices.note_subject(to, request), msgspec.json.encode(notice))
 
 

@@ -23,13 +23,13 @@ from mesh.errors import BusError, NoResponders, OutcomeUnknown
 from mesh.guard import conf
 from mesh.guard.breakers import Breakers
 from mesh.guard.conf import ConfUnreadable
-from mesh.guard.mesh_wide import FreezeEntry
 from mesh.trouble import Kind
 from protocol import rules, subjects
 from protocol.breaker import Use
 from protocol.control import resolves_to
 from protocol.decide import target_of
 from protocol.fleet import AgentEntry, Fleet
+from protocol.freeze import FreezeEntry
 from protocol.ids import HUMAN, AgentName, is_token
 from protocol.ledger import Ledger
 from protocol.messages import HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer

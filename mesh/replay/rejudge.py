@@ -118,6 +118,7 @@ def _derive(
         grounds=getattr(belongs_to, "grounds", None) or Grounds(),
         prices=getattr(belongs_to, "prices", None),
         tells_prices=_tells_prices(event),
+        tells_digest=bool(getattr(event, "digest", "")),
         trace=event.trace,
     )
     if hearing is None:

@@ -12,23 +12,23 @@ import msgspec
 import pytest
 
 from mesh import notices
-from mesh.agent.card import Card
 from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
 from mesh.bus import roles, streams
 from mesh.bus.connection import Bus
 from mesh.client import POLL_S
 from mesh.guard.intake import AHEAD_MS
-from mesh.guard.mesh_wide import FreezeEntry
 from mesh.guard.service import OVERTAKEN_S
-from mesh.live import LiveNote
 from protocol import chain, codec, ids
 from protocol.breaker import BreakerEntry
 from protocol.events import AnyEvent, Event, Past, Work, type_of
 from protocol.fleet import Fleet
+from protocol.freeze import FreezeEntry
 from protocol.handoff import Handoff
 from protocol.messages import HANDOFF_MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
+from protocol.notices import DeadLetter, Ended, Notice
 from protocol.policy import Policy
+from protocol.presence import Card, LiveNote
 from protocol.refusals import Rule
 from protocol.rules import RULES_FOR
 from protocol.schema import json_schema
@@ -64,9 +64,9 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "event": codec.decode_event,
     "stored": codec.decode_event,
     "work": _reader(Work),
-    "notice": _reader(notices.Notice),
-    "ended": _reader(notices.Ended),
-    "dead-letter": _reader(notices.DeadLetter),
+    "notice": _reader(Notice),
+    "ended": _reader(Ended),
+    "dead-letter": _reader(DeadLetter),
     "card": _reader(Card),
     "live": _reader(LiveNote),
     "fleet": _reader(Fleet),

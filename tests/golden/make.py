@@ -186,6 +186,14 @@ def priced_story() -> Court:
     return played
 
 
+def answered_story() -> Court:
+    """A request whose end names the submit that it answers."""
+    played = court()
+    submit(played)
+    played.move(Complete(answer="Done."), spent(100))
+    return played
+
+
 def specimens() -> dict[str, AnyEvent]:
     """Return one event of each type that can happen now, with as many fields set as can be."""
     failed, expired, cancelled, refused = court(), court(), court(), court()
@@ -227,6 +235,7 @@ def add_missing() -> list[Path]:
         ("modelled-story", modelled_story),
         ("traced-story", traced_story),
         ("priced-story", priced_story),
+        ("answered-story", answered_story),
     )
     for name, story in stories:
         log = LOGS / f"{name}.jsonl"

@@ -148,6 +148,14 @@ def test_a_golden_log_tells_each_holder_the_prices_that_the_request_began_with()
     assert all(prices == {"claude-x": {"input": 3000, "output": 15_000}} for prices in given.values())
 
 
+def test_a_golden_log_says_which_submit_was_answered() -> None:
+    bodies = (LOGS / "answered-story.jsonl").read_bytes().splitlines()
+    opened, completed = (codec.decode_event(body) for body in bodies[1:])
+    assert isinstance(opened, RequestOpened)
+    assert isinstance(completed, RequestCompleted)
+    assert completed.digest == opened.digest == "ef" * 32
+
+
 def test_a_log_in_which_an_older_guard_began_and_a_newer_one_went_on_is_judged_again_as_it_was() -> None:
     played = Court.given((LOGS / "traced-story.jsonl").read_bytes().splitlines()[:2], fleet_of("triage"))
     opened = played.events[1]

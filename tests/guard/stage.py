@@ -26,7 +26,6 @@ from mesh.errors import ApiError
 from mesh.guard.courtroom import Courtroom
 from mesh.guard.service import Guard
 from mesh.guard.surroundings import Surroundings
-from mesh.notices import DeadLetter, Notice
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh
 from protocol import codec, events, subjects
@@ -42,6 +41,7 @@ from protocol.messages import (
     id_of,
     submit_id,
 )
+from protocol.notices import DeadLetter, Notice
 from protocol.policy import Policy
 from tests.guard.actor import PATIENCE_S, Actor
 from tests.servers import Child, child, eventually, until

@@ -8,9 +8,9 @@ import pytest_asyncio
 
 from mesh.bus.roles import GET
 from mesh.guard.conf import read
-from mesh.guard.mesh_wide import FreezeEntry
 from mesh.testing import LocalMesh
 from protocol import events
+from protocol.freeze import FreezeEntry
 from protocol.handoff import Fact
 from protocol.messages import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
 from protocol.subjects import FREEZE, end

@@ -5,7 +5,8 @@ import asyncio
 import msgspec
 
 from mesh.guard import conf
-from mesh.guard.mesh_wide import FreezeEntry, MeshWide
+from mesh.guard.mesh_wide import MeshWide
+from protocol.freeze import FreezeEntry
 from protocol.messages import Control, Freeze, Thaw
 from protocol.subjects import FREEZE
 from tests.guard.stage import Stage

@@ -5,10 +5,11 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard.intake import AHEAD_MS
-from mesh.notices import MAX_DETAIL_CHARS, Notice
+from mesh.notices import MAX_DETAIL_CHARS
 from protocol import codec, events, subjects
 from protocol.ids import request_id, submitted_ms, ulid
 from protocol.messages import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
+from protocol.notices import Notice
 from tests.guard.stage import Stage
 from tests.servers import until
 
@@ -71,6 +72,16 @@ async def test_an_older_round_is_late(stage: Stage) -> None:
     assert notice.ended is not None
     assert (notice.ended.why, notice.ended.round) == ("decided", 0)
     assert await stage.types(request) == ["request.opened", "move.refused"]
+
+
+async def test_a_submit_that_was_taken_up_is_told_so_when_it_is_said_again(stage: Stage) -> None:
+    told = await stage.notices("c1")
+    request, body = (await stage.client()).new_id(), b'{"text":"hello"}'
+    for _ in range(2):
+        await (await stage.bus("c1")).publish_durable(subjects.prop("c1", request), body)
+    notice = await heard(told, request)
+    assert notice.ended is not None
+    assert (notice.ended.why, notice.ended.turn, notice.digest) == ("decided", "", codec.body_digest(body))
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 
 from mesh import launch
-from mesh.agent.card import Card
 from mesh.bus.roles import GET
 from mesh.fleet import parse_fleet
 from mesh.launch import LocalFleet
 from mesh.model import ROUTING
 from protocol import subjects
+from protocol.presence import Card
 from tests.servers import ROOT, until
 
 GUARD = "guard-1"

@@ -8,7 +8,7 @@ import pytest
 from mesh.agent.record import Record
 from mesh.cli.followed import Shown
 from mesh.following import Following, Heard, Journaled
-from mesh.live import LiveNote
+from protocol.presence import LiveNote
 
 
 def said(n: int, text: str, *, agent: str = "a", turn: str = "t", round_: int = 0) -> Heard:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mesh import live
-from mesh.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveNote, Voice, read_note
+from mesh.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, Voice, read_note
+from protocol.presence import LiveNote
 from tests.servers import until
 
 REQUEST = "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV"

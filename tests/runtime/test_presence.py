@@ -9,7 +9,6 @@ import pytest
 
 from mesh.agent import runtime as runtime_module
 from mesh.agent import surroundings
-from mesh.agent.card import Card
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
@@ -18,6 +17,7 @@ from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
 from protocol.messages import Move
+from protocol.presence import Card
 from tests.guard.stage import FLEET, Stage
 from tests.servers import eventually, until
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mesh.agent import surroundings
-from mesh.agent.card import Card, publish_card
+from mesh.agent.card import publish_card
 from mesh.agent.definition import Agent
 from mesh.agent.surroundings import Surroundings
 from mesh.agent.turn import Turn
@@ -19,6 +19,7 @@ from protocol.events import MoveRefused, RequestCompleted
 from protocol.fleet import AgentEntry
 from protocol.ids import AgentName
 from protocol.messages import Move, Usage
+from protocol.presence import Card
 from protocol.prices import MTOK, Tokens
 from tests.guard.stage import FLEET, Stage
 from tests.servers import until

@@ -7,12 +7,12 @@ import pytest
 
 from mesh.agent import Move, Turn
 from mesh.agent import toolbox as toolbox_module
-from mesh.agent.card import Card
 from mesh.agent.definition import Agent
 from mesh.agent.failures import Retry
 from mesh.agent.runtime import Runtime
 from mesh.agent.tools import Tool, tool
 from protocol import subjects
+from protocol.presence import Card
 from tests.guard.stage import Stage
 from tests.servers import until
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 
-from mesh.agent.card import Card, publish_card
+from mesh.agent.card import publish_card
 from protocol import subjects
 from protocol.handoff import Budget
 from protocol.policy import Policy
+from protocol.presence import Card
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

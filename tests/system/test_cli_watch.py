@@ -18,8 +18,8 @@ from mesh.cli.exits import Exit
 from mesh.cli.waiting import Waiting, queue
 from mesh.cli.watching import Watch
 from mesh.errors import Unreachable
-from mesh.notices import DeadLetter
 from protocol.messages import Escalate, Resolve
+from protocol.notices import DeadLetter
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 from tests.system.office import Office

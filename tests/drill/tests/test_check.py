@@ -9,9 +9,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mesh.notices import DeadLetter
 from protocol import events
 from protocol.messages import Freeze
+from protocol.notices import DeadLetter
 from tests.drill.check import BY_NAME, CHECKS, check
 from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted
 from tests.drill.findings import Findings

@@ -1,10 +1,14 @@
 """Verdicts: what an admitted, refused, deferred or failed proposal becomes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from protocol.decide import target_of
 from protocol.events import (
     EffectDoubted,
+    Ended,
     EscalationRaised,
     HandoffAdmitted,
     MoveDeferred,
@@ -17,6 +21,7 @@ from protocol.events import (
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.ids import AgentName, Cause, event_id, proposal_id
 from protocol.messages import (
+    Cancel,
     Complete,
     Doubt,
     Failure,
@@ -234,6 +239,21 @@ def test_an_end_goes_to_the_client_and_leaves_nothing_open(move: Move, kind: typ
     assert (court.ledger.status, court.ledger.holder, court.next_due) == (status, None, None)
     assert court.ledger.spent.tokens == 3
     assert court.wait(1e6) == []
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        pytest.param(lambda court: court.move(complete("done")), id="completed"),
+        pytest.param(lambda court: court.move(give_up()), id="failed"),
+        pytest.param(lambda court: court.wait(1e6)[-1], id="expired"),
+        pytest.param(lambda court: court.control(Cancel), id="cancelled"),
+    ],
+)
+def test_every_end_names_the_submit_that_it_answers(ended: Callable[[Court], Any]) -> None:
+    event = ended(opened(human=False))
+    assert isinstance(event, Ended)
+    assert event.digest == "d0"
 
 
 # --- failures, doubts, deferral -------------------------------------------------------------------

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped]
 
-from mesh.notices import DeadLetter, Ended, Notice, NoticeError
 from protocol import codec, schema, subjects
+from protocol.breaker import BreakerEntry, Trial
 from protocol.events import AnyEvent, type_of
 from protocol.fleet import AgentEntry, Fleet
+from protocol.freeze import FreezeEntry
 from protocol.handoff import Constraints
-from protocol.ids import AgentName, TurnId
+from protocol.ids import AgentName, Cause, TurnId
 from protocol.messages import (
     Control,
     Doubt,
@@ -24,7 +25,9 @@ from protocol.messages import (
     Submit,
     TurnFailed,
 )
+from protocol.notices import DeadLetter, Ended, Notice, NoticeError
 from protocol.policy import Policy
+from protocol.presence import Card, LiveNote
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import complete, fact, give_up, hand_back, opened, transfer, usage
 
@@ -183,6 +186,8 @@ def test_every_channel_is_a_subject_that_is_built_here() -> None:
         "ends": "mesh.end.{agent}.{request}.{turn}",
         "cards": "mesh.card.{agent}",
         "live": "mesh.live.{client}.{request}.{agent}.{turn}",
+        "breakers": "mesh.conf.breaker.{agent}",
+        "freeze": subjects.FREEZE,
     }
     for channel in ASYNCAPI["channels"].values():
         named = {part[1:-1] for part in channel["address"].split(".") if part.startswith("{")}
@@ -216,24 +221,28 @@ def test_all_events_and_all_that_is_asked_for_are_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "kinds", "message"),
+    ("definition", "message"),
     [
-        (schema.NOTICE, [Notice], Notice(request="r", ended=Ended(why="decided"))),
-        (schema.NOTICE, [Notice], Notice(request="r", error=NoticeError(code="x", detail="y"))),
-        (
-            schema.DEAD_LETTER,
-            [DeadLetter],
-            DeadLetter(at=1, by="g1", code="x", detail="y", subject="mesh.prop.a.r", data="eA=="),
-        ),
+        ("Notice", Notice(request="r", ended=Ended(why="decided"), digest="ab")),
+        ("Notice", Notice(request="r", error=NoticeError(code="x", detail="y"))),
+        ("DeadLetter", DeadLetter(at=1, by="g1", code="x", detail="y", subject="mesh.prop.a.r", data="eA==")),
+        ("Card", Card(name="a", version="1", tools=({"name": "look"},))),
+        ("LiveNote", LiveNote(v=1, turn="t", round=0, n=0, at=1, kind="step", what="tool", state="called")),
+        ("BreakerEntry", BreakerEntry(state="half_open", opened_at=1, trial=Trial(Cause("c"), 2))),
+        ("FreezeEntry", FreezeEntry(frozen=True, by="Ada", since=1, at=1, seq=4)),
     ],
-    ids=["ended", "error", "dead-letter"],
 )
-def test_what_the_runtime_sends_is_what_the_document_says(
-    written: dict[str, Any], kinds: list[Any], message: msgspec.Struct
-) -> None:
-    (kind,) = kinds
-    assert set(written["properties"]) == set(kind.__struct_encode_fields__)
-    required = [field.name for field in msgspec.structs.fields(kind) if field.required]
+def test_what_lies_beside_the_log_is_defined_by_its_type(definition: str, message: msgspec.Struct) -> None:
+    written = JSON_SCHEMA["$defs"][definition]
+    assert set(written["properties"]) == set(message.__struct_encode_fields__)
+    required = [field.name for field in msgspec.structs.fields(message) if field.required]
     assert written["required"] == required
-    Draft202012Validator({**written, "additionalProperties": False}).validate(said(message))
-    assert not Draft202012Validator(written).is_valid({"v": 1})
+    validator(definition).validate(said(message))
+    first = next(iter(written["properties"]))
+    assert not validator(definition).is_valid(said(message) | {first: []})
+
+
+def test_a_notice_has_an_error_or_an_end_and_not_both() -> None:
+    notice = {"request": "r", "error": {"code": "x", "detail": "y"}, "ended": {"why": "decided"}}
+    assert not validator("Notice").is_valid(notice)
+    assert not validator("Notice").is_valid({"request": "r"})
