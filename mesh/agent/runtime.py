@@ -160,7 +160,8 @@ class Runtime:
             return
         work = getattr(event, "work", None)
         lies_in = subjects.parse_evt(message.subject)
-        if not isinstance(work, Work) or (event.to, event.request) != lies_in or not _has_a_place(work):
+        is_mine = lies_in == (self._agent.name, event.request) and event.to == self._agent.name
+        if not is_mine or not isinstance(work, Work) or not _has_a_place(work):
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(

@@ -3,6 +3,9 @@
 Two rules. What is requested and what is in hand together never exceed `slots`, because a message that
 waits in our memory is one that nobody else can take. And a pull ends, at the server, before a lease
 does: a frozen process would otherwise be given again and again what it had just lost.
+
+A puller's inbox is no proof of a sender. Only a message that its own consumer wants acknowledged is a
+delivery; every other message is dropped, counted and logged, and its reply subject is never used.
 """
 
 import asyncio
@@ -14,12 +17,15 @@ import structlog
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
-from mesh.bus.troubles import PULL_REFUSED, PULL_SILENT
+from mesh.bus.troubles import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, MeshError
+from mesh.telemetry import metrics, names
 
 _log = structlog.get_logger(__name__)
 
+_DELIVERED, _STREAM_SEQ, _, _STORED_AT, _PENDING = range(4, 9)
+"""Places in `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
 _GRACE_S = 1.5
 _PAUSED_NAK_S = 1.0
 _TROUBLED_NAK_S = 1.0
@@ -36,10 +42,10 @@ class Message:
 
     __slots__ = ("_ack", "_incoming", "_puller", "_taken")
 
-    def __init__(self, puller: "Puller", incoming: Incoming) -> None:
+    def __init__(self, puller: "Puller", incoming: Incoming, ack: list[str]) -> None:
         self._puller = puller
         self._incoming = incoming
-        self._ack: list[str] | None = None
+        self._ack = ack
         self._taken = True
 
     @property
@@ -56,30 +62,23 @@ class Message:
         return self._incoming.headers
 
     @property
-    def _tokens(self) -> list[str]:
-        """`$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`"""
-        if self._ack is None:
-            self._ack = self._incoming.reply.split(".")
-        return self._ack
-
-    @property
     def delivered(self) -> int:
         """How often it was delivered, this time included."""
-        return int(self._tokens[4])
+        return int(self._ack[_DELIVERED])
 
     @property
     def stream_seq(self) -> int:
-        return int(self._tokens[5])
+        return int(self._ack[_STREAM_SEQ])
 
     @property
     def stored_us(self) -> int:
         """When it was stored: UTC µs."""
-        return int(self._tokens[7]) // 1000
+        return int(self._ack[_STORED_AT]) // 1000
 
     @property
     def pending(self) -> int:
         """How many messages of this consumer were waiting behind it."""
-        return int(self._tokens[8])
+        return int(self._ack[_PENDING])
 
     def ack(self) -> bool:
         """It is done for good. False without a connection: it will come again."""
@@ -152,8 +151,11 @@ class Puller:
         """Messages whose handlers run and have not said `done`."""
         self.requested = 0
         """Messages that the server may still send."""
+        self.dropped = 0
+        """Messages in this puller's inbox that its consumer did not send."""
         self._name = f"{stream}/{consumer}"
         self._subject = f"{NEXT}{stream}.{consumer}"
+        self._sender = ["$JS", "ACK", stream, consumer]
         self._on_message = on_message
         self._silence_s = (2.5 * heartbeat_s if heartbeat_s else expires_s) + _GRACE_S
         self._expires_ns = int(expires_s * NS)
@@ -291,16 +293,35 @@ class Puller:
     # --- hearing ----------------------------------------------------------------------------------
 
     def _on_message_in(self, message: Incoming) -> None:
+        ack = message.reply.split(".")
+        status = 0 if message.reply else message.status
+        if not status and not self._sent(ack):
+            self._drop(message)
+            return
         self._heard_at = self._loop.time()
         if self.bus.troubles:
             self.bus.troubles.well(PULL_SILENT)
-        if message.reply:
-            self._on_delivery(message)
+        if status:
+            self._on_status(message, status)
         else:
-            self._on_status(message)
+            self._on_delivery(message, ack)
 
-    def _on_status(self, message: Incoming) -> None:
-        status = message.status
+    def _sent(self, ack: list[str]) -> bool:
+        """Return True if our consumer wants an acknowledgement at this subject, given as its tokens."""
+        return ack[:4] == self._sender and len(ack) == 9 and all(map(_is_number, ack[4:]))
+
+    def _drop(self, message: Incoming) -> None:
+        self.dropped += 1
+        metrics.dropped_deliveries.add(1, {names.BY: self.bus.name})
+        self.bus.troubles.hit(
+            NO_DELIVERY,
+            self._name,
+            subject=message.subject,
+            reply=message.reply,
+            size=len(message.data),
+        )
+
+    def _on_status(self, message: Incoming, status: int) -> None:
         if status == 100:
             return
         unsent = message.headers.get("Nats-Pending-Messages")
@@ -325,10 +346,10 @@ class Puller:
             self.bus.troubles.well(PULL_REFUSED, self._refused)
             self._refused = ""
 
-    def _on_delivery(self, incoming: Incoming) -> None:
+    def _on_delivery(self, incoming: Incoming, ack: list[str]) -> None:
         self._accepted()
         self.requested = max(0, self.requested - 1)
-        message = Message(self, incoming)
+        message = Message(self, incoming, ack)
         if self._paused or self._stopped or self.in_hand >= self.slots:
             # Over what was asked for: a pull from before a break is still alive at the server.
             message.nak(_PAUSED_NAK_S if self._paused else 0.0)
@@ -351,3 +372,7 @@ class Puller:
             _log.exception("handler_failed", consumer=self._name)
         finally:
             message.done()
+
+
+def _is_number(token: str) -> bool:
+    return token.isascii() and token.isdigit()

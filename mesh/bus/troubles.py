@@ -12,6 +12,9 @@ SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", 
 """It settles later than a request times out: a disk that is stuck lets some through, too."""
 NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
 PULL_REFUSED = Kind("pull_refused", "pull_accepted", "the bus does not take pulls ({})")
+NO_DELIVERY = Kind(
+    "no_delivery", "only_deliveries", "what is no delivery of {} came to its inbox", blocks=False
+)
 PULL_SILENT = Kind("pull_silent", "pull_heard", "nothing is heard of pulls", settle_s=10.0)
 
 _STREAMS = {

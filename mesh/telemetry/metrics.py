@@ -37,6 +37,11 @@ ended_requests = _meter.create_counter(
     names.ENDED_REQUESTS, unit="{request}", description="Requests by their end"
 )
 dead_letters = _meter.create_counter(names.DEAD_LETTERS, unit="{message}", description="Dead letters by code")
+dropped_deliveries = _meter.create_counter(
+    names.DROPPED_DELIVERIES,
+    unit="{message}",
+    description="Messages in a service's inbox that its consumer did not send",
+)
 guard_lag = _meter.create_histogram(
     names.GUARD_LAG,
     unit="s",

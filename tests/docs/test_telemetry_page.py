@@ -27,6 +27,7 @@ METRICS = {
     names.OPENED_REQUESTS,
     names.ENDED_REQUESTS,
     names.DEAD_LETTERS,
+    names.DROPPED_DELIVERIES,
     names.GUARD_LAG,
 }
 

@@ -1,111 +1,20 @@
 """Pulling: never more than the slots, nothing lost when a process dies or freezes."""
 
 import asyncio
-import json
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 
-from mesh.bus.connection import Bus, connect
+from mesh.bus.connection import connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.pull import Message, Puller
-from mesh.errors import ApiError, TimedOut, Unreachable
-from tests.servers import child, eventually, until
-
-NS = 10**9
-_STORE_FAILED = 10012  # JetStream: the consumer's store could not be made
-LEASE_S = 1.0
-EXPIRES_S = 0.5
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bare(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer("", tmp_path_factory.mktemp("bare"), sync_always=False) as server:
-        yield server
-
-
-class Queue:
-    """A stream of a test's own with one consumer."""
-
-    made = 0
-
-    def __init__(self, bus: Bus, server: EmbeddedServer) -> None:
-        Queue.made += 1
-        self.stream = f"Q{Queue.made}"
-        self.bus = bus
-        self.server = server
-
-    async def create(self, **consumer: object) -> None:
-        config = {"name": self.stream, "subjects": [f"{self.stream}.*"], "retention": "workqueue"}
-        await self.bus.api(f"STREAM.CREATE.{self.stream}", {**config, "storage": "file"})
-        await self.consumer(**consumer)
-
-    async def consumer(self, **more: object) -> None:
-        config = {"name": "w", "durable_name": "w", "ack_policy": "explicit", "ack_wait": int(LEASE_S * NS)}
-        body = {"stream_name": self.stream, "config": {**config, **more}, "action": ""}
-        await self.bus.api(f"CONSUMER.CREATE.{self.stream}.w", body)
-
-    async def recreated(self) -> bool:
-        """Create the consumer again; False while the server still removes the folder of the old one."""
-        try:
-            await self.consumer()
-        except ApiError as error:
-            if error.err_code != _STORE_FAILED:
-                raise
-            return False
-        return True
-
-    async def put(self, count: int) -> None:
-        await asyncio.gather(*(self.bus.publish_durable(f"{self.stream}.x", b"%d" % n) for n in range(count)))
-
-    async def info(self) -> dict[str, Any]:
-        return await self.bus.api(f"CONSUMER.INFO.{self.stream}.w")
-
-    async def left(self) -> int:
-        state = (await self.bus.api(f"STREAM.INFO.{self.stream}"))["state"]
-        return int(state["messages"])
-
-    async def empty(self) -> bool:
-        return await self.left() == 0
-
-    def puller(self, handler: Callable[[Message], Any], **options: Any) -> Puller:
-        return Puller(self.bus, self.stream, "w", handler, **{"slots": 4, "expires_s": EXPIRES_S, **options})
-
-    def process(self, **options: object) -> Any:
-        encoded = json.dumps({"slots": 4, "expires_s": EXPIRES_S, **options})
-        return child("tests.pull_process", self.server.url, self.stream, "w", encoded)
-
-
-@pytest_asyncio.fixture
-async def queue(bare: EmbeddedServer) -> AsyncIterator[Queue]:
-    async with await connect(bare.url, name="a") as bus:
-        made = Queue(bus, bare)
-        await made.create()
-        yield made
-
-
-class Busy:
-    """A handler that works until it is let go, and counts."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.at_once = 0
-        self.most = 0
-        self.go = asyncio.Event()
-
-    async def __call__(self, message: Message) -> None:
-        self.messages.append(message)
-        self.at_once += 1
-        self.most = max(self.most, self.at_once)
-        await self.go.wait()
-        self.at_once -= 1
-        await message.ack_sync()
+from mesh.errors import TimedOut, Unreachable
+from tests.integration.pulling import EXPIRES_S, LEASE_S, Busy, Queue
+from tests.servers import eventually, until
 
 
 @pytest.mark.parametrize("slots", [1, 3, 64])

@@ -119,6 +119,23 @@ async def test_two_instances_share_the_work_and_each_turn_is_run_once(stage: Sta
     assert sorted(gates[0].began + gates[1].began) == sorted(requests)
 
 
+async def test_an_event_of_anothers_inbox_is_put_aside_and_its_code_does_not_run(stage: Stage) -> None:
+    """Even if its own consumer brings it: an agent works on what is addressed to it, and on nothing else."""
+    admin, name = await stage.bus("admin"), inbox_consumer("a")
+    config = (await admin.api(f"CONSUMER.INFO.LOG.{name}"))["config"]
+    wider = {"stream_name": "LOG", "config": config | {"filter_subject": "mesh.evt.*.*"}}
+    await admin.api(f"CONSUMER.CREATE.LOG.{name}", wider)
+    gate = Gate()
+    gate.open.set()
+    await stage.runtime(Agent("a", gate))
+    client = await stage.client()
+    await client.submit("hello", to="b")
+    letter = await stage.buried("protocol.malformed", by="a")
+    assert letter.subject.startswith("mesh.evt.b.")
+    assert gate.began == []
+    await admin.api(f"CONSUMER.CREATE.LOG.{name}", {"stream_name": "LOG", "config": config})
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 
