@@ -95,6 +95,11 @@ class Arena:
         """By request."""
         self._stack = contextlib.AsyncExitStack()
         self.silent: set[str] = set()
+        """Requests that did not come to rest."""
+        self.unfinished: list[str] = []
+        """What else the drill waited for in vain."""
+        self.unreached: list[str] = []
+        """Windows that no request came through."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -107,13 +112,9 @@ class Arena:
             self._client = await Client.on(client, client.name)
             self.processes = Processes(self.fleet, self._armed)
             await self.processes.ready()
+            self.watch = watch = Watch(JetStreamLog(viewer), self._hear, decided=self.setting.people)
             self._people = people = People(
-                client, operator, self.ledger, self.processes.is_alive, self.stories
-            )
-            self.watch = Watch(
-                JetStreamLog(viewer),
-                people.hear if self.setting.people else lambda event: None,
-                decided=self.setting.people,
+                client, operator, self.ledger, self.processes.is_alive, self.stories, watch.give_up
             )
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             running = [
@@ -128,6 +129,10 @@ class Arena:
     ) -> None:
         self.processes.let_go()
         await self._stack.__aexit__(kind, error, trace)
+
+    def _hear(self, event: AnyEvent) -> None:
+        if self.setting.people:
+            self._people.hear(event)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -162,13 +167,14 @@ class Arena:
                 return
 
     async def rest(self, request: str, within_s: float | None = None) -> AnyEvent | None:
-        """Wait until a request has come to rest and return its last event; None if it has not in time."""
-        try:
+        """Wait until a request has come to rest and return its last event; None if it does not, in time."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                return await self.watch.until(request)
-        except TimeoutError:
-            self.silent.add(request)
-            return None
+                last = await self.watch.until(request)
+                if self.watch.rests(request):
+                    return last
+        self.silent.add(request)
+        return None
 
     # --- evidence ---------------------------------------------------------------------------------
 
@@ -198,6 +204,9 @@ class Arena:
                 orders=tuple(self._people.orders),
                 unasked=tuple(self.processes.unasked),
                 silent=frozenset(self.silent),
+                undone=tuple(self._people.undone),
+                unfinished=tuple(self.unfinished),
+                unreached=tuple(self.unreached),
             )
 
 

@@ -15,6 +15,7 @@ from tests.drill.letters import letters, no_dead_letters
 from tests.drill.log_checks import asks_client, waits_for_people
 from tests.drill.reading import SERVER, Reading
 from tests.drill.recovery import recovery
+from tests.drill.standstill import unrested
 
 
 class Check(NamedTuple):
@@ -36,6 +37,8 @@ CHECKS = (
     Check(log_checks.one_end, "a request ends once, and nothing follows", "duplicated"),
     Check(log_checks.only_what_was_sent, "the log holds only requests that somebody sent"),
     Check(log_checks.orders_obeyed, "what people say is heard"),
+    Check(log_checks.comes_to_rest, "requests and faults come to an end"),
+    Check(log_checks.people_can_act, "what people are asked for they can do"),
     Check(log_checks.ends_as_told, "a request ends as its story says"),
     Check(log_checks.services_stand, "no service ends by itself"),
     Check(log_checks.sound_chain, "numbers are dense and the hash chain holds"),
@@ -84,7 +87,10 @@ def check(evidence: Evidence) -> Findings:
         deeds=dict(sorted(Counter(deed.kind for deed in evidence.deeds).items())),
         ledger=evidence.with_ledger,
         faults=dict(sorted(Counter(map(_kind, evidence.faults)).items())),
+        unreached=tuple(evidence.unreached),
         dead_letters=dict(sorted(codes.items())),
+        unrested=tuple(unrested(reading)),
+        unfinished=tuple(evidence.unfinished),
         breaches=breaches,
         recovery=recovery(reading),
     )

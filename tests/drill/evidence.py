@@ -41,6 +41,14 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True)
+class Undone:
+    """Something that the drill's people were asked for and could not do."""
+
+    request: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Deed:
     """One thing that a tool did to the world outside, written down by the tool in the middle of doing it."""
 
@@ -109,3 +117,9 @@ class Evidence:
     """Services that ended though nobody had ended them, in a line each."""
     silent: frozenset[str] = field(default_factory=frozenset)
     """Requests on which the drill itself gave up waiting."""
+    undone: Sequence[Undone] = ()
+    """What the drill's people could not do."""
+    unfinished: Sequence[str] = ()
+    """What the drill waited for in vain besides requests, in a line each: faults, services."""
+    unreached: Sequence[str] = ()
+    """Windows in which a process was to die, and which no request came through."""

@@ -5,8 +5,9 @@ it happens, and what it interrupts, is up to the machine.
 """
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from mesh.windows import WINDOWS
@@ -66,7 +67,7 @@ def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Seque
 
 
 class Injector:
-    """Does what is planned. `run` ends when it is done, or when nothing is left to break.
+    """Does what is planned. `run` ends when it is done but for windows that no request came through.
 
     Args:
         lease_of: the lease (s) of what an agent, or a guard, has in hand, by name.
@@ -89,22 +90,55 @@ class Injector:
         self._lease_of = lease_of
         self._worth_it = worth_it
         self._on_done = on_done
+        self._in_hand: list[Planned] = []
         self.done = 0
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as lanes:
             for _ in range(LANES):
-                lanes.create_task(self._lane(self._others, self._strike))
+                lanes.create_task(self._strikes())
             for _ in range(WINDOW_LANES):
-                lanes.create_task(self._lane(self._windows, self._die_in))
+                lanes.create_task(self._deaths())
 
-    async def _lane(self, left: list[Planned], do: Callable[[Planned], Awaitable[bool]]) -> None:
-        while left and await self._worth_it():
-            if left and await do(left.pop()):
-                self.done += 1
-                await self._on_done()
+    @property
+    def left(self) -> list[str]:
+        """What was planned and is not done: windows by name, else what would have been done to whom."""
+        left = (*self._in_hand, *self._others, *self._windows)
+        return sorted(fault.window or f"{fault.sort} {fault.whom}".rstrip() for fault in left)
 
-    async def _strike(self, fault: Planned) -> bool:
+    async def _strikes(self) -> None:
+        """Do what is done to a process, wherever it is: on a slow machine also after the last request."""
+        while self._others:
+            await self._worth_it()
+            if self._others:
+                with self._taking(self._others.pop()) as fault:
+                    await self._strike(fault)
+                await self._count()
+
+    async def _deaths(self) -> None:
+        """Let processes die in windows, as long as somebody comes through any."""
+        while self._windows and await self._worth_it():
+            if not self._windows:
+                return
+            with self._taking(self._windows.pop()) as fault:
+                died = await self._die_in(fault)
+            if died:
+                await self._count()
+            else:
+                self._windows.insert(0, fault)
+
+    @contextlib.contextmanager
+    def _taking(self, fault: Planned) -> Iterator[Planned]:
+        """Have a fault in hand; one that is broken off stays there."""
+        self._in_hand.append(fault)
+        yield fault
+        self._in_hand.remove(fault)
+
+    async def _count(self) -> None:
+        self.done += 1
+        await self._on_done()
+
+    async def _strike(self, fault: Planned) -> None:
         processes = self._processes
         match fault.sort:
             case "server-kill":
@@ -115,7 +149,6 @@ class Injector:
                 await processes.pause_server(SERVER_PAUSE_S)
             case _:
                 await self._to_service(fault)
-        return True
 
     async def _to_service(self, fault: Planned) -> None:
         victim = self._processes.running[fault.whom]
@@ -132,7 +165,6 @@ class Injector:
         """Arm a window and wait until somebody has died in it; False if nobody has or will."""
         processes, window = self._processes, fault.window
         if window in processes.armed:  # another lane waits for the same
-            self._windows.insert(0, fault)
             await asyncio.sleep(_ELSEWHERE_S)
             return False
         before = processes.deaths(window)

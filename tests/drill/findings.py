@@ -36,6 +36,21 @@ class Recovery(_Found, frozen=True, kw_only=True):
     max_s: float | None
 
 
+class Unrested(_Found, frozen=True, kw_only=True):
+    """An open turn of a request that did not come to rest."""
+
+    request: str
+    turn: str
+    """Empty where no turn is open."""
+    agent: str
+    round: int | None
+    waits_for: str
+    since: int
+    """UTC µs."""
+    for_s: float
+    """How long before the end that was."""
+
+
 class Findings(_Found, frozen=True, kw_only=True):
     """The result of a drill."""
 
@@ -59,8 +74,14 @@ class Findings(_Found, frozen=True, kw_only=True):
     ledger: bool
     """Whether there was one; without, nothing of the world outside was checked."""
     faults: Mapping[str, int]
+    unreached: tuple[str, ...]
+    """Windows in which a process was to die, and which no request came through."""
     dead_letters: Mapping[str, int]
     """By code, breaches or not."""
+    unrested: tuple[Unrested, ...]
+    """What did not come to rest."""
+    unfinished: tuple[str, ...]
+    """What else the drill waited for in vain: faults, services."""
     breaches: tuple[Breach, ...]
     recovery: Mapping[str, Recovery]
     """By what was hit: `agent`, `guard`, `nats-server`."""

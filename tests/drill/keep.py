@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.drill.evidence import Deed, Evidence, Fault, Ordered, StepName, Submitted
+from tests.drill.evidence import Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
 
 SUBMITTED, EVENTS, STEPS = "submitted.jsonl", "events.jsonl", "steps.jsonl"
 DEEDS, FAULTS, ORDERS = "deeds.jsonl", "faults.jsonl", "orders.jsonl"
-DEAD, DRILL = "dead.jsonl", "drill.json"
+DEAD, UNDONE, DRILL = "dead.jsonl", "undone.jsonl", "drill.json"
 T = TypeVar("T")
 
 
@@ -36,6 +36,8 @@ class _Drill(msgspec.Struct, frozen=True):
     with_ledger: bool
     unasked: tuple[str, ...]
     silent: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    unreached: tuple[str, ...]
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -53,6 +55,7 @@ def save(evidence: Evidence, directory: Path) -> None:
     _write(directory / DEEDS, evidence.deeds)
     _write(directory / FAULTS, evidence.faults)
     _write(directory / ORDERS, evidence.orders)
+    _write(directory / UNDONE, evidence.undone)
     (directory / DEAD).write_bytes(b"".join(body + b"\n" for body in evidence.dead))
     said = _Drill(
         lease_s=evidence.lease_s,
@@ -61,6 +64,8 @@ def save(evidence: Evidence, directory: Path) -> None:
         with_ledger=evidence.with_ledger,
         unasked=tuple(evidence.unasked),
         silent=tuple(sorted(evidence.silent)),
+        unfinished=tuple(evidence.unfinished),
+        unreached=tuple(evidence.unreached),
     )
     (directory / DRILL).write_bytes(msgspec.json.format(msgspec.json.encode(said)) + b"\n")
 
@@ -78,6 +83,7 @@ def load(directory: Path) -> Evidence:
         deeds=_read(directory / DEEDS, Deed),
         faults=_read(directory / FAULTS, Fault),
         orders=_read(directory / ORDERS, Ordered),
+        undone=_read(directory / UNDONE, Undone),
         dead=(directory / DEAD).read_bytes().splitlines(),
         lease_s=said.lease_s,
         guard_lease_s=said.guard_lease_s,
@@ -85,6 +91,8 @@ def load(directory: Path) -> Evidence:
         with_ledger=said.with_ledger,
         unasked=said.unasked,
         silent=frozenset(said.silent),
+        unfinished=said.unfinished,
+        unreached=said.unreached,
     )
 
 

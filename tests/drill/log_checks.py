@@ -119,6 +119,18 @@ def orders_obeyed(reading: Reading) -> Iterator[Breach]:
             yield Breach(promise="orders_obeyed", request=order.request, detail=detail)
 
 
+def people_can_act(reading: Reading) -> Iterator[Breach]:
+    """The drill's people could do what they were asked for: say what became of an effect, for instance."""
+    for undone in reading.evidence.undone:
+        yield Breach(promise="people_can_act", request=undone.request, detail=undone.why)
+
+
+def comes_to_rest(reading: Reading) -> Iterator[Breach]:
+    """The drill was not broken off: every service takes work, and every fault could be done."""
+    for line in reading.evidence.unfinished:
+        yield Breach(promise="comes_to_rest", request="", detail=line)
+
+
 def ends_as_told(reading: Reading) -> Iterator[Breach]:
     """A request whose end is known beforehand ends that way, whatever was done to the fleet."""
     for submitted in reading.evidence.submitted:

@@ -1,7 +1,8 @@
 """The people of a drill: a client and an operator who do at once what they are asked for.
 
-They settle an effect in doubt truthfully: they look at what its journal and the world outside say, and
-only when the process that began it can do nothing more.
+What they cannot do is evidence, and no error: the drill goes on. They settle an effect in doubt truthfully:
+they look at what its journal and the world outside say, and only when the process that began it can do
+nothing more.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from protocol import codec, events, subjects
 from protocol.events import AnyEvent
 from protocol.ids import HUMAN
 from protocol.messages import Cancel, Control, Freeze, Reply, Resolve, Settle, Thaw
-from tests.drill.evidence import Ordered
+from tests.drill.evidence import Ordered, Undone
 from tests.drill.ledger import deeds
 from tests.drill.processes import now_us
 from tests.drill.stories import Story
@@ -35,7 +36,7 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 class DoubtUnclear(Exception):
-    """A doubt about which nothing can be found out: a bug in the drill's own agents."""
+    """Nothing in the journal says what a doubt is about; the text is safe to show."""
 
 
 class People:
@@ -46,6 +47,7 @@ class People:
         ledger: the file that tools write to.
         is_alive: whether the agent's process that signs steps with this name still exists.
         stories: by request, as far as they are sent.
+        give_up: told of a request for which they could not do what they were asked for.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class People:
         ledger: Path,
         is_alive: Callable[[str], bool],
         stories: Mapping[str, Story],
+        give_up: Callable[[str], None] = lambda request: None,
     ) -> None:
         self._client, self._operator = client, operator
         self._ledger = ledger
         self._is_alive = is_alive
         self._stories = stories
+        self._give_up = give_up
         self._agents: dict[str, str] = {}
         """By turn: whose it is."""
         self._journals: dict[str, str] = {}
@@ -67,13 +71,24 @@ class People:
         self._frozen: set[str] = set()
         self.orders: list[Ordered] = []
         """What was stored."""
-        self._to_do: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        self.undone: list[Undone] = []
+        self._to_do: asyncio.Queue[tuple[str, Coroutine[Any, Any, None]]] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Do what there is to do, all at once. Raises what shows that the drill itself is broken."""
+        """Do what there is to do, all at once."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(await self._to_do.get())
+                tasks.create_task(self._try(*await self._to_do.get()))
+
+    async def _try(self, request: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (
+            Exception
+        ) as error:  # whatever it is, the product or the drill is wrong, and the report says so
+            why = str(error) if isinstance(error, DoubtUnclear) else type(error).__name__
+            self.undone.append(Undone(request, why))
+            self._give_up(request)
 
     def hear(self, event: AnyEvent) -> None:
         work = getattr(event, "work", None)
@@ -95,7 +110,7 @@ class People:
             case events.EscalationRaised():
                 self._order(self._operator, event, _resolution(event))
             case events.EffectDoubted():
-                self._to_do.put_nowait(self._settle(event))
+                self._to_do.put_nowait((event.request, self._settle(event)))
 
     def _on_opened(self, event: events.RequestOpened) -> None:
         story = self._stories.get(event.request)
@@ -105,7 +120,7 @@ class People:
             self._order(self._operator, event, Freeze(id=f"freeze-{event.id}", reason="as the story says"))
 
     def _order(self, who: Bus, event: AnyEvent, order: Control) -> None:
-        self._to_do.put_nowait(self._say(who, event.request, order))
+        self._to_do.put_nowait((event.request, self._say(who, event.request, order)))
 
     async def _say(self, who: Bus, request: str, order: Control) -> None:
         """Store an order, for as long as it takes: stored twice, it is obeyed once."""
@@ -144,14 +159,16 @@ class People:
             if result is not None:
                 return result.value  # whoever began it has come to its end after all
             if intent is None:
-                raise DoubtUnclear(f"{event.request}: {name} is in doubt and has no intent")
+                raise DoubtUnclear(f"{name} is in doubt and has no intent")
             if not self._is_alive(intent.nonce.partition("-")[0]):
                 break
             await asyncio.sleep(_LOOK_S)
         round_, _, n = name.partition("-")
         said = await self._step(event, f"{round_}-{int(n) - 1}")
         if said is None:
-            raise DoubtUnclear(f"{event.request}: nothing says what {name} was about")
+            raise DoubtUnclear(
+                f"{name} is in doubt, and the step before it, which says of which call, is not there"
+            )
         for deed in deeds(self._ledger):
             if (deed.request, deed.call, deed.tool) == (event.request, said.value, event.effect.action):
                 return {"call": deed.call}

@@ -146,6 +146,11 @@ class Processes:
         async with self._fault_came:
             self._fault_came.notify_all()
 
+    @property
+    def not_ready(self) -> list[str]:
+        """Services that do not take work, by identity."""
+        return [identity for identity, each in self.running.items() if not each.ready.is_set()]
+
     def let_go(self) -> None:
         """Start nothing again from now on, and leave nothing stopped."""
         self._over = True
@@ -226,8 +231,10 @@ class Processes:
         async with self.server_lock:
             at = now_us()
             server = self._fleet.server
-            await (server.kill() if kind == "kill" else server.stop())
-            await server.start()
+            try:
+                await (server.kill() if kind == "kill" else server.stop())
+            finally:  # a drill that has waited long enough needs it to read what there is
+                await server.start()
             self.faults.append(Fault(kind, SERVER, SERVER, at, now_us()))
 
     async def pause_server(self, pause_s: float) -> None:

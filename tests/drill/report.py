@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.drill.check import BY_NAME
-from tests.drill.findings import Breach, Findings, Recovery
+from tests.drill.findings import Breach, Findings, Recovery, Unrested
 
 MOST_SHOWN = 20
 """Breaches that are printed of each promise; the rest is in the JSON."""
@@ -16,6 +16,7 @@ def lines(findings: Findings) -> list[str]:
         ("ended", _counts(findings.ended)),
         ("waiting for people", str(findings.waiting)),
         ("faults", f"{sum(findings.faults.values())} ({_counts(findings.faults)})"),
+        ("windows not reached", ", ".join(findings.unreached) or "none"),
         ("deeds in the ledger", _counts(findings.deeds) if findings.ledger else "no ledger: not checked"),
         ("lost", str(findings.lost)),
         ("duplicated", str(findings.duplicated)),
@@ -26,6 +27,8 @@ def lines(findings: Findings) -> list[str]:
     told = _aligned(rows)
     if findings.recovery:
         told += ["", *_recovery(findings.recovery)]
+    if findings.unrested:
+        told += ["", *_unrested(findings.unrested)]
     if findings.breaches:
         told += ["", *_breaches(findings.breaches)]
     return [*told, "", "no promise was broken" if findings.passed else "PROMISES WERE BROKEN"]
@@ -55,6 +58,16 @@ def _recovery(found: Mapping[str, Recovery]) -> list[str]:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} s"
+
+
+def _unrested(found: Sequence[Unrested]) -> list[str]:
+    told = [f"did not come to rest ({len(found)})"]
+    for each in found[:MOST_SHOWN]:
+        at = f" round {each.round} of turn {each.turn}," if each.turn else ""
+        told.append(f"  {each.request} {at} waits for {each.waits_for}; {each.for_s:.1f} s")
+    if len(found) > MOST_SHOWN:
+        told.append(f"  … and {len(found) - MOST_SHOWN} more (--json has all)")
+    return told
 
 
 def _breaches(breaches: Sequence[Breach]) -> list[str]:

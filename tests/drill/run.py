@@ -6,7 +6,8 @@ evidence = await drill(Plan(setting=Setting(file=drill_fleet()), stories=…, fa
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from tests.drill.stories import Story
 FAULTS_A_REQUEST = 0.3
 """How many faults there are for each request if nobody says."""
 CONCURRENCY = 32
-SETTLE_S = 180.0
-"""How long requests may take to come to rest once no more faults are done."""
+STILL_S = 180.0
+"""How long nothing may move, no request and no fault, before a drill is broken off: many times what a lease,
+a restart and a busy machine take together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Plan:
     seed: int
     sorts: Sequence[Sort] = tuple(SORTS)
     concurrency: int = CONCURRENCY
-    settle_s: float = SETTLE_S
+    still_s: float = STILL_S
 
 
 def usual_faults(requests: int) -> int:
@@ -49,10 +51,12 @@ class _Pace:
         self.released = 0
         self.in_flight = 0
         self.injector: Injector | None = None
+        self._moved = time.monotonic()
         self._changed = asyncio.Condition()
 
     async def change(self) -> None:
         async with self._changed:
+            self._moved = time.monotonic()
             self._changed.notify_all()
 
     async def release(self) -> None:
@@ -61,6 +65,7 @@ class _Pace:
             await self._changed.wait_for(self._may_release)
             self.released += 1
             self.in_flight += 1
+            self._moved = time.monotonic()
             self._changed.notify_all()
 
     def _may_release(self) -> bool:
@@ -80,11 +85,28 @@ class _Pace:
             await self._changed.wait_for(lambda: self.in_flight > 0 or self.released == self._requests)
             return self.in_flight > 0
 
+    async def over(self, work: Iterable[asyncio.Task[None]], still_s: float) -> bool:
+        """Wait until all work is done; False once nothing has moved for `still_s`.
+
+        What moves is a request that is sent or comes to rest, and a fault that is done. A request that goes
+        in circles does neither.
+        """
+        left = set(work)
+        while left:
+            wait_s = self._moved + still_s - time.monotonic()
+            if wait_s <= 0:
+                return False
+            _, left = await asyncio.wait(left, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        return True
+
 
 async def drill(
     planned: Plan, directory: Path, on_progress: Callable[[str], None] = lambda line: None
 ) -> Evidence:
     """Run a drill in a directory of its own and return what there is to be checked.
+
+    It comes to an end whatever the fleet does: once nothing has moved for `Plan.still_s`, it is broken off,
+    and the evidence names what did not come to rest.
 
     Raises DrillImpossible, LaunchFailed, ServerError: then there was no drill.
     """
@@ -94,7 +116,7 @@ async def drill(
         on_progress(f"{', '.join(names)} at {arena.fleet.url}")
         pace = _Pace(len(planned.stories), planned.faults, planned.concurrency)
         fleet = planned.setting.file.fleet
-        pace.injector = Injector(
+        pace.injector = injector = Injector(
             arena.processes,
             plan(planned.faults, rng, tuple(names), planned.sorts),
             lease_of=lambda name: fleet.guard_lease_s if name == GUARD else fleet.lease_s,
@@ -102,16 +124,17 @@ async def drill(
             on_done=pace.change,
         )
         async with asyncio.TaskGroup() as tasks:
-            breaking = tasks.create_task(pace.injector.run())
+            breaking = tasks.create_task(injector.run())
             telling = tasks.create_task(_tell(arena, pace, planned, on_progress))
             resting = [tasks.create_task(_one(arena, pace, story)) for story in planned.stories]
-            await asyncio.wait([breaking])
-            on_progress(
-                f"{pace.injector.done} of {planned.faults} faults are done; waiting for what is under way"
-            )
-            await asyncio.wait(resting, timeout=planned.settle_s)
+            if not await pace.over((breaking, *resting), planned.still_s):
+                on_progress(f"nothing has moved for {planned.still_s:g} s: this drill is broken off")
+                arena.unfinished += [f"{name} does not take work" for name in arena.processes.not_ready]
+                arena.unfinished += [f"{fault} was not done" for fault in injector.left]
+            else:
+                arena.unreached += injector.left
             arena.silent.update(request for request in arena.stories if not arena.watch.rests(request))
-            for task in (telling, *resting):
+            for task in (breaking, telling, *resting):
                 task.cancel()
         return await arena.evidence()
 

@@ -1,10 +1,12 @@
 """Watching the log as it grows: who hears of what, and which requests have come to rest."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from mesh.bus.log import JetStreamLog
 from protocol import codec, events
+from protocol.errors import MeshError
 from protocol.events import AnyEvent
 
 Hear = Callable[[AnyEvent], None]
@@ -24,10 +26,12 @@ class Watch:
         self._rest = events.Ended if decided else events.Ended | _PUT_TO_PEOPLE
         self._last: dict[str, AnyEvent] = {}
         self._changed: dict[str, asyncio.Event] = {}
+        self._given_up: set[str] = set()
 
     async def run(self) -> None:
         async for stored in self._log.follow():  # which waits for a server that is away
-            self._take(codec.decode_event(stored.body))
+            with contextlib.suppress(MeshError):  # no event: the checks say so, and nobody need wait for it
+                self._take(codec.decode_event(stored.body))
 
     def _take(self, event: AnyEvent) -> None:
         self._last[event.request] = event
@@ -39,11 +43,20 @@ class Watch:
         last = self._last.get(request)
         return last is not None and isinstance(last, self._rest)
 
+    def give_up(self, request: str) -> None:
+        """Wait for a request no longer: nothing can come of it."""
+        self._given_up.add(request)
+        self._change(request).set()
+
     async def until(self, request: str, kind: type[AnyEvent] | None = None) -> AnyEvent:
-        """Wait until a request rests, or until its last event is of a kind; return that event."""
+        """Wait until a request rests, or until its last event is of a kind; return its last event.
+
+        One that was given up is waited for no longer.
+        """
         while True:
             last = self._last.get(request)
-            if last is not None and (self.rests(request) if kind is None else isinstance(last, kind)):
+            came = self.rests(request) if kind is None else isinstance(last, kind)
+            if last is not None and (came or request in self._given_up):
                 return last
             changed = self._change(request)
             changed.clear()

@@ -5,8 +5,12 @@
 `no-fence`               a later round does not stop an earlier one
 `effect-without-intent`  an effect is tried before anything of it is journaled
 `new-key-each-round`     an effect has another key in each round
+`lost-remark`            what the code remarks is never journaled, and nobody hears of it
+`lost-result`            what came of an effect is never journaled, and nobody hears of it
+`stuck-step`             what the code remarks is never acknowledged
 """
 
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -44,19 +48,40 @@ def no_fence() -> None:
     replace(StoredSteps, "close", only_read)
 
 
-def effect_without_intent() -> None:
-    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
-        if record.kind != "intent":
-            await sound(journal, name, record, nth)
-
-    sound = replace(Journal, "_write", write)
-
-
 def new_key_each_round() -> None:
     def key(turn: Turn, tool: str, digest: str) -> Any:
         return derive(sound(turn, tool, digest), turn.round)
 
     sound = replace(Turn, "_key", key)
+
+
+def _losing(kind: str) -> None:
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
+        if record.kind != kind:
+            await sound(journal, name, record, nth)
+
+    sound = replace(Journal, "_write", write)
+
+
+def effect_without_intent() -> None:
+    _losing("intent")
+
+
+def lost_remark() -> None:
+    _losing("remark")
+
+
+def lost_result() -> None:
+    _losing("effect")
+
+
+def stuck_step() -> None:
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
+        if record.kind == "remark":
+            await asyncio.Event().wait()
+        await sound(journal, name, record, nth)
+
+    sound = replace(Journal, "_write", write)
 
 
 MODES: dict[str, Callable[[], None]] = {
@@ -65,6 +90,9 @@ MODES: dict[str, Callable[[], None]] = {
     "no-fence": no_fence,
     "effect-without-intent": effect_without_intent,
     "new-key-each-round": new_key_each_round,
+    "lost-remark": lost_remark,
+    "lost-result": lost_result,
+    "stuck-step": stuck_step,
 }
 
 if __name__ == "__main__":

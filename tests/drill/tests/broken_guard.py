@@ -4,6 +4,7 @@
 `no-compare-and-set`   an event is appended behind whatever is the head then
 `stale-cache`          what a lost race should have made it forget, it goes on believing
 `no-consequences`      what is due is never appended
+`no-timer`             no timer is ever armed
 """
 
 import sys
@@ -14,7 +15,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
 from mesh.cli import main
-from mesh.guard import courtroom, service
+from mesh.guard import alarm, courtroom, service
 from mesh.guard.cache import Cache
 from tests.drill.tests.breaking import replace
 
@@ -63,11 +64,19 @@ def no_consequences() -> None:
     replace(courtroom, "due", lambda *_: None)
 
 
+def no_timer() -> None:
+    async def forget(*_: Any) -> None:
+        pass
+
+    replace(alarm, "see_to", forget)
+
+
 MODES: dict[str, Callable[[], None]] = {
     "ack-before-append": ack_before_append,
     "no-compare-and-set": no_compare_and_set,
     "stale-cache": stale_cache,
     "no-consequences": no_consequences,
+    "no-timer": no_timer,
 }
 
 if __name__ == "__main__":

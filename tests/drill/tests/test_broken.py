@@ -15,9 +15,12 @@ import pytest
 
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet import parse_fleet
+from protocol import events
+from protocol.events import AnyEvent
 from tests.drill.arena import Arena, Setting
 from tests.drill.check import check
 from tests.drill.findings import Findings
+from tests.drill.log_checks import SLACK_S
 from tests.drill.stories import Op, Story
 from tests.drill.tests import broken_agent, broken_guard
 from tests.drill.tests.breaking import GoneAway, replace
@@ -50,6 +53,10 @@ PAY: Op = ["pay", "c2", 0.0]
 POST: Op = ["post", "c3", 0.0]
 REFUSED: Op = ["cycle"]
 BROKEN: Op = ["broken"]
+RETRIED: Op = ["retry"]
+OVERDUE = frozenset({"nothing_lost", "consequences_follow"})
+OVERDUE_S = SLACK_S + 2 * LEASE_S + 1
+"""So long after it was due a consequence counts as forgotten, and a second more."""
 
 
 @dataclass(frozen=True)
@@ -60,28 +67,31 @@ class Scene:
         found: promises that must be found broken; others may be too.
         window: none: the fault does harm by itself.
         held: whether the agent stands still until the guard has heard again what it was killed over.
+        stops: whether a broken fleet never comes to an end.
+        last: the event after which it does nothing more, if it appends any.
+        still_s: how long it is left alone then; some checks believe in nothing that is fresh.
     """
 
     script: tuple[Op, ...]
     found: frozenset[str]
     window: str = ""
     held: bool = False
-    give_up_s: float = 3.0
-    """After this a broken fleet is not waited for any longer; a sound one has done everything long before."""
+    stops: bool = False
+    last: type[AnyEvent] | None = None
+    still_s: float = 0.5
 
 
 GUARDS = {
-    "ack-before-append": Scene((PAY,), frozenset({"nothing_lost"}), "guard.heard"),
+    "ack-before-append": Scene((PAY,), frozenset({"nothing_lost"}), "guard.heard", stops=True),
     "no-compare-and-set": Scene(
         (PAY,), frozenset({"sound_chain", "one_event_a_cause"}), "guard.decided", held=True
     ),
     "stale-cache": Scene((PAY,), frozenset({"nothing_lost", "no_dead_letters"}), "guard.decided", held=True),
-    "no-consequences": Scene(
-        (PAY, BROKEN), frozenset({"nothing_lost", "consequences_follow"}), give_up_s=6.0
-    ),
+    "no-consequences": Scene((PAY, BROKEN), OVERDUE, stops=True, last=events.TurnFailed, still_s=OVERDUE_S),
+    "no-timer": Scene((PAY, RETRIED), OVERDUE, stops=True, last=events.TurnFailed, still_s=OVERDUE_S),
 }
 AGENTS = {
-    "ack-before-propose": Scene((PAY,), frozenset({"nothing_lost"}), "turn.journaled"),
+    "ack-before-propose": Scene((PAY,), frozenset({"nothing_lost"}), "turn.journaled", stops=True),
     "no-journal": Scene(
         (MODEL, POST),
         frozenset({"no_effect_twice", "intent_first", "journaled_before_used"}),
@@ -90,10 +100,13 @@ AGENTS = {
     "no-fence": Scene((PAY, REFUSED, POST), frozenset({"fenced"})),
     "effect-without-intent": Scene((POST,), frozenset({"intent_first", "no_effect_twice"}), "effect.ran"),
     "new-key-each-round": Scene((PAY, REFUSED), frozenset({"one_key_a_call"})),
+    "lost-remark": Scene((POST,), frozenset({"people_can_act", "nothing_lost"}), "effect.ran"),
+    "lost-result": Scene((PAY,), frozenset({"journaled_before_used"})),
+    "stuck-step": Scene((POST,), frozenset({"nothing_lost"}), stops=True, last=events.RequestOpened),
 }
 LOOK_S = 0.05
-SOUND_S = 60.0
-"""So long are sound services waited for."""
+PATIENCE_S = 90.0
+"""So long is waited for what comes of a scene."""
 
 
 async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory: Path) -> Findings:
@@ -101,11 +114,11 @@ async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory:
     file = parse_fleet(FLEET, "the broken fleet")
     setting = Setting(file=file, guards=1, instances=1, commands=commands)
     async with Arena(setting, directory) as arena:
-        await play(arena, scene, scene.give_up_s)
+        await play(arena, scene, stops=scene.stops)
         return check(await arena.evidence())
 
 
-async def play(arena: Arena, scene: Scene, within_s: float) -> None:
+async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:
     deaths = arena.processes.deaths(scene.window)
     agent = arena.fleet.services[AGENT]
     if scene.window:
@@ -118,7 +131,13 @@ async def play(arena: Arena, scene: Scene, within_s: float) -> None:
     if scene.held:
         await either(nothing_proposed(arena), guard_says(arena, "not_now"))
         agent.signal(signal.SIGCONT)
-    await either(arena.rest(request, within_s), guard_says(arena, "dead_letter"))
+    if stops:
+        if scene.last is not None:
+            await arena.watch.until(request, scene.last)
+        await asyncio.sleep(scene.still_s)
+        arena.silent.add(request)
+    else:
+        await either(arena.rest(request, PATIENCE_S), guard_says(arena, "dead_letter"))
 
 
 async def nothing_proposed(arena: Arena) -> None:
@@ -174,7 +193,7 @@ async def test_the_same_scenes_by_sound_services_break_nothing(tmp_path: Path) -
     file = parse_fleet(FLEET, "the same fleet, sound")
     async with Arena(Setting(file=file, guards=1, instances=1), tmp_path / "drill") as arena:
         for scene in (*GUARDS.values(), *AGENTS.values()):
-            await play(arena, scene, SOUND_S)
+            await play(arena, scene)
         found = check(await arena.evidence())
     assert found.breaches == ()
     assert found.ended == {"completed": len(GUARDS) + len(AGENTS)}

@@ -13,7 +13,7 @@ from protocol import events
 from protocol.messages import Freeze
 from protocol.notices import DeadLetter
 from tests.drill.check import BY_NAME, CHECKS, check
-from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted
+from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
 from tests.drill.tests.scene import (
     REQUEST,
@@ -279,6 +279,14 @@ WRONG: dict[str, dict[str, Make]] = {
     },
     "orders_obeyed": {
         "a reply without a round": lambda: changed(asking("c1"), orders=(Ordered(REQUEST, "r1", 1, 7),)),
+    },
+    "people_can_act": {
+        "a doubt about nobody knows what": lambda: changed(
+            clean(), undone=(Undone(REQUEST, "0-1 is unclear"),)
+        ),
+    },
+    "comes_to_rest": {
+        "a service": lambda: changed(clean(), unfinished=("guard-1 does not take work",)),
     },
     "ends_as_told": {
         "otherwise": lambda: changed(clean(), submitted=(Submitted(REQUEST, 1, True, "x", ("failed",)),)),

@@ -30,7 +30,8 @@ from tests.unit.cli.conftest import here
 __all__ = ["here"]  # a fixture
 
 REQUESTS, FAULTS, SEED = 40, 16, 11
-WAIT_S = 110
+WAIT_S = 560
+"""The drill ends by itself; this is for a machine that is busy with much else."""
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +45,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.timeout(WAIT_S + 20)
 def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     said = command(
@@ -56,7 +58,9 @@ def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
     assert found.breaches == ()
     assert (found.requests, found.acknowledged, sum(found.ended.values())) == (REQUESTS,) * 3
     assert (found.lost, found.duplicated, found.in_doubt) == (0, 0, 0)
-    assert sum(found.faults.values()) >= FAULTS
+    assert (found.unrested, found.unfinished) == ((), ())
+    assert sum(found.faults.values()) + len(found.unreached) == FAULTS
+    assert set(found.unreached) <= set(WINDOWS)
     assert {"kill", "pause", "restart"} <= set(found.faults)
     assert set(found.faults) & set(WINDOWS)
     assert found.ledger
