@@ -26,7 +26,7 @@ State = Literal["closed", "open", "half_open"]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
 
-AGENTS_OWN = ("crash_loop", "journal_mismatch", "unattended")
+AGENTS_OWN = ("crash_loop", "journal_mismatch")
 """Permanent failures that no other request would have fared better with."""
 _OPENERS = ("request.opened", "handoff.admitted")
 
@@ -89,6 +89,7 @@ def speaks_of_the_agent(error: Failure) -> bool:
     What may pass (`permanent` is false) does: a bug, a tool or model that does not answer, a round that
     took too long. Of what is permanent only `AGENTS_OWN` does. The rest is about this one request: the
     handoff's own deadline, its budget, an action that it does not allow, whatever an agent calls hopeless.
+    An agent that nobody serves (`unattended`) does not fail: work waits for it.
     """
     return not error.permanent or error.code in AGENTS_OWN
 

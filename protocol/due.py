@@ -14,14 +14,14 @@ from protocol.carry import Load, merge
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Handoff
 from protocol.held import Turn
-from protocol.ids import HUMAN, NOBODY, AgentName, Cause, TurnId, due_cause, event_id
+from protocol.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
 from protocol.ledger import Ledger
 from protocol.messages import Failure, Hearing, id_of
 from protocol.policy import Policy
 from protocol.refusals import Rule
 from protocol.rounds import next_round, retry_at
 from protocol.stamp import E, stamp
-from protocol.world import World
+from protocol.world import Grounds, World
 
 TIMEOUT = "timeout"
 UNATTENDED = "unattended"
@@ -30,17 +30,27 @@ BUDGET_EXHAUSTED = "budget_exhausted"
 EVENT_TOO_LARGE = "event_too_large"
 LEAST_PERIOD_US = 1_000_000
 """Looks in vain are at least a second apart, however short a policy's times are."""
+NOT_LOOKED = Grounds()
+"""The grounds of a look that asked for nothing."""
 
 
 class Wait(NamedTuple):
     """Something that comes by itself."""
 
     at: int
-    """UTC µs."""
+    """UTC µs; of a wait with a `period`, the earliest time at which it can fall due."""
     what: str
     turn: Turn | None = None
     period: int | None = None
-    """µs between looks, for a wait that may be looked at in vain."""
+    """µs that the agent has to be served without a gap (TIMEOUT), or not at all (UNATTENDED)."""
+
+    def falls_due(self, grounds: Grounds) -> int | None:
+        """Return when (UTC µs) it falls due by what a guard knows; None while its time stands."""
+        if self.period is None:
+            return self.at
+        if grounds.served is not (self.what == TIMEOUT):
+            return None
+        return self.at if grounds.served_since is None else max(self.at, grounds.served_since + self.period)
 
 
 def _waits(ledger: Ledger, policy: Policy) -> Iterator[Wait]:
@@ -84,21 +94,26 @@ def _us(seconds: float) -> int:
     return max(1, int(seconds * 1e6))
 
 
-def next_due(ledger: Ledger, policy: Policy | None, now: int) -> int | None:
+def next_due(ledger: Ledger, policy: Policy | None, now: int, grounds: Grounds = NOT_LOOKED) -> int | None:
     """Return when (UTC µs) this request is to be looked at next; None once it is over.
 
-    A look that finds an agent served, or not served, in vain is made again one period later.
+    Args:
+        grounds: what the last look found, if what has come hangs on who serves: when its time is up, by
+            that; where its time stands, one period from `now`.
     """
     if not ledger.is_open:
         return None
-    return min((_look_after(wait, now) for wait in _waits(ledger, policy or ledger.policy)), default=None)
+    waits = _waits(ledger, policy or ledger.policy)
+    return min((_look_at(wait, now, grounds) for wait in waits), default=None)
 
 
-def _look_after(wait: Wait, now: int) -> int:
+def _look_at(wait: Wait, now: int, grounds: Grounds) -> int:
     if wait.period is None or wait.at > now:
         return wait.at
-    period = max(wait.period, LEAST_PERIOD_US)
-    return wait.at + ((now - wait.at) // period + 1) * period
+    at = wait.falls_due(grounds)
+    if at is None or at <= now:
+        at = now + wait.period
+    return max(at, now + LEAST_PERIOD_US)
 
 
 def first_wait(ledger: Ledger, policy: Policy | None) -> int | None:
@@ -112,15 +127,23 @@ def first_wait(ledger: Ledger, policy: Policy | None) -> int | None:
 
 
 def is_due(ledger: Ledger, policy: Policy | None, now: int) -> bool:
-    """Say whether `due` is worth asking: some wait has come. It may still be one that is in vain."""
+    """Return True if `due` is worth asking: some wait has come. Its time may stand all the same."""
     return ledger.is_open and any(wait.at <= now for wait in _waits(ledger, policy or ledger.policy))
 
 
-def asks_who_serves(ledger: Ledger, policy: Policy | None, now: int) -> AgentName | None:
-    """Return the agent whose being served decides on what is due now; None if nothing hangs on it."""
+def asks_who_serves(
+    ledger: Ledger, policy: Policy | None, now: int, deciding: tuple[str, int] | None = None
+) -> Turn | None:
+    """Return the turn whose agent's being served decides on what is due now; None if nothing hangs on it.
+
+    Args:
+        deciding: as for `due`.
+    """
     for wait in _waits(ledger, policy or ledger.policy):
-        if wait.period is not None and wait.at <= now and wait.turn is not None:
-            return wait.turn.agent
+        turn = wait.turn
+        if wait.period is None or wait.at > now or turn is None or deciding == (turn.id, turn.round):
+            continue
+        return turn
     return None
 
 
@@ -137,13 +160,15 @@ def due(
     if not ledger.is_open:
         return None
     rules = policy or ledger.policy
-    waits = sorted((wait for wait in _waits(ledger, rules) if wait.at <= world.now), key=lambda wait: wait.at)
-    for wait in waits:
+    came = [(at, wait) for wait in _waits(ledger, rules) if (at := wait.falls_due(world.grounds)) is not None]
+    for at, wait in sorted(came, key=lambda one: one[0]):
         turn = wait.turn
+        if at > world.now:
+            return None
         if turn is None:
             return _expired(ledger, world)
-        if wait.what in (TIMEOUT, UNATTENDED):
-            if deciding == (turn.id, turn.round) or world.grounds.served is not (wait.what == TIMEOUT):
+        if wait.period is not None:
+            if deciding == (turn.id, turn.round):
                 continue
             return _timed_out(ledger, rules, world, turn, wait.what)
         if wait.what == "decide":

@@ -35,10 +35,11 @@ class Policy(
     deadline_s: float = 86_400.0
     """How long a request may take if its submit does not say."""
     turn_timeout_s: float = 900.0
-    """How long one round may take from the event that opened it, time in the queue included."""
+    """How long one round may take, counted while its agent is served and has it, or while the queue before it
+    stands still."""
     unattended_after_s: float | None = 3_600.0
-    """How long a round waits for an agent that nobody serves before it fails; None: as long as
-    the request's deadline lets it."""
+    """How long a round waits for an agent that nobody serves, without a break, before it fails; None: as long
+    as the request's deadline lets it."""
     escalation_sla_s: float | None = None
     """How long people have before an escalation is raised again, one tier up; None: no limit."""
     on_budget: Literal["escalate", "fail"] = "escalate"

@@ -40,6 +40,10 @@ class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     """Whether anybody serves the agent that a wait is for; None if nothing hung on it."""
     longest_s: float | None = None
     """The longest deadline that a request may have: half of what the log keeps."""
+    served_since: int | None = None
+    """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
+    span begins no earlier than the round left the queue, or than the queue before it last moved. None: in
+    older logs, which told one look alone."""
 
 
 class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):

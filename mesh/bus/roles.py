@@ -126,6 +126,7 @@ OWN_PUBLISH: dict[Role, tuple[str, ...]] = {
         *(f"$JS.ACK.{stream}.>" for stream in ("PROP", "CTL", "TIMER")),
         LEADER_GET + "LOG",
         LEADER_GET + "TIMER",
+        f"{API}CONSUMER.INFO.LOG.*",
         GET + "LOG",
         GET + "LOG.>",
         GET + "CONF.>",

@@ -24,13 +24,19 @@ class Timer:
 
 @dataclass(slots=True)
 class Docket:
-    """One request: its ledger, the stream sequence of its head, and its timer (None: not known)."""
+    """One request: its ledger, where its events lie, and its timer (None: not known)."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    seq: int = 0
+    placed: list[int] = field(default_factory=list)
+    """The stream sequence of each event, by its number."""
     timer: Timer | None = None
     _quiet: tuple[int, int | None] = (-1, None)
     """For which head `quiet_until` was worked out, and what it is."""
+
+    @property
+    def seq(self) -> int:
+        """The stream sequence of the head; 0 where there is none."""
+        return self.placed[-1] if self.placed else 0
 
     def quiet_until(self) -> int | None:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""

@@ -26,6 +26,7 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.guard import alarm, telling
+from mesh.guard.attendance import Attended
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.notices import note_subject
@@ -34,7 +35,7 @@ from mesh.windows import reached
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
-from protocol.due import EVENT_TOO_LARGE, asks_who_serves, due, too_large
+from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, asks_who_serves, due, too_large
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.held import Turn
 from protocol.ids import HUMAN, proposal_id
@@ -44,6 +45,7 @@ from protocol.messages import Control, Hearing, MoveProposed, Proposal, Submit
 from protocol.notices import Ended, Notice
 from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing
+from protocol.world import Grounds
 
 _log = structlog.get_logger(__name__)
 
@@ -154,7 +156,7 @@ class Courtroom:
             except Exception as broken:
                 # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
-            docket.seq = stored.seq
+            docket.placed.append(stored.seq)
         return docket
 
     async def _session(self, docket: Docket, request: str, hearing: Hearing | None, trace: str) -> Ruling:
@@ -169,14 +171,14 @@ class Courtroom:
             await alarm.see_to(self._bus, docket, request, self._around.now())
             return ruling
         deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
-        await self._finish(docket, deciding)
+        found = await self._finish(docket, deciding)
         if hearing is not None:
             ruling = await self._rule(docket, hearing, trace)
             if isinstance(ruling, Decided):
-                await self._finish(docket, None)
+                found = await self._finish(docket, None)
         if isinstance(ruling, Late) and not isinstance(what, MoveProposed):
             await self._end_again(docket)
-        await alarm.see_to(self._bus, docket, request, self._around.now())
+        await alarm.see_to(self._bus, docket, request, self._around.now(), found)
         reached("guard.armed")
         return ruling
 
@@ -207,22 +209,33 @@ class Courtroom:
                 return Decided(event)
             reached("guard.withheld")
 
-    async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> None:
-        """Append every consequence that is due, one at a time."""
+    async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> Grounds:
+        """Append every consequence that is due, one at a time.
+
+        Returns what the last look in vain rested on.
+        """
         ledger = docket.ledger
         while (at := docket.quiet_until()) is not None and at <= self._around.now():
-            asked = asks_who_serves(ledger, None, self._around.now())
-            served = None if asked is None else await self._around.is_served(asked)
-            follows = due(ledger, None, self._around.world_for_due(ledger, served), deciding)
+            seen = await self._seen(docket, deciding)
+            world = self._around.world_for_due(ledger, seen)
+            follows = due(ledger, None, world, deciding)
             if follows is None:
-                return
+                return world.grounds
             reached("guard.due")
             with telling.consequence(ledger, follows):
                 trace = tracing.current(ledger.trace)
                 if not await self._follow(docket, follows, trace):
-                    world = replace(self._around.world_for_due(ledger, served), trace=trace)
+                    world = replace(self._around.world_for_due(ledger, seen), trace=trace)
                     await self._append(docket, too_large(ledger, world, follows))
             reached("guard.followed")
+        return NOT_LOOKED
+
+    async def _seen(self, docket: Docket, deciding: tuple[str, int] | None) -> Attended | None:
+        """Return what is seen of the agent that something hangs on; None if nothing does."""
+        turn = asks_who_serves(docket.ledger, None, self._around.now(), deciding)
+        if turn is None:
+            return None
+        return await self._around.attendance.of(turn.agent, docket.placed[turn.round_n])
 
     async def _follow(self, docket: Docket, follows: AnyEvent | Hearing, trace: str) -> bool:
         """Append one consequence; False if it is more than the bus takes."""
@@ -253,7 +266,7 @@ class Courtroom:
         seq = await self._log.append(event.to, event.request, body, after=docket.seq, headers=headers)
         open_before = tuple(docket.ledger.open.values())
         docket.ledger.apply(event, body)
-        docket.seq = seq
+        docket.placed.append(seq)
         _say(event, seq)
         telling.appended(event)
         ended = [turn for turn in open_before if turn.state == "ended"]

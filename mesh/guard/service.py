@@ -93,6 +93,7 @@ class Guard:
         _log.info("guard_ready", identity=self._identity, fleet=self._around.fleet.name)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._around.keep_current())
+            tasks.create_task(self._around.attendance.keep())
             tasks.create_task(self._follow_freeze())
 
     async def _begin(self) -> None:

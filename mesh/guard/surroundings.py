@@ -19,8 +19,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED
 from mesh.bus.troubles import NO_FLEET
 from mesh.bus.wire import Incoming
-from mesh.errors import BusError, NoResponders, OutcomeUnknown
+from mesh.errors import BusError
 from mesh.guard import conf
+from mesh.guard.attendance import Attendance, Attended
 from mesh.guard.breakers import Breakers
 from mesh.guard.conf import ConfUnreadable
 from mesh.trouble import Kind
@@ -40,7 +41,6 @@ _log = structlog.get_logger(__name__)
 
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
-PING_S = 1.0
 _AGAIN_S = 1.0
 
 
@@ -84,6 +84,7 @@ class Surroundings:
         self._stale_breakers: set[str] | None = set()
         """The only entries to read again; None: all of CONF."""
         self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), clock)
+        self.attendance = Attendance(bus, lambda: self.fleet.agents, clock)
         self.fleet = Fleet(name="", entry=HUMAN)
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
@@ -264,24 +265,19 @@ class Surroundings:
     def _entry(self, name: str | None) -> AgentEntry | None:
         return None if name is None else self.fleet.agents.get(name)
 
-    def world_for_due(self, ledger: Ledger, served: bool | None) -> World:
-        """Return the world for what comes by itself."""
-        grounds = Grounds(fleet=self.fleet.revision, human=self.fleet.human, served=served)
-        return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds, trace=ledger.trace)
+    def world_for_due(self, ledger: Ledger, seen: Attended | None = None) -> World:
+        """Return the world for what comes by itself.
 
-    async def is_served(self, agent: str) -> bool:
-        """Say whether any instance of `agent` runs.
-
-        Nobody listening is known at once. Somebody who listens and is silent counts as there: what
-        they hold is for the turn's own time to end.
+        Args:
+            seen: what was found of the agent that is waited for.
         """
-        try:
-            await self._bus.request(f"$SRV.PING.{agent}", timeout_s=PING_S)
-        except NoResponders:
-            return False
-        except OutcomeUnknown:
-            return True
-        return True
+        grounds = Grounds(
+            fleet=self.fleet.revision,
+            human=self.fleet.human,
+            served=None if seen is None else seen.served,
+            served_since=None if seen is None else seen.since,
+        )
+        return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds, trace=ledger.trace)
 
 
 def _move(hearing: Hearing) -> object:

@@ -62,7 +62,7 @@ class Court:
         policies: by name; the submit says which one it wants.
         prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.prices.Price`s.
         number: tells the requests of one test apart.
-        served: says whether anybody runs an agent, for what depends on it.
+        served: returns True if anybody runs an agent. It is asked before time passes, and after.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Court:
         self.bodies: list[bytes] = []
         self._prices: dict[str, Any] = msgspec.to_builtins(dict(prices or {}))
         self._served = served
+        self._seen: dict[str, tuple[bool, int]] = {}
         self._said = 0
 
     @classmethod
@@ -154,6 +155,7 @@ class Court:
 
     def wait(self, seconds: float) -> list[AnyEvent]:
         """Let time pass; return what fell due."""
+        self._look()
         self.now += round(seconds * 1e6)
         before = len(self.events)
         self._finish(None)
@@ -186,8 +188,10 @@ class Court:
 
     def _finish(self, deciding: tuple[str, int] | None) -> None:
         for _ in range(_MOST_DUE):
-            asked = asks_who_serves(self.ledger, None, self.now)
-            grounds = Grounds(human=self.fleet.human, served=None if asked is None else self._served(asked))
+            self._look()
+            asked = asks_who_serves(self.ledger, None, self.now, deciding)
+            served, since = (None, None) if asked is None else self._seen[asked.agent]
+            grounds = Grounds(human=self.fleet.human, served=served, served_since=since)
             follows = due(self.ledger, None, World(now=self.now, salt=self._salt, grounds=grounds), deciding)
             if follows is None:
                 return
@@ -198,6 +202,13 @@ class Court:
         raise NotDecided(
             f"what is due comes to no end: {[type(event).__name__ for event in self.events[-5:]]}"
         )
+
+    def _look(self) -> None:
+        """Note who is served, and since when, as a real guard does all the time."""
+        for turn in self.ledger.open.values():
+            served = self._served(turn.agent)
+            if self._seen.get(turn.agent, (None, 0))[0] is not served:
+                self._seen[turn.agent] = (served, self.now)
 
     def _take(self, event: AnyEvent, body: bytes) -> None:
         self.ledger.apply(event, body)

@@ -271,12 +271,13 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
     """Nothing was due long before the drill ended and never happened.
 
     Looked at `SLACK_S` and two leases before the log was read, and only if the last fault was over by
-    then: until guards and server run again, whatever falls due has to wait. What hangs on an agent's being
-    served is looked for again one period after a look in vain, so that it gets one period more.
+    then: until guards and server run again, whatever falls due has to wait. An agent counts as served since
+    that fault. What hangs on it is looked for again a period after a look in vain, so it gets one more.
     """
     then = reading.evidence.ended_at - int((SLACK_S + 2 * reading.evidence.lease_s) * 1e6)
     if any(fault.until > then for fault in reading.evidence.faults):
         return
+    since = max((fault.until for fault in reading.evidence.faults), default=None)
     served_ones = {placed.where.agent for placed in reading.steps}
     for request, story in reading.stories.items():
         ledger = story.ledger
@@ -289,7 +290,8 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
         for at, served in looks:
             if ledger.head is not None and at < ledger.head.at:
                 continue
-            world = World(now=at, salt="0" * 32, grounds=Grounds(human=True, served=served))
+            grounds = Grounds(human=True, served=served, served_since=since)
+            world = World(now=at, salt="0" * 32, grounds=grounds)
             missing = due(ledger, None, world)
             if missing is not None:
                 what = "the verdict on a deferred move" if isinstance(missing, Hearing) else type_of(missing)

@@ -1,11 +1,15 @@
 """Time is data: each wait that ends brings one event, whichever of the guards looks, and however often."""
 
+import asyncio
+
 import pytest_asyncio
 
+from mesh.agent.definition import Agent
+from mesh.agent.turn import Turn
 from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.handoff import Constraints
-from protocol.messages import Ask, Escalate, Failure, Freeze, Resolve, Thaw, Transfer, TurnFailed
+from protocol.messages import Ask, Escalate, Failure, Freeze, Move, Resolve, Thaw, Transfer, TurnFailed
 from tests.guard.stage import Stage, human_turn
 from tests.servers import eventually, until
 
@@ -61,6 +65,52 @@ async def test_a_round_waits_for_an_agent_that_nobody_serves_and_its_time_counts
     assert failed.error.code == "timeout"
     await client.cancel(request)
     await client.wait(request, timeout_s=20)
+
+
+async def test_jobs_that_waited_for_their_agent_have_their_whole_time_when_it_is_back(stage: Stage) -> None:
+    """Nor does one time out behind the others, as long as the queue moves."""
+    client, looks = await stage.client(), await stage.last_seq("TIMER")
+    requests = [await client.submit(f"job {n}", policy="lenient") for n in range(20)]
+
+    async def all_looked_at_in_vain() -> bool:
+        return await stage.last_seq("TIMER") >= looks + 3 * len(requests)  # armed, fired, armed
+
+    await eventually(all_looked_at_in_vain)
+    done: list[str] = []
+
+    async def work(turn: Turn) -> Move:
+        await asyncio.sleep(0.15)
+        done.append(turn.request)
+        return turn.complete("done")
+
+    await stage.runtime(Agent("a", work, concurrency=1))
+    for request in requests:
+        assert (await client.wait(request, timeout_s=30)).answer == "done"
+        assert await stage.types(request) == ["request.opened", "request.completed"]
+    assert sorted(done) == sorted(requests)
+
+
+async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> None:
+    client = await stage.client()
+    stuck = asyncio.Event()
+
+    async def hang(turn: Turn) -> Move:
+        await stuck.wait()
+        return turn.complete("at last")
+
+    await stage.runtime(Agent("a", hang, concurrency=1))
+    requests = [await client.submit("hello", policy="brisk") for _ in range(2)]
+    for request in requests:
+        failed = (await stage.reaches(request, "turn.failed"))[1]
+        assert isinstance(failed, events.TurnFailed)
+        assert failed.error.code == "timeout"
+        assert failed.grounds is not None
+        assert failed.grounds.served_since is not None
+        assert failed.at - failed.grounds.served_since >= 250_000
+    for request in requests:
+        await client.cancel(request)
+        await client.wait(request, timeout_s=20)
+    stuck.set()
 
 
 async def test_work_for_an_agent_that_nobody_serves_goes_to_people(stage: Stage) -> None:

@@ -145,7 +145,7 @@ def test_a_single_failure_may_be_enough() -> None:
         ("journal_mismatch", False, True),
         ("journal_mismatch", True, True),
         ("crash_loop", True, True),
-        ("unattended", True, True),
+        ("unattended", True, False),
         ("deadline", True, False),
         ("budget_exhausted", True, False),
         ("action_not_allowed", True, False),

@@ -7,7 +7,7 @@ import pytest
 from protocol.due import asks_who_serves, due, next_due
 from protocol.events import EscalationRaised, RequestExpired, TurnFailed, TurnResumed, TurnRetried
 from protocol.handoff import Constraints
-from protocol.ids import AgentName, due_cause, event_id
+from protocol.ids import due_cause, event_id
 from protocol.ledger import Ledger
 from protocol.messages import Reply, Resolve
 from protocol.policy import Policy
@@ -150,4 +150,4 @@ def test_a_counterfactual_policy_changes_what_is_due() -> None:
     assert due(court.ledger, None, world) is None
     is_(due(court.ledger, Policy(turn_timeout_s=5), world), TurnFailed)
     assert next_due(court.ledger, Policy(turn_timeout_s=5), START) == START + seconds(5)
-    assert AgentName("a") == asks_who_serves(court.ledger, Policy(turn_timeout_s=5), world.now)
+    assert asks_who_serves(court.ledger, Policy(turn_timeout_s=5), world.now) is court.holder

@@ -31,7 +31,7 @@ def test_a_time_out_is_a_failure_by_the_clock_and_is_tried_again() -> None:
     failed = is_(event, TurnFailed)
     assert (failed.error.code, failed.error.permanent, failed.sender) == ("timeout", False, None)
     assert failed.retry_at is not None
-    assert failed.grounds == Grounds(fleet=1, human=True, served=True)
+    assert failed.grounds == Grounds(fleet=1, human=True, served=True, served_since=START)
 
 
 def test_a_look_that_finds_nobody_serving_looks_again_one_period_later() -> None:
@@ -39,9 +39,37 @@ def test_a_look_that_finds_nobody_serving_looks_again_one_period_later() -> None
     court.wait(900)
     assert court.next_due == START + seconds(1800)
     court.wait(950)  # late
-    assert court.next_due == START + seconds(2700)
+    assert court.next_due == START + seconds(2750)
+
+
+def test_the_clock_stands_while_nobody_serves_the_agent_and_the_round_has_its_whole_time_after_that() -> None:
+    court = opened(served=False, policy=Policy(unattended_after_s=None))
+    assert court.wait(3599) == []
     court.served = True
-    assert kinds(court.wait(850)) == [TurnFailed]
+    assert court.wait(0) == []
+    assert court.next_due == START + seconds(3599 + 900)
+    assert court.wait(899.9) == []
+    assert kinds(court.wait(0.1)) == [TurnFailed]
+
+
+def test_a_moment_without_service_is_no_span_of_it() -> None:
+    court = opened(policy=Policy(turn_timeout_s=1e5))
+    court.wait(3599)
+    court.served = False  # one missed ping, after an hour of service
+    assert court.wait(1) == []
+    assert court.next_due == START + seconds(3599 + 3600)
+    assert court.wait(3598) == []
+    failed = is_(court.wait(1)[0], TurnFailed)
+    assert failed.error.code == "unattended"
+    assert failed.grounds == Grounds(fleet=1, human=True, served=False, served_since=START + seconds(3599))
+
+
+def test_what_an_older_guard_decided_by_one_look_alone_is_judged_as_it_was() -> None:
+    court = opened()
+    world = World(now=START + seconds(900), salt="0" * 32, grounds=Grounds(served=True))
+    assert is_(due(court.ledger, None, world), TurnFailed).error.code == "timeout"
+    world = World(now=START + seconds(3600), salt="0" * 32, grounds=Grounds(served=False))
+    assert is_(due(court.ledger, None, world), TurnFailed).error.code == "unattended"
 
 
 def test_an_agent_that_nobody_serves_for_too_long_fails_for_good() -> None:
@@ -72,7 +100,8 @@ def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
     court = opened()
     now = START + seconds(900)
     assert asks_who_serves(court.ledger, None, now - 1) is None
-    assert asks_who_serves(court.ledger, None, now) == "a"
+    assert asks_who_serves(court.ledger, None, now) is court.holder
+    assert asks_who_serves(court.ledger, None, now, (court.turn, 0)) is None
     court.move(ask())
     assert asks_who_serves(court.ledger, None, now) is None
     assert asks_who_serves(Ledger(), None, now) is None
@@ -82,7 +111,7 @@ def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:
     court = opened()
     world = World(now=START + seconds(4000), salt="0" * 32)
     assert due(court.ledger, None, world) is None
-    assert next_due(court.ledger, None, world.now) == START + seconds(4500)
+    assert next_due(court.ledger, None, world.now) == START + seconds(4900)
 
 
 def test_a_rounds_own_time_out_is_not_due_while_its_proposal_is_in_hand() -> None:

@@ -108,6 +108,9 @@ class Court:
     breakers: dict[str, Breaker] = field(default_factory=dict)
     served: bool = True
     """Whether whoever is waited for runs."""
+    served_since: int = START
+    """UTC µs since when that is seen to be so."""
+    was_served: bool | None = None
     now: int = START
     ledger: Ledger = field(default_factory=Ledger)
     events: list[AnyEvent] = field(default_factory=list)
@@ -158,6 +161,7 @@ class Court:
 
     def wait(self, seconds: float) -> list[AnyEvent]:
         """Let time pass, as if a timer fired then; return what fell due."""
+        self.look()
         self.now += round(seconds * 1e6)
         return self.finish()
 
@@ -213,7 +217,7 @@ class Court:
         """Append what is due; return it."""
         before = len(self.events)
         for _ in range(50):
-            follows = due(self.ledger, None, self.world_for_due(), deciding)
+            follows = due(self.ledger, None, self.world_for_due(deciding), deciding)
             if follows is None:
                 return self.events[before:]
             if isinstance(follows, Hearing):
@@ -256,10 +260,21 @@ class Court:
             trace=self.trace,
         )
 
-    def world_for_due(self) -> World:
-        asked = asks_who_serves(self.ledger, None, self.now)
-        served = None if asked is None else self.served
-        grounds = Grounds(fleet=1, human=self.human, served=served)
+    def look(self) -> None:
+        """See whether the agent is served, as a guard does every few seconds."""
+        if self.was_served is not self.served:
+            self.served_since = START if self.was_served is None else self.now
+            self.was_served = self.served
+
+    def world_for_due(self, deciding: tuple[str, int] | None = None) -> World:
+        self.look()
+        asked = asks_who_serves(self.ledger, None, self.now, deciding)
+        grounds = Grounds(
+            fleet=1,
+            human=self.human,
+            served=None if asked is None else self.served,
+            served_since=None if asked is None else self.served_since,
+        )
         return World(now=self.now, salt=self.salt, grounds=grounds, trace=self.trace)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -288,7 +303,7 @@ class Court:
 
     @property
     def next_due(self) -> int | None:
-        return next_due(self.ledger, None, self.now)
+        return next_due(self.ledger, None, self.now, self.world_for_due().grounds)
 
     @property
     def shown(self) -> dict[str, Any]:
