@@ -12,7 +12,7 @@ agent = ClaudeAgent(
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,7 +23,7 @@ from mesh.model.choose import model_for, warm
 from mesh.model.claude import WORK
 from mesh.model.instructions import Instructions, load_instructions
 from mesh.model.loop import MAX_CALLS, drive
-from mesh.model.moves import Labels, require_apart
+from mesh.model.moves import Labels, answer_form, require_apart
 from protocol.codec import is_label
 
 if TYPE_CHECKING:
@@ -48,13 +48,14 @@ class ClaudeAgent(Agent):
         script: rules for the scripted model, which stands in without a key.
         labels: labels that facts of a key have to have, whatever the model says.
         live: whether the request's client may read along with what the model says.
+        answer: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
         max_calls: calls that a round may take before its move.
         version: the code's; a turn that is journaled is bound to it.
 
     Raises ValueError for a name or a label that cannot be one, and for instructions without a version or a
     text; ToolsUnusable for tools that no model can tell from each other or from its moves, or knows nothing
-    of. Of tools in a box, the box raises it as it is opened; of arguments that have no JSON schema, the
-    agent's start.
+    of. Of tools in a box, the box raises it as it is opened; of arguments or an answer that have no JSON
+    schema, the agent's start.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ClaudeAgent(Agent):
         script: Path | None = None,
         labels: Labels | None = None,
         live: bool = True,
+        answer: Any = None,
         max_calls: int = MAX_CALLS,
         max_tokens: int | None = None,
         version: str = "1",
@@ -99,10 +101,13 @@ class ClaudeAgent(Agent):
                 max_calls=max_calls,
                 labels=labels,
                 live=live,
+                answer=answer,
             )
 
         async def prepare() -> None:
             await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
+            if answer is not None:
+                await asyncio.to_thread(answer_form, answer)
             await warm(name, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
 
         super().__init__(

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -44,6 +44,7 @@ _SHOWN_CHARS = 64
 
 _CUT_OFF = "Not done: the reply was cut off at its greatest length. Say less, or do less at once."
 _EMPTY = "An empty reply is no answer: call a tool, or say the answer."
+_NO_FORM = "Words are no answer here: call `complete`, whose answer has a form of its own."
 _SECOND_MOVE = "Not looked at: of several moves in one reply only the first counts."
 _TOO_EARLY = "Not taken: an earlier call of this reply failed, and this was said without knowing."
 _AFTER_A_MOVE = "Not done: it was said together with a move, without knowing what came of that."
@@ -65,12 +66,13 @@ async def drive(
     max_calls: int = MAX_CALLS,
     labels: Labels | None = None,
     live: bool = True,
+    answer: Any = None,
 ) -> Move:
     """Return the move that a model makes of this round.
 
-    A reply without a call is the answer. Of several moves in one reply the first counts, and only if
-    no call before it failed. What changes the world waits, too: nothing is done that was asked for in
-    one breath with a call that failed, or behind a move.
+    A reply without a call is the answer, unless the answer has a form. Of several moves in one reply the
+    first counts, and only if no call before it failed. What changes the world waits, too: nothing is done
+    that was asked for in one breath with a call that failed, or behind a move.
 
     Args:
         instructions: the system text.
@@ -79,6 +81,7 @@ async def drive(
         max_calls: calls, wrong ones and empty replies included, from one move to the next.
         labels: labels that facts of a key have to have, whatever the model says.
         live: whether the request's client may read along with what the model says.
+        answer: the type of the answer, as pydantic reads it; None for words.
 
     Raises Retry and Permanent, the model's or a tool's, and what else stops a round; what a tool that
     only reads raises besides is told to the model as the call's result. ToolsUnusable for a tool that is
@@ -89,7 +92,7 @@ async def drive(
 
     def beginning(seen: Outlook, *, is_new: bool) -> _Conversation:
         return _Conversation(
-            turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live
+            turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live, answer
         )
 
     for began, seen in await outlooks(turn):
@@ -117,11 +120,12 @@ class _Conversation:
         max_calls: int,
         labels: Labels | None,
         live: bool,
+        answer: Any,
     ) -> None:
         self._turn, self._model, self._instructions = turn, model, instructions
         self._pricing = Pricing(turn, model)
         self._tools = {tool.name: tool for tool in tools if tool.name in seen.tools}
-        self._moves = MoveTools(turn, seen, labels, handoffs)
+        self._moves = MoveTools(turn, seen, labels, handoffs, answer)
         self._hear = turn.live.hear if live else None
         self._brief = render(turn, seen, handoffs)
         self._begins = seen if is_new else None
@@ -233,10 +237,10 @@ class _Conversation:
 
     def _answer(self, said: str) -> Move | None:
         """Return the move that a reply without a call is; tell the model if it is none."""
-        if said:
+        if said and self._moves.words_answer:
             return self._made(self._turn.complete(said))
         if self._take():
-            self._transcript.append(ToolResult("", "", _EMPTY, is_error=True))
+            self._transcript.append(ToolResult("", "", _NO_FORM if said else _EMPTY, is_error=True))
         return None
 
     def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:

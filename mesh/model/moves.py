@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from mesh.agent.toolbox import ToolsUnusable
-from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, untitled
+from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, short, untitled
 from mesh.agent.turn import Turn
 from mesh.model.brief import one_line
 from mesh.model.outlook import Outlook, outlook_now
@@ -21,8 +22,8 @@ from mesh.model.port import ToolCall, ToolSpec
 from protocol import codec
 from protocol.errors import Malformed
 from protocol.fleet import AgentEntry
-from protocol.handoff import Fact
-from protocol.ids import TurnId
+from protocol.handoff import Artifact, Budget, Constraints, Fact
+from protocol.ids import HUMAN, TurnId
 from protocol.messages import Move, MoveProposed
 
 TRANSFER = "transfer_to_"
@@ -52,21 +53,51 @@ class FactArgument(_Arguments):
     labels: tuple[str, ...] = Field(default=(), description="`pii` for what tells who somebody is.")
 
 
+class ArtifactArgument(_Arguments):
+    name: Annotated[str, Field(min_length=1)]
+    uri: Annotated[str, Field(min_length=1)]
+    media_type: str = ""
+    digest: str = ""
+    size: Annotated[int, Field(ge=0, description="In bytes.")] | None = None
+    labels: tuple[str, ...] = ()
+
+
+class BudgetArgument(_Arguments):
+    nano_dollars: Annotated[int, Field(ge=0)] | None = None
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    model_calls: Annotated[int, Field(ge=0)] | None = None
+
+
+class ConstraintsArgument(_Arguments):
+    max_resolution_time_s: Annotated[float, Field(gt=0)] | None = None
+    allowed_actions: tuple[str, ...] | None = Field(default=None, description="Tools; no others are called.")
+    budget: BudgetArgument | None = None
+    must_carry: tuple[str, ...] = Field(default=(), description="Keys of facts that nobody drops or changes.")
+
+
 class _Bringing(_Arguments):
     facts: tuple[FactArgument, ...] = Field(default=(), description="What is new; the rest travels on.")
 
 
-class TransferArguments(_Bringing):
+class _Giving(_Bringing):
+    artifacts: tuple[ArtifactArgument, ...] = Field(
+        default=(), description="References to large things that are new; the rest travel on."
+    )
+    drop: tuple[str, ...] = Field(default=(), description="Keys of facts not to carry on.")
+
+
+class TransferArguments(_Giving):
     summary: Annotated[Line, Field(description="One line: what is wanted and why.")]
     intent: str | None = None
-    drop: tuple[str, ...] = Field(default=(), description="Keys of facts not to carry on.")
+    constraints: ConstraintsArgument | None = Field(
+        default=None, description="Only where narrower than yours."
+    )
     return_to: str | None = Field(default=None, description="Whom a hand-back goes to, if not to you.")
     no_return: bool = Field(default=False, description="Nobody gives it back to you.")
 
 
-class HandBackArguments(_Bringing):
+class HandBackArguments(_Giving):
     reason: Line
-    drop: tuple[str, ...] = Field(default=(), description="Keys of facts not to carry on.")
 
 
 class EscalateArguments(_Bringing):
@@ -74,7 +105,23 @@ class EscalateArguments(_Bringing):
 
 
 class AskArguments(_Arguments):
+    """Arguments of `ask` where there are no people: the client is the only one to ask."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+
     question: Annotated[str, Field(pattern=r"\S", max_length=2_000)]
+    reply_schema: dict[str, JsonValue] | None = Field(
+        default=None, alias="schema", description="JSON Schema of the reply."
+    )
+    expires_s: Annotated[float, Field(gt=0, description="Seconds to wait for the reply.")] | None = None
+
+
+class AskAnybodyArguments(AskArguments):
+    """Arguments of `ask` where the fleet has people."""
+
+    of: Literal["client", "human"] = Field(
+        default="client", description="`human` asks the fleet's own people."
+    )
 
 
 class CompleteArguments(_Arguments):
@@ -83,9 +130,10 @@ class CompleteArguments(_Arguments):
 
 _HAND_BACK_WORDS = "Give the work back to where it came from, with what was found out."
 _COMPLETE_WORDS = "Answer whoever sent the request. This ends it."
-_ASK_WORDS = (
-    "Ask whoever sent the request, and wait for the reply: only what you cannot find out or do without."
+_FORM_WORDS = (
+    "Answer the client in this form. This ends the request; words outside of this call are no answer."
 )
+_ASK_WORDS = "Ask the client, and wait for the reply: only what you cannot find out or do without."
 _ESCALATE_WORDS = "Give the work to a person: what only people decide, or nobody here can do."
 
 
@@ -103,12 +151,14 @@ class MoveTools:
         seen: Outlook | None = None,
         labels: Labels | None = None,
         handoffs: Container[str] | None = None,
+        answer: Any = None,
     ) -> None:
         self._turn = turn
         self._labels = labels or {}
-        self._offers = {
-            offer.spec.name: offer for offer in _offers(turn, seen or outlook_now(turn), handoffs)
-        }
+        self.words_answer = answer is None
+        """True where a reply without a call is the answer; False where the answer has a form of its own."""
+        offers = _offers(turn, seen or outlook_now(turn), handoffs, answer)
+        self._offers = {offer.spec.name: offer for offer in offers}
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -131,20 +181,28 @@ class MoveTools:
         turn = self._turn
         match said:
             case CompleteArguments():
-                return turn.complete(said.answer)
+                return turn.complete(said.model_dump(mode="json", by_alias=True)["answer"])
             case AskArguments():
-                return turn.ask(said.question)
+                of = HUMAN if isinstance(said, AskAnybodyArguments) and said.of == HUMAN else None
+                return turn.ask(said.question, of=of, schema=said.reply_schema, expires_s=said.expires_s)
             case EscalateArguments():
                 return turn.escalate(said.reason, facts=self._facts(said))
             case HandBackArguments():
-                return turn.hand_back(said.reason, facts=self._facts(said, said.drop), drop=said.drop)
+                return turn.hand_back(
+                    said.reason,
+                    facts=self._facts(said, said.drop),
+                    artifacts=_artifacts(said),
+                    drop=said.drop,
+                )
             case TransferArguments():
                 return turn.transfer(
                     call.name.removeprefix(TRANSFER),
                     summary=said.summary,
                     intent=said.intent,
                     facts=self._facts(said, said.drop),
+                    artifacts=_artifacts(said),
                     drop=said.drop,
+                    constraints=_constraints(said.constraints),
                     return_to=said.return_to,
                     no_return=said.no_return,
                 )
@@ -171,6 +229,17 @@ class MoveTools:
         return tuple(sorted({*labels, *self._labels.get(key, ())}))
 
 
+def _artifacts(said: _Giving) -> tuple[Artifact, ...]:
+    return tuple(Artifact(**given.model_dump()) for given in said.artifacts)
+
+
+def _constraints(said: ConstraintsArgument | None) -> Constraints | None:
+    if said is None:
+        return None
+    budget = None if said.budget is None else Budget(**said.budget.model_dump())
+    return Constraints(**said.model_dump(exclude={"budget"}), budget=budget)
+
+
 def require_apart(tools: Iterable[Tool]) -> None:
     """Raise ToolsUnusable for a tool that has the name of a move: nobody could tell which is meant."""
     for tool in tools:
@@ -191,7 +260,7 @@ def _require_readable(name: str, move: Move) -> None:
         raise ToolArgumentsInvalid(name, (_NOT_JSON,))
 
 
-def _offers(turn: Turn, seen: Outlook, handoffs: Container[str] | None) -> Iterator[_Offer]:
+def _offers(turn: Turn, seen: Outlook, handoffs: Container[str] | None, answer: Any) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
     for peer in seen.peers:
         if handoffs is None or peer.name in handoffs:
@@ -200,14 +269,32 @@ def _offers(turn: Turn, seen: Outlook, handoffs: Container[str] | None) -> Itera
             yield _offer(f"{TRANSFER}{peer.name}", words, _to(peer))
     if len(turn.path) > 1:
         yield _offer(HAND_BACK, _HAND_BACK_WORDS, HandBackArguments)
-    yield _offer(COMPLETE, _COMPLETE_WORDS, CompleteArguments)
-    yield _offer(ASK, _ASK_WORDS, AskArguments)
+    if answer is None:
+        yield _offer(COMPLETE, _COMPLETE_WORDS, CompleteArguments)
+    else:
+        yield _offer(COMPLETE, _FORM_WORDS, answer_form(answer))
+    yield _offer(ASK, _ASK_WORDS, AskAnybodyArguments if seen.human else AskArguments)
     if seen.human:
         yield _offer(ESCALATE, _ESCALATE_WORDS, EscalateArguments)
 
 
 def _offer(name: str, description: str, arguments: type[BaseModel]) -> _Offer:
     return _Offer(ToolSpec(name, description, _schema(arguments)), arguments)
+
+
+@lru_cache(_KEPT)
+def answer_form(answer: Any) -> type[BaseModel]:
+    """Return the arguments of a `complete` whose answer is of the type `answer`.
+
+    Raises ToolsUnusable for a type that has no JSON schema.
+    """
+    try:
+        form = create_model("CompleteArguments", __base__=CompleteArguments, answer=(answer, ...))
+        form.model_json_schema()
+    except (PydanticUserError, PydanticSchemaGenerationError) as wrong:
+        why = short(str(wrong).partition("\n")[0])
+        raise ToolsUnusable(f"the answer's type has no JSON schema ({why})") from wrong
+    return form
 
 
 @lru_cache(_KEPT)

@@ -32,8 +32,11 @@ def without_rules(path: Path) -> None:
     front.write_text(front.read_text().replace(RULES, ""))
 
 
-def test_the_agent_of_the_readme_that_a_model_drives_answers_without_a_key(desk: Folder) -> None:
-    with desk.running("dev", "--port", 0, until=READY) as dev:
+@pytest.mark.parametrize("model", ["scripted", "stub"])
+def test_the_agent_of_the_readme_that_a_model_drives_answers_without_a_key(desk: Folder, model: str) -> None:
+    """With `stub` the vendor's own SDK asks, over HTTP, a stand-in that follows the same rules."""
+    with desk.running("dev", "--port", 0, "--model", model, until=READY) as dev:
+        assert f"model: {model}" in dev.said
         assert "no rules" not in dev.said
         assert desk.mesh("send", "Say hello", "--fact", "name=Ada").out == "Hello, Ada!\n"
         assert "Who is asking?" in desk.mesh("send", "Say hello").out

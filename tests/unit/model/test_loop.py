@@ -255,3 +255,20 @@ async def test_a_tool_that_is_called_like_a_move_is_refused() -> None:
 
     with pytest.raises(ToolsUnusable, match="complete is the name of a move"):
         await drive(turn(), TalkingModel(), instructions="", tools=[complete])
+
+
+async def test_where_the_answer_has_a_form_words_are_none() -> None:
+    model = TalkingModel(says("It is seven."), calls(("complete", {"answer": {"sum": 7}})))
+    move = await drive(turn(), model, instructions="", tools=(), answer=dict[str, int])
+    assert move == Complete(answer={"sum": 7})
+    (told,) = results(model)
+    assert (told.is_error, "call `complete`" in told.text) == (True, True)
+
+
+async def test_an_answer_in_another_form_is_told_to_the_model() -> None:
+    model = TalkingModel(
+        calls(("complete", {"answer": {"sum": "seven"}})), calls(("complete", {"answer": {"sum": 7}}))
+    )
+    move = await drive(turn(), model, instructions="", tools=(), answer=dict[str, int])
+    assert move == Complete(answer={"sum": 7})
+    assert "answer.sum" in results(model)[0].text

@@ -1,22 +1,24 @@
 """The moves as tools: their schemas, the intents of whom they go to, and what the guard could not read."""
 
+import datetime as dt
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from pydantic import BaseModel
 
 from mesh.agent.proposals import sound
 from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import ToolArgumentsInvalid, tool
 from mesh.agent.turn import Turn
-from mesh.model.moves import MoveTools, require_apart
+from mesh.model.moves import MoveTools, answer_form, require_apart
 from mesh.model.port import ToolCall
 from mesh.testing import turn
 from protocol.events import Work
 from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Fact, Handoff
-from protocol.ids import AgentName, TurnId
-from protocol.messages import MoveProposed, Transfer
+from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.ids import HUMAN, AgentName, TurnId
+from protocol.messages import Ask, Complete, HandBack, MoveProposed, Transfer
 
 A, B = AgentName("a"), AgentName("b-2")
 
@@ -121,6 +123,82 @@ def test_a_label_of_an_old_log_is_not_brought_again() -> None:
     move = moves.read(ToolCall("1", "transfer_to_b", {"summary": "s"}))
     assert isinstance(move, Transfer)
     assert move.facts == (Fact(key="email", value="a@example.com", labels=("pii",)),)
+
+
+def test_a_transfer_says_artifacts_and_constraints_as_a_handoff_has_them() -> None:
+    given = {
+        "summary": "s",
+        "artifacts": [{"name": "scan", "uri": "s3://b/scan.pdf", "size": 7, "labels": ["pii"]}],
+        "constraints": {
+            "max_resolution_time_s": 60,
+            "allowed_actions": ["look"],
+            "budget": {"tokens": 500},
+            "must_carry": ["order"],
+        },
+    }
+    move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", given))
+    assert isinstance(move, Transfer)
+    assert move.artifacts == (Artifact(name="scan", uri="s3://b/scan.pdf", size=7, labels=("pii",)),)
+    assert move.constraints == Constraints(
+        max_resolution_time_s=60, allowed_actions=("look",), budget=Budget(tokens=500), must_carry=("order",)
+    )
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        pytest.param({"max_resolution_time_s": 0}, id="no time"),
+        pytest.param({"budget": {"tokens": -1}}, id="a debt"),
+        pytest.param({"budget": {"nano_dollars": 1 << 70}}, id="more than an amount can be"),
+        pytest.param({"deadline": "soon"}, id="a field that a model does not set"),
+    ],
+)
+def test_constraints_that_the_guard_could_not_read_are_told_to_the_model(constraints: dict[str, Any]) -> None:
+    with pytest.raises(ToolArgumentsInvalid):
+        MoveTools(turn(peers=["b"])).read(
+            ToolCall("1", "transfer_to_b", {"summary": "s", "constraints": constraints})
+        )
+
+
+def test_a_hand_back_brings_artifacts() -> None:
+    moves = MoveTools(turn(path=["first", "agent"]))
+    given = {"reason": "found", "artifacts": [{"name": "scan", "uri": "s3://b/scan.pdf"}]}
+    move = moves.read(ToolCall("1", "hand_back", given))
+    assert isinstance(move, HandBack)
+    assert move.artifacts == (Artifact(name="scan", uri="s3://b/scan.pdf"),)
+
+
+def test_a_question_goes_to_the_client_or_to_people_with_the_schema_of_its_reply() -> None:
+    moves = MoveTools(turn_with_picky_peer())
+    schema = {"type": "string", "enum": ["red", "blue"]}
+    move = moves.read(ToolCall("1", "ask", {"question": "which?", "schema": schema, "expires_s": 60}))
+    assert move == Ask(to_agent=AgentName("c"), question="which?", schema=schema, expires_s=60)
+    move = moves.read(ToolCall("1", "ask", {"question": "may I?", "of": "human"}))
+    assert move == Ask(to_agent=HUMAN, question="may I?")
+
+
+def test_where_there_are_no_people_nobody_can_ask_them() -> None:
+    moves = MoveTools(turn(human=False))
+    with pytest.raises(ToolArgumentsInvalid, match="of"):
+        moves.read(ToolCall("1", "ask", {"question": "may I?", "of": "human"}))
+
+
+class Flight(BaseModel):
+    number: str
+    on: dt.date
+
+
+def test_an_answer_has_the_form_that_the_agent_says() -> None:
+    moves = MoveTools(turn(), answer=list[Flight])
+    move = moves.read(ToolCall("1", "complete", {"answer": [{"number": "LH1", "on": "2026-11-22"}]}))
+    assert move == Complete(answer=[{"number": "LH1", "on": "2026-11-22"}])
+    with pytest.raises(ToolArgumentsInvalid, match=r"answer\.0\.on"):
+        moves.read(ToolCall("1", "complete", {"answer": [{"number": "LH1", "on": "tomorrow"}]}))
+
+
+def test_an_answer_without_a_schema_is_no_form() -> None:
+    with pytest.raises(ToolsUnusable, match="the answer's type has no JSON schema"):
+        answer_form(Turn)
 
 
 def test_no_tool_has_the_name_of_a_move() -> None:
