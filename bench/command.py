@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bench.burst import burst
 from bench.cold_read import cold_reads
 from bench.figures import Report
 from bench.first_decision import first_decisions
@@ -20,7 +21,7 @@ from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from mesh.logs import configure_logging
 
-PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn")
+PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst")
 
 
 class Amount(NamedTuple):
@@ -36,10 +37,11 @@ class Amount(NamedTuple):
     kills: int
     starts: int
     turns: int
+    large: int
 
 
-FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7, 200)
-QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2, 20)
+FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7, 200, 500)
+QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2, 20, 100)
 UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
 
 
@@ -99,5 +101,9 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
     if "model-turn" in parts:
         report.figures.extend(
             await model_turns(directory / "model", turns=amount.turns, rounds=amount.read_rounds)
+        )
+    if "burst" in parts:
+        report.figures.extend(
+            await burst(directory / "burst", messages=amount.large, rounds=min(amount.kills, 3))
         )
     return report

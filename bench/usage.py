@@ -36,3 +36,12 @@ def _switches(status: Path) -> int:
     except OSError:
         return 0  # the thread has just ended
     return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")), 0)
+
+
+def peak_mib(pid: int) -> float:
+    """Return the most resident memory that `pid` has had, in MiB; 0 where the kernel does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)

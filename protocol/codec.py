@@ -50,6 +50,8 @@ MAX_MODELS = 32
 MAX_MODEL_CHARS = 128
 """What a report says about models is carried with every event that follows it."""
 MAX_PROMPT_CHARS = 64
+MAX_CONVERSATION_CHARS = 128
+"""It is kept with every request, and shown beside each."""
 LONGEST_S = 10 * 366 * 86_400.0
 """No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
 
@@ -124,6 +126,8 @@ def parse_submit(body: bytes) -> Submit:
         raise Malformed("submit: `text` is empty")
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
         raise Malformed("submit: `rerun_of` is no request's id")
+    if submit.conversation is not None and len(submit.conversation) > MAX_CONVERSATION_CHARS:
+        raise Malformed(f"submit: `conversation` has {MAX_CONVERSATION_CHARS} characters at most")
     _check_facts(submit.facts, reserved=TEXT_FACT)
     _check_artifacts(submit.artifacts)
     _check_constraints(submit.constraints)

@@ -33,6 +33,8 @@ _PROBE_NS = NS // 4
 """How long a pull lasts that finds out whether pulls are taken again."""
 _QUIET_STATUSES = (404, 408)
 """Nothing there, time is up: how every idle pull ends."""
+_BYTES_REACHED = ("Message Size Exceeds MaxBytes", "Batch Completed")
+"""How a status 409 describes that a pull has all its bytes, or that the next message is more."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
 """Something about the consumer or its leader changed; nobody leads; we asked for something wrong."""
 
@@ -106,7 +108,7 @@ class Message:
         """Free the slot before the handler ends. Idempotent; acknowledges nothing."""
         if self._taken:
             self._taken = False
-            self._puller._slot_free()
+            self._puller._slot_free(len(self.data))
 
     def _say(self, what: bytes) -> bool:
         return self._puller.bus.send(self._incoming.reply, what)
@@ -128,6 +130,8 @@ class Puller:
         heartbeat_s: ask the server for signs of life while a pull waits. A pull that ends within a few
             seconds is one itself, so that None is right there.
         group, priority: of a consumer with prioritized groups; 0 is served before 9.
+        most_bytes: bytes of one pull, and bytes in hand from which on nothing is asked for. At most three
+            times as many are ever held. It must exceed the largest message, which would never come else.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class Puller:
         heartbeat_s: float | None = None,
         group: str | None = None,
         priority: int | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError("a puller needs a slot")
@@ -153,6 +158,9 @@ class Puller:
         """Messages that the server may still send."""
         self.dropped = 0
         """Messages in this puller's inbox that its consumer did not send."""
+        self.bytes_in_hand = 0
+        """Of the messages in hand."""
+        self._most_bytes = most_bytes
         self._name = f"{stream}/{consumer}"
         self._subject = f"{NEXT}{stream}.{consumer}"
         self._sender = ["$JS", "ACK", stream, consumer]
@@ -166,6 +174,8 @@ class Puller:
             self._body["group"] = group
         if priority is not None:
             self._body["priority"] = priority
+        if most_bytes is not None:
+            self._body["max_bytes"] = most_bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._subscription: Subscription | None = None
         self._stop_hearing: Callable[[], None] | None = None
@@ -254,6 +264,8 @@ class Puller:
             return
         if self.requested and free * 2 < self.slots:
             return  # some are on their way anyhow; a request each would cost more than it brings
+        if self._most_bytes is not None and self.bytes_in_hand >= self._most_bytes:
+            return  # the next slot that gets free asks again
         body = {"batch": free, **self._body}
         if self._refused:  # an idle pull is silent for as long as it lasts; a short one soon says how it went
             body["expires"] = min(self._expires_ns, _PROBE_NS)
@@ -286,8 +298,9 @@ class Puller:
         self._retry = None
         self._pull()
 
-    def _slot_free(self) -> None:
+    def _slot_free(self, size: int) -> None:
         self.in_hand -= 1
+        self.bytes_in_hand -= size
         self._pull()
 
     # --- hearing ----------------------------------------------------------------------------------
@@ -327,7 +340,7 @@ class Puller:
         unsent = message.headers.get("Nats-Pending-Messages")
         # An end without a number is the end of everything asked for: nobody was there to take it.
         self.requested = max(0, self.requested - int(unsent)) if unsent else 0
-        if status in _QUIET_STATUSES:
+        if status in _QUIET_STATUSES or message.description in _BYTES_REACHED:
             self._accepted()
             self._pull()
             return
@@ -356,6 +369,7 @@ class Puller:
             self._pull()
             return
         self.in_hand += 1
+        self.bytes_in_hand += len(message.data)
         task = self._loop.create_task(self._handle(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

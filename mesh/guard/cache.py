@@ -1,7 +1,8 @@
 """The cache: dockets of requests that this guard judged lately. Never the truth, only saves reading it.
 
 A docket may be behind the log (another guard may have appended); the compare-and-set finds that out,
-and then the docket is dropped and read again.
+and then the docket is dropped and read again. What is kept is bounded by the memory that it takes: a few
+large requests may take as much as thousands of small ones.
 """
 
 import asyncio
@@ -9,7 +10,22 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from protocol.due import first_wait
+from protocol.events import AnyEvent
 from protocol.ledger import Ledger
+
+MOST_BYTES = 96 << 20
+"""What all dockets may take: about 2,000 requests of six events of 1.5 KB."""
+_OBJECT_BYTES, _MAP_BYTES = 64, 240
+"""What a value and an object take in CPython 3.11, at most, beside the text in them."""
+
+
+def weight(body: bytes) -> int:
+    """Return about how many bytes of memory a stored event takes, decoded and as it is.
+
+    A list of empty lists takes twenty times its JSON. Counting what separates values needs no walk over them.
+    """
+    values = body.count(b",") + body.count(b":") + body.count(b"[")
+    return 2 * len(body) + _OBJECT_BYTES * values + _MAP_BYTES * body.count(b"{")
 
 
 @dataclass(slots=True)
@@ -30,6 +46,8 @@ class Docket:
     placed: list[int] = field(default_factory=list)
     """The stream sequence of each event, by its number."""
     timer: Timer | None = None
+    weight: int = 0
+    """About how many bytes of memory it takes; grows with each event that is applied."""
     _quiet: tuple[int, int | None] = (-1, None)
     """For which head `quiet_until` was worked out, and what it is."""
 
@@ -37,6 +55,12 @@ class Docket:
     def seq(self) -> int:
         """The stream sequence of the head; 0 where there is none."""
         return self.placed[-1] if self.placed else 0
+
+    def apply(self, event: AnyEvent, body: bytes, seq: int) -> None:
+        """Take in the next event, stored as `body` at `seq`."""
+        self.ledger.apply(event, body)
+        self.placed.append(seq)
+        self.weight += weight(body)
 
     def quiet_until(self) -> int | None:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
@@ -47,30 +71,42 @@ class Docket:
 
 
 class Cache:
-    """At most `size` dockets, the longest unused dropped first; one lock for each request in hand."""
+    """Dockets up to so many bytes of memory, the longest unused dropped first; a lock for each in hand."""
 
-    def __init__(self, size: int = 10_000) -> None:
-        self._size = size
-        self._dockets: OrderedDict[str, Docket] = OrderedDict()
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self.held = 0
+        """Bytes of memory that the dockets take, as they were when they were last put."""
+        self._dockets: OrderedDict[str, tuple[Docket, int]] = OrderedDict()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def __len__(self) -> int:
         return len(self._dockets)
 
     def get(self, request: str) -> Docket | None:
-        docket = self._dockets.get(request)
-        if docket is not None:
-            self._dockets.move_to_end(request)
-        return docket
+        found = self._dockets.get(request)
+        if found is None:
+            return None
+        self._dockets.move_to_end(request)
+        return found[0]
 
     def put(self, request: str, docket: Docket) -> None:
-        self._dockets[request] = docket
-        self._dockets.move_to_end(request)
-        while len(self._dockets) > self._size:
-            self._dockets.popitem(last=False)
+        """Keep a docket, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
+        self._forget(request)
+        if docket.weight > self._most:
+            return
+        self._dockets[request] = docket, docket.weight
+        self.held += docket.weight
+        while self.held > self._most:
+            _, (_, weighed) = self._dockets.popitem(last=False)
+            self.held -= weighed
 
     def drop(self, request: str) -> None:
-        self._dockets.pop(request, None)
+        self._forget(request)
+
+    def _forget(self, request: str) -> None:
+        _, weighed = self._dockets.pop(request, (None, 0))
+        self.held -= weighed
 
     def lock(self, request: str) -> "_Held":
         """Return a context in which this guard works on `request` alone."""

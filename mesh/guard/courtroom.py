@@ -120,6 +120,7 @@ class Courtroom:
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(ruling, Objection) or (is_control and isinstance(ruling, Late))
                 if not unsure or certain or not (known or is_submit):
+                    self._cache.put(request, docket)  # what was appended made it larger
                     return ruling
                 self._cache.drop(request)
             except SequenceConflict:
@@ -150,13 +151,12 @@ class Courtroom:
         docket = Docket()
         for stored in await self._log.read(request):
             try:
-                docket.ledger.apply(codec.decode_event(stored.body), stored.body)
+                docket.apply(codec.decode_event(stored.body), stored.body, stored.seq)
             except UnknownEvent:
                 raise
             except Exception as broken:
                 # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
-            docket.placed.append(stored.seq)
         return docket
 
     async def _session(self, docket: Docket, request: str, hearing: Hearing | None, trace: str) -> Ruling:
@@ -265,8 +265,7 @@ class Courtroom:
             headers[tracing.HEADER] = event.trace
         seq = await self._log.append(event.to, event.request, body, after=docket.seq, headers=headers)
         open_before = tuple(docket.ledger.open.values())
-        docket.ledger.apply(event, body)
-        docket.placed.append(seq)
+        docket.apply(event, body, seq)
         _say(event, seq)
         telling.appended(event)
         ended = [turn for turn in open_before if turn.state == "ended"]

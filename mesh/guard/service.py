@@ -34,6 +34,8 @@ _log = structlog.get_logger(__name__)
 
 SLOTS = 64
 """Messages of one partition that a guard has in hand at most."""
+IN_HAND_BYTES = 384 << 10
+"""Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
 OVERTAKEN_S = 30.0
 """How long a control message for an unknown request is kept trying: it may have overtaken its submit."""
 LEAVE_S = 2.0
@@ -113,6 +115,7 @@ class Guard:
                     expires_s=self._around.fleet.guard_pull_s,
                     group=GUARD_GROUP,
                     priority=self._priority(partition),
+                    most_bytes=IN_HAND_BYTES,
                 )
                 for partition in range(subjects.PARTITIONS)
             ]

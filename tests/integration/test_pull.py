@@ -34,6 +34,25 @@ async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, 
     await puller.close()
 
 
+async def test_large_messages_fill_the_hand_before_the_slots_do(queue: Queue) -> None:
+    most, large = 300_000, b"x" * 100_000
+    await asyncio.gather(*(queue.bus.publish_durable(f"{queue.stream}.x", large) for _ in range(30)))
+    await queue.put(100)
+    busy = Busy()
+    puller = queue.puller(busy, slots=64, most_bytes=most)
+    with capture_logs() as lines:
+        await puller.start()
+        await until(lambda: puller.bytes_in_hand >= most or len(busy.messages) >= 30)
+        await asyncio.sleep(2 * EXPIRES_S)  # whatever it asked for besides comes or ends meanwhile
+        assert puller.bytes_in_hand <= 3 * most
+        busy.go.set()
+        await eventually(queue.empty)
+    assert len(busy.messages) == 130
+    assert [line for line in lines if line["log_level"] != "debug"] == []
+    await until(lambda: puller.bytes_in_hand == 0)
+    await puller.close()
+
+
 async def test_a_message_knows_what_it_is(queue: Queue) -> None:
     before_us = time.time_ns() // 1000
     busy = Busy()

@@ -163,6 +163,7 @@ SCAN = {"name": "scan", "uri": "u", "labels": ["x y"]}
         pytest.param({"text": "x", "facts": [{"key": "k", "value": nested(65)}]}, id="nested-too-deeply"),
         pytest.param({"text": "x", "rerun_of": "c1_01"}, id="a-rerun-of-no-request"),
         pytest.param({"text": "x", "rerun_of": ""}, id="a-rerun-of-nothing"),
+        pytest.param({"text": "x", "conversation": "c" * 129}, id="a-conversation-too-long"),
         pytest.param([], id="not-an-object"),
     ],
 )
