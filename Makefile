@@ -14,7 +14,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 	--quiet --custom-compile-command "make constraints"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drill check format lint types imports bench schema constraints clean
+.PHONY: help demo test nightly drill check format lint types imports bench schema constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,9 @@ test: $(ENV) ## Run the whole test suite; ARGS='-k cycle' passes arguments on
 
 drill: $(ENV) ## Break a scratch mesh on purpose and check every promise; ARGS='--requests 400' passes options on
 	@$(BIN)/python -m tests.drill $(ARGS)
+
+nightly: $(ENV) ## Play 20,000 arbitrary stories and replay each (STORIES=… for another number); most of an hour
+	@MESH_TEST_STORIES=$(or $(STORIES),20000) $(BIN)/pytest --timeout=0 tests/unit/protocol/test_any_story.py tests/unit/protocol/test_any_carrying.py
 
 check: format lint types imports ## Formatting, lint, types, import contracts; make -k check goes on after a failure
 

@@ -7,10 +7,11 @@ make a secret public by repeating it without its label.
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from protocol.equality import equal
 from protocol.events import Withheld
 from protocol.handoff import Artifact, Fact
 
@@ -42,6 +43,7 @@ def merge(
 ) -> Load:
     """Return what is carried after a proposal: less `drop` (of what it was `shown`), plus what is new.
 
+    What is brought again as it is changes nothing: the log has no trace of it, so no verdict may rest on it.
     `labels` are those that keys had before, also of facts that are carried no longer.
     """
     kept = {key: fact for key, fact in carried.facts.items() if key not in drop or key not in shown}
@@ -57,18 +59,8 @@ def merge(
 
 def _labelled(item: T, known: Collection[str], before: T | None) -> T:
     labels = {*item.labels, *known, *(before.labels if before is not None else ())}
-    return msgspec.structs.replace(item, labels=tuple(sorted(labels)))
-
-
-def says_the_same(one: Fact, other: Fact) -> bool:
-    """Say whether two facts have one value as JSON: `true` is not `1`, and the order of keys is nothing."""
-    return one.value == other.value and (
-        one.value is other.value or _canonical(one.value) == _canonical(other.value)
-    )
-
-
-def _canonical(value: Any) -> bytes:
-    return msgspec.json.encode(value, order="deterministic")
+    brought = msgspec.structs.replace(item, labels=tuple(sorted(labels)))
+    return before if before is not None and equal(brought, before) else brought
 
 
 def divide(load: Load, clearance: Collection[str]) -> tuple[Load, Load]:

@@ -3,7 +3,8 @@
     MeshError
     ├── ProtocolError            somebody else's bytes
     │   ├── Malformed            cannot be read as what it should be
-    │   └── UnknownEvent         an event type or version that this build does not know
+    │   ├── UnknownEvent         an event type or version that this build does not know
+    │   └── BrokenLog            an event that cannot follow those before it
     └── (mesh.errors adds those of the bus and of the runtime)
 
 A refusal by policy is an event, not an exception; misuse by our own caller is a ValueError.
@@ -39,3 +40,9 @@ class UnknownEvent(ProtocolError):
         super().__init__(f"unknown event {type_!r}, version {version!r}")
         self.type = type_
         self.version = version
+
+
+class BrokenLog(ProtocolError):
+    """Events that do not follow one from the other: some are missing, or no guard wrote them."""
+
+    code: ClassVar[str] = "protocol.broken_log"

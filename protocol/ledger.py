@@ -1,7 +1,7 @@
 """The ledger: what one request's events add up to. State is the fold, and nothing else.
 
 `Ledger.apply` is the only thing that changes one. It believes its events (the guard wrote them) and
-never raises for a sequence that a guard could have written. Deciding never changes a ledger.
+raises BrokenLog only for a sequence that no guard could have written. Deciding never changes a ledger.
 
 A ledger is mutable because folding is the hot path of the guard and of replay; whoever wants the
 state at an earlier event folds up to that event.
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol import budget, chain, codec, events
-from protocol.carry import says_the_same
+from protocol.equality import equal
+from protocol.errors import BrokenLog
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.held import NO_REPORT, Turn, summed_up
@@ -147,7 +148,9 @@ class Ledger:
     def is_new(self, fact: Fact) -> bool:
         """Say whether no admitted handoff of this request held this key with this value."""
         return not any(
-            held.key == fact.key and says_the_same(held, fact) for facts in self.handoffs for held in facts
+            held.key == fact.key and equal(held.value, fact.value)
+            for facts in self.handoffs
+            for held in facts
         )
 
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
@@ -178,9 +181,17 @@ class Ledger:
     # --- folding ----------------------------------------------------------------------------------
 
     def apply(self, event: AnyEvent, body: bytes = b"") -> None:
-        """Take in the next event; `body` is its stored bytes, which the chain is computed over."""
+        """Take in the next event; `body` is its stored bytes, which the chain is computed over.
+
+        Raises BrokenLog when it cannot be the next one; the ledger is of no use then.
+        """
+        if event.n != self.n:
+            raise BrokenLog(f"event {self.n} is missing; the next one there is {event.n}")
         kind = type(event)
-        _APPLY[kind](self, event)
+        try:
+            _APPLY[kind](self, event)
+        except (LookupError, AttributeError, TypeError, AssertionError) as error:
+            raise BrokenLog(f"event {event.n} does not follow from those before it") from error
         key = (event.cause, _NAMES[kind])
         self.causes[key] = self.causes.get(key, 0) + 1
         if self.deferred:
@@ -432,7 +443,7 @@ _NAMES = {kind: events.type_of(kind) for kind in _APPLY}
 
 
 def fold(happened: Iterable[AnyEvent]) -> Ledger:
-    """Return the ledger of one request from its first event on."""
+    """Return the ledger of one request from its first event on. Raises BrokenLog."""
     ledger = Ledger()
     for event in happened:
         ledger.apply(event)
@@ -440,7 +451,7 @@ def fold(happened: Iterable[AnyEvent]) -> Ledger:
 
 
 def fold_bodies(bodies: Iterable[bytes]) -> Ledger:
-    """Return the ledger of one request from its stored events. Raises UnknownEvent, Malformed."""
+    """Return the ledger of one request from its stored events. Raises UnknownEvent, Malformed, BrokenLog."""
     ledger = Ledger()
     for body in bodies:
         ledger.apply(codec.decode_event(body), body)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from protocol import events
 from protocol.codec import TEXT_FACT
+from protocol.equality import equal
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName
@@ -96,7 +97,7 @@ def _must_carry_after(ledger: Ledger, event: AnyEvent, work: Work) -> tuple[str,
 
 
 def _brought(before: dict[str, Fact], after: dict[str, Fact]) -> tuple[Fact, ...]:
-    return tuple(fact for key, fact in after.items() if before.get(key) != fact)
+    return tuple(fact for key, fact in after.items() if not equal(before.get(key), fact))
 
 
 def _asked(ledger: Ledger, event: AnyEvent, work: Work, asked: Constraints) -> Constraints:
@@ -165,7 +166,7 @@ def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> 
     had, has = ledger.carried_artifacts(), _artifacts_after(ledger, event, work)
     handoff = work.handoff
     facts = _brought(before, after)
-    artifacts = tuple(item for name, item in has.items() if had.get(name) != item)
+    artifacts = tuple(item for name, item in has.items() if not equal(had.get(name), item))
     drop = tuple(key for key in before if key not in after)
     if handoff.move == "hand_back":
         return HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=drop)

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from protocol import budget
-from protocol.carry import Load, says_the_same
+from protocol.carry import Load
+from protocol.equality import equal
 from protocol.fleet import AgentEntry
 from protocol.handoff import Budget, Constraints, Handoff
 from protocol.held import Turn
@@ -293,13 +294,14 @@ def must_carry(case: Case) -> Refusal | None:
         key
         for key in case.own.must_carry
         if key in case.before.facts
-        and (key not in case.load.facts or not says_the_same(case.load.facts[key], case.before.facts[key]))
+        and (
+            key not in case.load.facts or not equal(case.load.facts[key].value, case.before.facts[key].value)
+        )
     ]
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
-    shown = {fact.key for fact in case.turn.work.handoff.facts}
-    known = shown.union(fact.key for fact in getattr(case.move, "facts", ()))
     # A key that is withheld from the proposer counts as missing: to say otherwise would give it away.
-    missing = [key for key in asked if key not in case.load.facts or key not in known]
+    withheld = case.before.facts.keys() - {fact.key for fact in case.turn.work.handoff.facts}
+    missing = [key for key in asked if key not in case.load.facts or key in withheld]
     if not lost and not missing:
         return None
     return Refusal(

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from protocol import budget, events
+from protocol.equality import equal
 from protocol.events import AnyEvent, Work
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
@@ -44,7 +45,7 @@ def timeline(
     Args:
         journals: steps by journal.
 
-    Raises ValueError without events.
+    Raises ValueError without events, BrokenLog where some are missing.
     """
     if not happened:
         raise ValueError("no events, no timeline")
@@ -145,7 +146,9 @@ def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
         "id": event.id,
         "at": event.at,
         "verdict": "recorded",
-        "facts": tuple(fact for key, fact in after.items() if before.get(key) != fact) if opens else (),
+        "facts": tuple(fact for key, fact in after.items() if not equal(before.get(key), fact))
+        if opens
+        else (),
         "dropped": tuple(key for key in before if key not in after) if opens else (),
         "withheld": work.withheld if isinstance(work, Work) else None,
         "turn": _turn(ledger, _about(ledger, event), {}),

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from protocol.carry import Load, divide, summary_of
+from protocol.equality import equal
 from protocol.events import FactsWithheld, Withheld
 from protocol.handoff import Handoff
 from protocol.ids import HUMAN, NOBODY, Cause
@@ -61,12 +62,12 @@ def _is_kept(ledger: Ledger, cause: Cause, hidden: Load, must_carry: tuple[str, 
     pending, stash = ledger.pending, ledger.stash
     if pending is not None and pending.cause == cause:
         return (
-            pending.facts == hidden.fact_tuple
-            and pending.artifacts == hidden.artifact_tuple
+            equal(pending.facts, hidden.fact_tuple)
+            and equal(pending.artifacts, hidden.artifact_tuple)
             and pending.must_carry == must_carry
         )
     return (
-        stash.facts == hidden.facts
-        and stash.artifacts == hidden.artifacts
+        equal(stash.facts, hidden.facts)
+        and equal(stash.artifacts, hidden.artifacts)
         and set(stash.must_carry) == set(must_carry)
     )

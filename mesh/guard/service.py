@@ -27,6 +27,7 @@ from mesh.guard.surroundings import Surroundings
 from mesh.telemetry import metrics, names, tracing
 from mesh.trouble import Kind
 from protocol import codec, subjects
+from protocol.errors import BrokenLog
 from protocol.messages import Control, Hearing, Submit
 from protocol.standing import UNKNOWN_REQUEST, Late, Objection
 
@@ -168,7 +169,7 @@ class Guard:
             except asyncio.CancelledError:
                 message.nak()  # this guard is going; another one need not wait for the lease to end
                 raise
-            except (UnknownEvent, LogUnreadable) as error:
+            except (UnknownEvent, BrokenLog, LogUnreadable) as error:
                 said = {"code": error.code, "detail": str(error)}
                 self._bus.troubles.hit(LOG_UNREADABLE, request, held=message.subject, **said)
                 message.nak(5 * _AGAIN_S)

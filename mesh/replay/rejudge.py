@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.errors import Malformed, MeshError
+from mesh.errors import MeshError
 from protocol import chain, codec, events
 from protocol.chain import Break
 from protocol.decide import decide
 from protocol.due import EVENT_TOO_LARGE, due, too_large
+from protocol.errors import BrokenLog
 from protocol.events import AnyEvent, type_of
 from protocol.ledger import Ledger
 from protocol.messages import Hearing, Submit
@@ -23,7 +24,7 @@ from protocol.recover import message_of
 from protocol.world import Grounds, World
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
-"""What the fold and the rules raise on events that no guard could have written one after the other."""
+"""What the rules raise on events that no guard could have written one after the other."""
 
 
 class Difference(NamedTuple):
@@ -63,7 +64,7 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     differences: list[Difference] = []
     ledger = Ledger()
     happened: list[AnyEvent] = []
-    unreadable = ""
+    unreadable = "" if bodies else "there are no events"
     try:
         happened = [codec.decode_event(body) for body in bodies]
     except MeshError as error:
@@ -72,16 +73,16 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
     judged = 0
     for index, event in enumerate(happened):
         try:
-            if event.n != index:
-                raise Malformed(f"event {index} is missing; the next one there is {event.n}")
-            derived = _derive(ledger, happened, index, policy)
+            derived = _derive(ledger, happened, index, policy) if event.n == index else None
             ledger.apply(event, bodies[index])
-        except (Malformed, *_INCONSISTENT) as error:
-            follows = f"event {index} does not follow from those before it"
-            unreadable = str(error) if isinstance(error, Malformed) else follows
+        except BrokenLog as error:
+            unreadable = str(error)
+            break
+        except _INCONSISTENT:
+            unreadable = f"event {index} does not follow from those before it"
             break
         difference = None
-        if policy is None and derived != event:
+        if policy is None and _letters(derived) != _letters(event):
             difference = _difference(event, derived)
         elif policy is not None and _verdict(derived) != _verdict(event):
             difference = Difference(event.n, type_of(event), _verdict(event), _verdict(derived))
@@ -127,6 +128,11 @@ def _derive(
     return decide(ledger, hearing, policy if policy is not None and recorded is not None else recorded, world)
 
 
+def _letters(value: Any) -> bytes:
+    """Return what is written of a value: Python takes `True` for `1`, a log does not."""
+    return msgspec.json.encode(value)
+
+
 def _opens(event: AnyEvent) -> bool:
     """Say whether an event opens a turn, as what facts are withheld for does."""
     work = getattr(event, "work", None)
@@ -153,7 +159,7 @@ def _consequence(ledger: Ledger, event: AnyEvent, policy: Policy | None, world: 
             follows = too_large(ledger, world, follows)
         if isinstance(follows, Hearing):
             continue
-        if follows == event:
+        if _letters(follows) == _letters(event):
             return follows
         first = first or follows
     return first
@@ -177,7 +183,7 @@ def _difference(event: AnyEvent, derived: AnyEvent | None) -> Difference:
     """Return only the fields that differ, the type among them where it does."""
     one: dict[str, Any] = msgspec.to_builtins(event)
     other: dict[str, Any] = {} if derived is None else msgspec.to_builtins(derived)
-    names = [name for name in (*one, *other) if one.get(name) != other.get(name)]
+    names = [name for name in (*one, *other) if _letters(one.get(name)) != _letters(other.get(name))]
     return Difference(
         event.n,
         type_of(event),

@@ -1,5 +1,7 @@
 """Anything that may be asked for: the moves, reports and policies that arbitrary stories are made of."""
 
+import os
+
 from hypothesis import strategies as st
 
 from protocol.handoff import Artifact, Budget, Constraints
@@ -8,12 +10,17 @@ from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Report, T
 from protocol.policy import Policy
 from tests.unit.protocol.worlds import fact
 
+STORIES = int(os.environ.get("MESH_TEST_STORIES", "150"))
+"""How many arbitrary stories are played; `make nightly` plays more."""
 NAMES = ("a", "b", "c", "d")
 agents_ = st.sampled_from([AgentName(name) for name in NAMES])
 names = st.one_of(agents_, agents_, agents_, st.sampled_from([AgentName("human"), AgentName("nobody")]))
 keys = st.sampled_from(["k", "l", "text", "hidden"])
-plain = st.builds(fact, keys, st.integers(0, 2) | st.booleans())
-labelled = st.builds(fact, keys, st.integers(0, 2), st.just("pii"))
+ALIKE = (1, True, 1.0, "1"), (0, False, -0.0, None), ([1], [True]), ({"x": 1, "y": 2}, {"y": 2, "x": 1})
+"""Values that Python, or somebody in a hurry, takes for one another; the last two are one JSON value."""
+values = st.sampled_from([value for alike in ALIKE for value in alike])
+plain = st.builds(fact, keys, values)
+labelled = st.builds(fact, keys, values, st.just("pii"))
 facts = st.lists(plain | labelled, max_size=2, unique_by=lambda item: item.key).map(tuple)
 artifacts = st.lists(
     st.sampled_from([Artifact(name="x", uri="s3://x"), Artifact(name="y", uri="s3://y", labels=("pii",))]),

@@ -30,14 +30,16 @@ from protocol.events import (
     RequestRefused,
     TurnSuspended,
 )
-from protocol.handoff import Constraints
+from protocol.handoff import Constraints, Fact
 from protocol.ids import AgentName, Cause, TurnId, control_cause
 from protocol.ledger import fold_bodies
 from protocol.messages import (
     Assign,
     Cancel,
     Control,
+    Escalate,
     Freeze,
+    HandBack,
     Hearing,
     Move,
     MoveProposed,
@@ -47,6 +49,7 @@ from protocol.messages import (
     Settle,
     Submit,
     Thaw,
+    Transfer,
     id_of,
 )
 from protocol.policy import Policy
@@ -54,7 +57,9 @@ from protocol.standing import Late
 from protocol.timeline import timeline
 from protocol.world import Grounds, World
 from tests.unit.protocol.anything import (
+    ALIKE,
     NAMES,
+    STORIES,
     agents_,
     facts,
     hand_ons,
@@ -148,6 +153,26 @@ class Story(RuleBasedStateMachine):
         if isinstance(event, FactsWithheld):
             court.append(event)
             self.unfinished[turn.id, turn.round] = proposal
+
+    @precondition(works)
+    @rule(data=st.data(), to=agents_, how=st.sampled_from([Transfer, Transfer, HandBack, Escalate]))
+    def the_holder_brings_again_what_is_carried(self, data: st.DataObject, to: AgentName, how: Any) -> None:
+        """Be it withheld from them or not; with the same value, or one that might be taken for it."""
+        ledger = self.court.ledger
+        carried = list(ledger.carried().values())
+        hidden = [item for item in carried if item.labels]
+        known = data.draw(st.sampled_from(hidden or carried))
+        alike = next((group for group in ALIKE if known.value in group), ())
+        value = data.draw(st.sampled_from([known.value, *alike, "another"]))
+        labels = data.draw(st.sampled_from([(), known.labels]))
+        brought = (Fact(key=known.key, value=value, labels=labels),)
+        if how is Transfer:
+            keys = data.draw(st.sampled_from([(), (known.key,)]))
+            limits = Constraints(must_carry=keys)
+            move: Move = Transfer(to_agent=to, summary="again", facts=brought, constraints=limits)
+        else:
+            move = how(summary="again", facts=brought)
+        self.the_holder_says(move, Report())
 
     @precondition(lambda self: self.court.ledger.is_open and self.court.holder.agent == "human")
     @rule(to=st.none() | agents_, again=st.booleans(), added=facts)
@@ -337,7 +362,7 @@ class Story(RuleBasedStateMachine):
 
 TestAnyStory = Story.TestCase
 TestAnyStory.settings = settings(
-    max_examples=120,
+    max_examples=STORIES,
     stateful_step_count=30,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a story takes minutes
     suppress_health_check=list(HealthCheck),  # many a story ends early

@@ -12,11 +12,12 @@ from mesh.replay.rejudge import rejudge
 from protocol import codec
 from protocol.decide import decide
 from protocol.due import due
-from protocol.events import AnyEvent, FactsWithheld
+from protocol.errors import BrokenLog
+from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.fleet import AgentEntry
 from protocol.handoff import Budget, Constraints, Fact
 from protocol.ids import AgentName, Cause, TurnId, control_cause
-from protocol.ledger import Ledger
+from protocol.ledger import Ledger, fold
 from protocol.messages import (
     Ask,
     Complete,
@@ -40,6 +41,7 @@ from protocol.messages import (
 )
 from protocol.messages import Failure as FailureOf
 from protocol.policy import Policy
+from protocol.timeline import timeline
 from protocol.world import Grounds, World
 
 REQUEST = "app_01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -247,6 +249,23 @@ def test_a_log_with_events_missing_is_said_to_be_one(missing: list[int], policy:
     assert found.unreadable == f"event {missing[0]} is missing; the next one there is {gap}"
 
 
+def test_nothing_at_all_is_no_log_that_holds() -> None:
+    found = rejudge([])
+    assert (found.same, found.unreadable) == (False, "there are no events")
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_every_reader_of_a_log_without_its_beginning_says_so_in_one_way(make: Callable[[], Log]) -> None:
+    bodies = make().bodies
+    for first in range(1, len(bodies)):
+        left = [codec.decode_event(body) for body in bodies[first:]]
+        for read in (fold, timeline):
+            with pytest.raises(BrokenLog, match=f"event 0 is missing; the next one there is {first}"):
+                read(left)
+        numbered = [msgspec.structs.replace(event, n=n) for n, event in enumerate(left)]
+        assert not rejudge([codec.encode(event) for event in numbered]).same
+
+
 def test_events_that_follow_from_nothing_are_said_to() -> None:
     """Somebody numbered them anew, so that nothing seems to be missing."""
     left = []
@@ -255,3 +274,56 @@ def test_events_that_follow_from_nothing_are_said_to() -> None:
     found = rejudge(left)
     assert not found.same
     assert "does not follow from those before it" in found.unreadable
+
+
+# --- what only looks the same ------------------------------------------------------------------------
+
+TRICKY = [
+    (1, True),
+    (True, 1.0),
+    (0.0, -0.0),
+    ({"n": [1]}, {"n": [True]}),
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("first", "then"), TRICKY)
+def test_a_value_that_python_takes_for_the_one_before_is_new_in_replay_too(
+    first: object, then: object
+) -> None:
+    log = Log()
+    log.submit()
+    there = Transfer(to_agent=AgentName("b"), summary="pay", facts=(Fact(key="paid", value=first),))
+    log.move(there, "b")
+    log.move(HandBack(summary="no"), "a")
+    again = Transfer(to_agent=AgentName("b"), summary="pay", facts=(Fact(key="paid", value=then),))
+    assert type_of(log.move(again, "b")) == "handoff.admitted"
+    found = rejudge(log.bodies)
+    assert found.same, found
+    told = timeline([codec.decode_event(body) for body in log.bodies])
+    assert [msgspec.json.encode(fact.value) for fact in told.moves[-1].facts] == [msgspec.json.encode(then)]
+
+
+def test_a_fact_whose_keys_are_in_another_order_is_not_new_and_comes_out_the_same() -> None:
+    log = Log()
+    log.submit()
+    there = Transfer(to_agent=AgentName("b"), summary="pay", facts=(Fact(key="k", value={"a": 1, "b": 2}),))
+    log.move(there, "b")
+    log.move(
+        HandBack(summary="no", facts=(Fact(key="k", value={"b": 2, "a": 1}), Fact(key="x", value=1))), "a"
+    )
+    assert b'"value":{"b":2' not in log.bodies[-1]
+    assert rejudge(log.bodies).same
+
+
+def test_a_withheld_value_is_kept_anew_where_only_its_type_changed() -> None:
+    log = Log()
+    log.submit(Fact(key="pin", value=1, labels=("pii",)))
+    log.move(Transfer(to_agent=AgentName("b"), summary="x"), "b")
+    log.move(Transfer(to_agent=AgentName("c"), summary="x"), "c")
+    pin = (Fact(key="pin", value=True, labels=("pii",)),)
+    log.move(HandBack(summary="x", facts=pin), "b")
+    kept = codec.decode_event(log.bodies[-2])
+    assert isinstance(kept, FactsWithheld)
+    assert [fact.value for fact in kept.facts] == [True]
+    assert rejudge(log.bodies).same

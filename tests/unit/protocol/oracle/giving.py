@@ -4,7 +4,7 @@ import msgspec
 
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, MoveProposed, Transfer
-from tests.unit.protocol.oracle.account import DIMENSIONS, Account, rest, spent_after
+from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, spent_after
 
 MOVES = {
     Transfer: "transfer",
@@ -31,7 +31,9 @@ def merged(
     facts = {key: fact for key, fact in account.facts.items() if key not in dropped}
     for fact in move.facts:
         labels = account.labels.get(fact.key, frozenset()) | set(fact.labels)
-        facts[fact.key] = Fact(key=fact.key, value=fact.value, labels=tuple(sorted(labels)))
+        new = Fact(key=fact.key, value=fact.value, labels=tuple(sorted(labels)))
+        old = account.facts.get(fact.key)
+        facts[fact.key] = old if old is not None and canonical(old) == canonical(new) else new
     things = dict(account.things)
     for item in () if isinstance(move, Escalate) else move.artifacts:
         former = things[item.name].labels if item.name in things else ()

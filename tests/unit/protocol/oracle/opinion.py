@@ -130,8 +130,8 @@ def _loses(account: Account, move: Transfer | HandBack) -> bool:
         if key not in after or canonical(after[key].value) != canonical(account.facts[key].value):
             return True
     asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
-    visible = account.shown | {fact.key for fact in move.facts}
-    return not set(asked) <= after.keys() & visible
+    withheld = account.facts.keys() - account.shown
+    return not set(asked) <= after.keys() - withheld
 
 
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:
