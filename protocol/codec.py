@@ -14,7 +14,7 @@ import msgspec
 
 from protocol.errors import Malformed, UnknownEvent
 from protocol.events import VERSION, AnyEvent, type_of
-from protocol.handoff import Artifact, Constraints, Fact
+from protocol.handoff import LARGEST_AMOUNT, Artifact, Constraints, Fact
 from protocol.ids import is_request_id, is_token
 from protocol.messages import (
     HANDOFF_MOVES,
@@ -170,7 +170,7 @@ def _wrong_with(usage: Usage, *more: int) -> str:
         counts += [getattr(used, name) for name in used.__struct_fields__]
     if min(counts) < 0:
         return "a report cannot be negative"
-    if max(counts) > 1 << 62:
+    if max(counts) > LARGEST_AMOUNT:
         return "a report is beyond 2^62"
     if len(usage.models) > MAX_MODELS or any(len(model) > MAX_MODEL_CHARS for model in usage.models):
         return f"a report names {MAX_MODELS} models at most, each in {MAX_MODEL_CHARS} characters"
@@ -322,7 +322,7 @@ def _check_constraints(constraints: Constraints) -> None:
         raise Malformed("constraints: `deadline` must be UTC microseconds")
     budget = constraints.budget
     asked = () if budget is None else (budget.nano_dollars, budget.tokens, budget.model_calls)
-    if any(value is not None and not 0 <= value <= 1 << 62 for value in asked):
+    if any(value is not None and not 0 <= value <= LARGEST_AMOUNT for value in asked):
         raise Malformed("constraints: a budget must be from 0 to 2^62")
 
 

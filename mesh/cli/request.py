@@ -4,18 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.followed import Shown
 from mesh.cli.options import AsJson, By, Output, RequestArgument, SourceArgument, Where, on_the_bus, person
 from mesh.cli.outcomes import leave
 from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, short, table, when
 from mesh.cli.output import show as show_text
 from mesh.cli.rerun import rerun
-from mesh.cli.send import Conversation, Intent, PolicyOption, To
+from mesh.cli.submitting import with_submit
 
 if TYPE_CHECKING:
     from mesh.journals import Step
-    from protocol.messages import Cancel, Freeze, Thaw
+    from protocol.messages import Cancel, Freeze, Submit, Thaw
 
 app = typer.Typer(
     help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.", no_args_is_help=True
@@ -27,14 +26,10 @@ _STEP_CHARS = 400
 
 @app.command("submit")
 @on_the_bus
+@with_submit
 async def submit(
     where: Where,
-    text: Annotated[str, typer.Argument(help="What is wanted.")],
-    to: To = None,
-    fact: FactOption = None,
-    intent: Intent = None,
-    policy: PolicyOption = "default",
-    conversation: Conversation = None,
+    wanted: "Submit",
     request: Annotated[
         str | None,
         typer.Option(
@@ -50,20 +45,9 @@ async def submit(
     from mesh.client import Client
 
     access = where.access("client", "operator")
-    facts = parse_facts(fact)
     chosen_id = None if request is None else checked_id(request)
     async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
-        say(
-            await client.submit(
-                text,
-                to=to,
-                intent=intent,
-                facts=facts,
-                policy=policy,
-                conversation=conversation,
-                request=chosen_id,
-            )
-        )
+        say(await client.submit_whole(wanted, request=chosen_id))
 
 
 @app.command("ls")

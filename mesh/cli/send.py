@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.options import AsJson, Where, on_the_bus
 from mesh.cli.outcomes import conclude, leave
 from mesh.cli.output import emit, remark, short
 from mesh.cli.questions import Questions, asked_in_a_line
+from mesh.cli.submitting import with_submit
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
     from mesh.client import Client, Outcome
     from protocol.ids import RequestId
-
-To = Annotated[str | None, typer.Option("--to", help="The agent to begin with.", show_default=False)]
-PolicyOption = Annotated[str, typer.Option("--policy", help="The policy to be judged by.")]
-Conversation = Annotated[
-    str | None, typer.Option("--conversation", help="What groups it with other requests.", show_default=False)
-]
-Intent = Annotated[str | None, typer.Option("--intent", help="What kind of work it is.", show_default=False)]
+    from protocol.messages import Submit
 
 _SUMMARY_CHARS = 160
 _LAST_LINES_S = 6.0
@@ -30,14 +24,10 @@ _LAST_LINES_S = 6.0
 
 
 @on_the_bus
+@with_submit
 async def send(
     where: Where,
-    text: Annotated[str, typer.Argument(help="What is wanted.")],
-    to: To = None,
-    fact: FactOption = None,
-    intent: Intent = None,
-    policy: PolicyOption = "default",
-    conversation: Conversation = None,
+    wanted: "Submit",
     wait_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.", min=0)] = 120.0,
     follow: Annotated[bool, typer.Option("--follow", help="Show on standard error what happens.")] = False,
     as_json: AsJson = False,
@@ -51,7 +41,6 @@ async def send(
     from mesh.client import Client
 
     access = where.access("client", "operator")
-    facts = parse_facts(fact)
     questions, stored, outcome = Questions(where), False, None
     async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
         request = client.new_id()
@@ -59,15 +48,7 @@ async def send(
             remark(f"mesh: {request}")
         try:
             async with _followed(where, client, request, follow):
-                await client.submit(
-                    text,
-                    to=to,
-                    intent=intent,
-                    facts=facts,
-                    policy=policy,
-                    conversation=conversation,
-                    request=request,
-                )
+                await client.submit_whole(wanted, request=request)
                 stored = True
                 try:
                     outcome = await client.wait(request, timeout_s=wait_s, on_question=questions.put)

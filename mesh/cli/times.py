@@ -1,4 +1,4 @@
-"""Times as people write them: `2026-11-21T02:00Z`, or how long ago: `90s`, `10m`, `2h`, `1d`."""
+"""Times as people write them: `2026-11-21T02:00Z`, or a span: `90s`, `10m`, `2h`, `1d`."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,16 +6,14 @@ from datetime import UTC, datetime, timedelta
 from mesh.cli.errors import UsageWrong
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def moment(written: str) -> datetime:
     """Return a time, UTC unless it says otherwise. Raises UsageWrong."""
-    ago = re.fullmatch(r"(\d{1,9})([smhd])", written)
+    ago = _SPAN.fullmatch(written)
     try:
-        if ago is not None:
-            at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        else:
-            at = datetime.fromisoformat(written)
+        at = datetime.now(UTC) - _span(ago) if ago is not None else datetime.fromisoformat(written)
     except (ValueError, OverflowError):
         raise UsageWrong(f"not a time: {written!r}; write 2026-11-21T02:00Z, or 90s, 10m, 2h, 1d") from None
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -29,3 +27,20 @@ def server_time(written: str) -> str:
 def microseconds_at(written: str) -> int:
     """Return a time as events have it: UTC µs. Raises UsageWrong."""
     return int(moment(written).timestamp() * 1e6)
+
+
+def is_span(written: str) -> bool:
+    """Return True if this is a span of time, and not a moment."""
+    return _SPAN.fullmatch(written) is not None
+
+
+def seconds_in(written: str) -> float:
+    """Return a span of time in seconds. Raises UsageWrong."""
+    span = _SPAN.fullmatch(written)
+    if span is None or not int(span[1]):
+        raise UsageWrong(f"not a span of time: {written!r}; write 90s, 10m, 2h, 1d")
+    return _span(span).total_seconds()
+
+
+def _span(found: re.Match[str]) -> timedelta:
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
