@@ -38,12 +38,14 @@ from protocol.messages import (
     Reply,
     Resolve,
     Settle,
+    Submit,
     Thaw,
 )
 from protocol.past import remembered
 from protocol.rounds import next_round
 from protocol.stamp import E, stamp
 from protocol.standing import Objection
+from protocol.submit import stale_id
 from protocol.withhold import place
 from protocol.world import World
 
@@ -62,8 +64,10 @@ def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
 
 
 def objection_to(ledger: Ledger, hearing: Hearing, world: World) -> Objection | None:
-    """Say what speaks against a control message that only the fleet can tell: an unknown target."""
+    """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
     control = hearing.what
+    if isinstance(control, Submit):
+        return stale_id(hearing, world)
     if not isinstance(control, Resolve) or control.complete:
         return None
     target = resolves_to(ledger, control)

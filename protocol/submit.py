@@ -7,17 +7,35 @@ from protocol.carry import Load, merge
 from protocol.codec import TEXT_FACT
 from protocol.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
 from protocol.handoff import Constraints, Fact, Handoff
-from protocol.ids import HUMAN, AgentName, TurnId, event_id
+from protocol.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
 from protocol.ledger import Ledger
 from protocol.messages import Hearing, Submit
 from protocol.policy import Policy, policy_hash
 from protocol.refusals import Refusal, Rule, breaker_open
 from protocol.stamp import stamp
+from protocol.standing import Objection
 from protocol.withhold import place
 from protocol.world import World
 
+AHEAD_S = 5 * 60
+"""How far in the future a submitter's clock may be."""
 MAX_SUMMARY_CHARS = 200
 """A summary is one line that a person takes in at a glance."""
+
+
+def stale_id(hearing: Hearing, world: World) -> Objection | None:
+    """Object to a new request whose id is too old to be sure that it is new, or from the future.
+
+    An id may be half as old as a request may take, a quarter of what the log keeps: what ran under it is then
+    still in the log. A submit whose request is there is not new, so that its id's age counts for nothing.
+    """
+    longest = world.grounds.longest_s
+    if longest is None:
+        return None
+    age_s = (world.now - submitted_ms(hearing.request) * 1000) / 1e6
+    if not -AHEAD_S <= age_s <= longest / 2:
+        return Objection("stale_id", "the ULID's time is too old or too far ahead; make a new id")
+    return None
 
 
 def decide_submit(

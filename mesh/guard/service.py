@@ -201,7 +201,7 @@ class Guard:
         objection = intake.unusable(request)
         if objection is None:
             hearing = intake.proposal_of(message, self._around.role_of)
-            objection = intake.stale(hearing, self._around.now(), self._around.fleet.log_max_age_s)
+            objection = intake.foreign(hearing)
             if objection is None:
                 await self._hear(message, hearing)
                 return

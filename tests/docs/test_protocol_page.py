@@ -17,7 +17,6 @@ from mesh.agent.micro import Presence
 from mesh.bus import roles, streams
 from mesh.bus.connection import Bus
 from mesh.client import POLL_S
-from mesh.guard.intake import AHEAD_MS
 from mesh.guard.service import OVERTAKEN_S
 from protocol import chain, codec, ids
 from protocol.breaker import BreakerEntry
@@ -32,6 +31,7 @@ from protocol.presence import Card, LiveNote
 from protocol.refusals import Rule
 from protocol.rules import RULES_FOR
 from protocol.schema import json_schema
+from protocol.submit import AHEAD_S
 from protocol.world import Grounds
 from tests.docs.pages import DOCS, Block, blocks, codes, section, table
 from tests.servers import ROOT
@@ -325,7 +325,7 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     assert notices.MAX_DATA_BYTES == 256 * streams.KIB
     assert config["PROP"]["duplicate_window"] == streams.NS // 10
     assert f"tried for {OVERTAKEN_S:g} s" in PAGE
-    assert f"may be {AHEAD_MS // 60_000} minutes ahead" in PAGE
+    assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE
     assert f"every {POLL_S:g} s" in PAGE
     assert codec.DEEPEST == 64
     assert codec.LONGEST_S == 10 * 366 * 86_400

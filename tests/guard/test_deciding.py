@@ -2,12 +2,16 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from mesh.guard.courtroom import Decided
 from protocol import codec, events, subjects
 from protocol.events import type_of
+from protocol.handoff import Constraints
+from protocol.ids import submitted_ms
 from protocol.messages import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
+from protocol.standing import Late, Objection
 from tests.guard.stage import Stage, proposal_hearing, submit_hearing
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
@@ -112,11 +116,32 @@ async def test_a_turn_that_another_guard_opened_is_known_to_one_with_an_older_co
     assert type_of(ruling.event) == "handoff.admitted"
 
 
+@pytest.mark.parametrize("whose", ["one", "other"])
+async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: Stage, whose: str) -> None:
+    """By a guard that has it in its cache, and by one that has not."""
+    client = await stage.client()
+    request = client.new_id()
+    clock = [submitted_ms(request) * 1000]
+    rooms = {name: await stage.courtroom(name, clock=lambda: clock[0]) for name in ("one", "other")}
+    week = Constraints(max_resolution_time_s=12 * 86_400.0)
+    hearing = submit_hearing(request, Submit(text="hello", constraints=week))
+    assert isinstance(await rooms["one"].hear(hearing), Decided)
+    clock[0] += 8 * 86_400_000_000
+    assert isinstance(await rooms[whose].hear(hearing), Late)
+    other = submit_hearing(request, Submit(text="good-bye"))
+    found = await rooms[whose].hear(msgspec.structs.replace(other, digest="another"))
+    assert isinstance(found, Objection)
+    assert found.code == "request_exists"
+    found = await rooms[whose].hear(submit_hearing(client.new_id(), Submit(text="hello")))
+    assert isinstance(found, Objection)
+    assert found.code == "stale_id"
+
+
 async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stage: Stage) -> None:
-    clock = [1_800_000_000_000_000]
+    request = (await stage.client()).new_id()
+    clock = [submitted_ms(request) * 1000]
     one = await stage.courtroom("one", clock=lambda: clock[0])
     other = await stage.courtroom("other", clock=lambda: clock[0])
-    request = (await stage.client()).new_id()
     opened = await one.hear(submit_hearing(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     ask = MoveProposed(

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.guard.intake import AHEAD_MS
 from mesh.notices import MAX_DETAIL_CHARS
 from protocol import codec, events, subjects
 from protocol.ids import request_id, submitted_ms, ulid
 from protocol.messages import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
 from protocol.notices import Notice
+from protocol.submit import AHEAD_S
 from tests.guard.stage import Stage
 from tests.servers import until
 
@@ -164,7 +164,7 @@ async def test_an_id_that_is_none_is_told_of_under_the_name_alone(stage: Stage) 
 
 @pytest.mark.parametrize(
     "ahead_ms",
-    [pytest.param(-20 * 86_400_000, id="old"), pytest.param(AHEAD_MS + 60_000, id="from-the-future")],
+    [pytest.param(-20 * 86_400_000, id="old"), pytest.param((AHEAD_S + 60) * 1000, id="from-the-future")],
 )
 async def test_an_id_that_is_too_old_or_too_far_ahead_is_stale(stage: Stage, ahead_ms: int) -> None:
     client = await stage.client()
