@@ -6,7 +6,7 @@ It is derived from the events alone, so that a log file tells the same story as 
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -69,13 +69,15 @@ def timeline(
         settled, running = _with_steps(settled, running, happened, journals)
     heard_of = {move.turn.id for move in settled if move.turn is not None}
     segment = ledger.segment if ledger.turns else None
+    submitted = _submitted(happened)
     return Timeline(
         request=str(ledger.request),
         status=ledger.status,
         policy=ledger.policy.name,
         topology=ledger.policy.topology,
         client=str(ledger.client or ""),
-        rerun_of=_rerun_of(happened),
+        conversation=submitted.conversation,
+        rerun_of=submitted.rerun_of,
         entry=trail[0] if trail else None,
         path=() if segment is None else segment.names,
         trail=tuple(trail),
@@ -108,12 +110,20 @@ def _error(ended: AnyEvent | None) -> dict[str, str] | None:
     return None
 
 
-def _rerun_of(happened: Sequence[AnyEvent]) -> str | None:
+class _Submitted(NamedTuple):
+    conversation: str | None = None
+    rerun_of: str | None = None
+
+
+def _submitted(happened: Sequence[AnyEvent]) -> _Submitted:
+    """Return what the submit said and no later event repeats."""
     for event in happened[:2]:  # the first may hold what is withheld from the entry agent
         match event:
-            case events.RequestOpened(rerun_of=old) | events.RequestRefused(submit=Submit(rerun_of=old)):
-                return old
-    return None
+            case events.RequestOpened():
+                return _Submitted(event.conversation, event.rerun_of)
+            case events.RequestRefused(submit=Submit() as submit):
+                return _Submitted(submit.conversation, submit.rerun_of)
+    return _Submitted()
 
 
 def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:

@@ -104,6 +104,8 @@ class Timeline(_Told, frozen=True, kw_only=True):
     policy: str
     topology: str
     client: str
+    conversation: str | None = None
+    """What groups it with other requests, as its submit said."""
     rerun_of: str | None = None
     """The request that this one does again, from where it failed."""
     entry: str | None

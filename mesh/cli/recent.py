@@ -1,7 +1,8 @@
 """The requests in which something happened last: found by reading the log backwards, a piece at a time.
 
-What it costs depends on how far back one has to look, not on how long the log is. Of what is open, each
-request is read: the last event alone does not tell who has to act, or that it is frozen.
+What it costs depends on how far back one has to look, not on how long the log is. Each request that is
+listed is read: its last event alone does not tell who has to act, that it is frozen, or which conversation
+it belongs to.
 """
 
 import asyncio
@@ -19,13 +20,14 @@ from protocol import events
 from protocol.events import AnyEvent
 from protocol.ids import HUMAN, NOBODY
 from protocol.ledger import fold
+from protocol.timeline import timeline
 
 _PIECE = 2000
 _MOST = 200_000
 """Events that are looked through at most."""
 _AT_ONCE = 16
 _CHUNK = 32
-"""Open requests that are read before it is looked whether they are enough."""
+"""Requests that are read before it is looked whether they are enough."""
 _OPEN = ("open", "human", "frozen")
 
 STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled")
@@ -54,10 +56,18 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     """UTC µs of the last event."""
     events: int
     frozen: Frozen | None = None
+    conversation: str | None = None
 
 
-async def recent(bus: Bus, *, limit: int, status: str | None = None) -> tuple[list[Recent], bool]:
-    """Return up to `limit` requests, the latest first, and whether there was no need to look further."""
+async def recent(
+    bus: Bus, *, limit: int, status: str | None = None, conversation: str | None = None
+) -> tuple[list[Recent], bool]:
+    """Return up to `limit` requests, the latest first, and True if there was no need to look further.
+
+    Args:
+        status: one of `STATUSES`; None for all.
+        conversation: only requests of this conversation; None for all.
+    """
     first, last = await bounds(bus, "LOG")
     seen_before: set[str] = set()
     kept: list[Recent] = []
@@ -76,9 +86,13 @@ async def recent(bus: Bus, *, limit: int, status: str | None = None) -> tuple[li
         for at in range(0, len(piece), _CHUNK):
             if len(kept) < limit:
                 looked = await _looked_into(bus, piece[at : at + _CHUNK])
-                kept += [each for each in looked if _is(each, status)]
+                kept += [each for each in looked if _is(each, status) and _in(each, conversation)]
         end = start - 1
     return kept[:limit], len(kept) >= limit or oldest == first
+
+
+def _in(found: Recent, conversation: str | None) -> bool:
+    return conversation is None or found.conversation == conversation
 
 
 def _is(found: Recent, status: str | None) -> bool:
@@ -102,12 +116,10 @@ def _seen(kept: Kept) -> Recent | None:
 
 
 async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
-    """Return the same, and of each open one who has to act, and whether it is frozen."""
+    """Return the same with its conversation; an open one also with who has to act, and who froze it."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def look(seen: Recent) -> Recent:
-        if seen.status != "open":
-            return seen
         async with room:
             try:
                 log = JetStreamLog(bus, leader=False)
@@ -121,8 +133,9 @@ async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
 
 def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
     ledger = fold(happened)
-    if not ledger.is_open:
-        return seen  # it has ended since we looked
+    seen = msgspec.structs.replace(seen, conversation=timeline(happened).conversation)
+    if seen.status != "open" or not ledger.is_open:
+        return seen  # it has ended
     for_people = bool(waiting_in(happened))
     holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in ledger.open.values())
     frozen = None

@@ -62,6 +62,10 @@ async def ls(
             show_default=False,
         ),
     ] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option("--conversation", help="Only requests of this conversation.", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most.", min=1)] = 20,
     output: Output = Format.TABLE,
     as_json: AsJson = False,
@@ -76,13 +80,13 @@ async def ls(
 
         raise UsageWrong(f"no such status: {status!r}; one of {', '.join(STATUSES)}")
     async with await where.connect(*_READERS) as bus:
-        found, looked_at_all = await recent(bus, limit=limit, status=status)
+        found, looked_at_all = await recent(bus, limit=limit, status=status, conversation=conversation)
         remark_if_frozen(await mesh_freeze(bus))
     if chosen(output, as_json) is Format.JSON:
         emit(found)
     else:
         table(
-            ("request", "status", "with", "last", "at", "events", "frozen"),
+            ("request", "status", "with", "last", "at", "events", "conversation", "frozen"),
             [
                 (
                     each.request,
@@ -91,6 +95,7 @@ async def ls(
                     each.type,
                     when(each.at),
                     each.events,
+                    each.conversation or "",
                     "" if each.frozen is None else f"by {each.frozen.by} since {when(each.frozen.since)}",
                 )
                 for each in found

@@ -69,6 +69,8 @@ def heading(told: Timeline) -> Text:
     line.append(
         _line(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
     )
+    if told.conversation is not None:
+        line.append(_line(f", in conversation {told.conversation}"))
     if told.rerun_of is not None:
         line.append(f", a rerun of {told.rerun_of}")
     return line
