@@ -50,7 +50,9 @@ WINDOWS: dict[str, Window] = {
         Window("guard.due", "an event with a consequence", "the consequence, which is due"),
         Window("guard.followed", "the consequence", "the next one, timer and acknowledgement"),
         Window(
-            "guard.ended", "the event that ends a turn from outside", "the `end` step that tells its agent"
+            "guard.ended",
+            "the event that ends a turn from outside",
+            "the message at `mesh.end.…` that tells its agent",
         ),
         Window("guard.armed", "events and timer", "the acknowledgement"),
         Window("guard.fired", "a fired timer, in its queue", "what is due"),

@@ -3,7 +3,7 @@
 The script is a fact that travels with the work, and so is the place in it (`at`) and what was done (`done`).
 A turn walks from its place to the next move; after a refusal, a retry or a reply it walks from there
 again, and its journal gives back what was done. Every tool writes into the drill's ledger in the middle
-of what it does.
+of what it does, and every move is written down before it is returned.
 """
 
 import asyncio
@@ -11,12 +11,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mesh.agent.definition import Agent, agent
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused, tool
 from mesh.agent.turn import Turn
+from protocol.handoff import Constraints
 from protocol.messages import Move
 from tests.drill import ledger
+from tests.drill.temptations import TEMPTATIONS
 
 
 class NotToday(ToolError):
@@ -153,13 +157,20 @@ class _Walk:
         turn = self.turn
         match name:
             case "to":
-                return turn.transfer(said[0], summary="go on with the script", facts=facts)
+                terms = dict(said[1]) if len(said) > 1 else {}
+                asked = msgspec.convert(terms.pop("constraints", {}), Constraints)
+                return turn.transfer(
+                    said[0], summary="go on with the script", facts=facts, constraints=asked, **terms
+                )
             case "back":
                 return turn.hand_back("go on with the script", facts=facts)
-            case "cycle" if not self.refused:
-                return turn.transfer(turn.agent, summary="to myself, which is refused")
-            case "cycle":
+            case "tempt" if not self.refused:
+                return TEMPTATIONS[said[0]].move(turn)
+            case "tempt":
                 self.refused -= 1
+            case "spend":
+                if not turn.round:  # a report sums up every round
+                    turn.spend(tokens=said[0])
             case "retry" if not self.retried:
                 raise Retry("as the script says")
             case "retry":
@@ -188,7 +199,9 @@ class _Walk:
 
 
 async def _walk(turn: Turn) -> Move:
-    return await _Walk(turn).move()
+    move = await _Walk(turn).move()
+    ledger.note_move(turn.request, turn.id, turn.round, move)
+    return move
 
 
 def _made(name: str) -> Agent:

@@ -12,16 +12,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+import msgspec
+
 from mesh import windows
 from mesh.bus.log import JetStreamLog
+from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.launch import LocalFleet
+from mesh.setup import apply
+from protocol import subjects
+from protocol.breaker import BreakerEntry
 from protocol.events import AnyEvent
-from protocol.ids import RequestId
+from protocol.ids import AgentName, RequestId
+from protocol.messages import Submit
 from tests.drill import ledger
 from tests.drill.evidence import Evidence, Submitted
+from tests.drill.fleet import SHUT
 from tests.drill.gather import all_steps, dead_letters, events_by_request
 from tests.drill.people import People
 from tests.drill.processes import Processes, now_us
@@ -105,6 +113,8 @@ class Arena:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
+            if SHUT in self.setting.file.agents:
+                await self._shut()
             await stack.enter_async_context(self.fleet)
             client, operator, viewer = [
                 await stack.enter_async_context(await self.fleet.connect_as(name)) for name in self._names
@@ -130,6 +140,17 @@ class Arena:
         self.processes.let_go()
         await self._stack.__aexit__(kind, error, trace)
 
+    async def _shut(self) -> None:
+        """Open the breaker of the agent that is to be given nothing, before any guard runs."""
+        server, entry = self.fleet.server, BreakerEntry(state="open")
+        await server.start()
+        try:
+            async with await self.fleet.connect_as(ADMIN) as admin:
+                await apply(admin, self.setting.file)
+                await admin.publish_durable(subjects.breaker(SHUT), msgspec.json.encode(entry))
+        finally:
+            await server.stop()
+
     def _hear(self, event: AnyEvent) -> None:
         if self.setting.people:
             self._people.hear(event)
@@ -140,25 +161,26 @@ class Arena:
         """Submit a story, for as long as it takes; return the request's id once it is acknowledged."""
         request = self._client.new_id()
         self.stories[request] = story
+        submit = Submit(
+            text=story.text,
+            to=None if story.to is None else AgentName(story.to),
+            facts=story.all_facts,
+            constraints=story.constraints,
+            policy=story.policy,
+        )
         at, acknowledged = now_us(), False
         try:
             for _ in range(1 + story.twice):
-                await self._submit(request, story)
+                await self._submit(request, submit)
                 acknowledged = True
         finally:  # one that was never acknowledged may be in the log all the same
-            self.submitted.append(Submitted(request, at, acknowledged, story.name, story.expected))
+            self.submitted.append(Submitted(request, at, acknowledged, story.name, story.expected, submit))
         return request
 
-    async def _submit(self, request: RequestId, story: Story) -> None:
+    async def _submit(self, request: RequestId, submit: Submit) -> None:
         while True:
             try:
-                await self._client.submit(
-                    story.text,
-                    to=story.to,
-                    facts=story.all_facts,
-                    constraints=story.constraints,
-                    request=request,
-                )
+                await self._client.submit_whole(submit, request=request)
             except Denied:
                 raise
             except BusError:
@@ -202,6 +224,8 @@ class Arena:
                 ended_at=ended_at or now_us(),
                 with_ledger=self.setting.people or bool(deeds),
                 orders=tuple(self._people.orders),
+                asked=tuple(ledger.moves(self.ledger)),
+                fleet=self.setting.file.fleet,
                 unasked=tuple(self.processes.unasked),
                 silent=frozenset(self.silent),
                 undone=tuple(self._people.undone),

@@ -16,6 +16,7 @@ from tests.drill.log_checks import asks_client, waits_for_people
 from tests.drill.reading import SERVER, Reading
 from tests.drill.recovery import recovery
 from tests.drill.standstill import unrested
+from tests.drill.verdicts import verdicts_right
 
 
 class Check(NamedTuple):
@@ -45,6 +46,7 @@ CHECKS = (
     Check(log_checks.one_successor, "a turn is ended at most once", "duplicated"),
     Check(log_checks.one_decision, "a round is decided at most once", "duplicated"),
     Check(log_checks.one_event_a_cause, "what asked for an event got one", "duplicated"),
+    Check(verdicts_right, "a move is admitted or refused as the rules have it"),
     Check(log_checks.exact_replay, "the code derives every event anew, to the letter"),
     Check(log_checks.consequences_follow, "what is due is done"),
     Check(no_dead_letters, "no message of the drill's was put aside"),

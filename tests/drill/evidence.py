@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from protocol.fleet import Fleet
+from protocol.messages import Move, Submit
+
 Kind = Literal["read", "model", "idempotent", "reconcilable", "once"]
 """What a tool did: read, asked a model (which costs), or changed the world in one of three ways."""
 
@@ -26,6 +29,18 @@ class Submitted:
     """What kind of request it is; empty where nobody knows."""
     expected: tuple[str, ...] = ()
     """Statuses in which it may rightly end (`completed`, `failed`, `expired` …); empty: any."""
+    submit: Submit | None = None
+    """What was sent; None where the drill no longer knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A move that an agent's code returned, written down by the code itself before anybody else saw it."""
+
+    request: str
+    turn: str
+    round: int
+    move: Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,10 @@ class Evidence:
     """Services that ended though nobody had ended them, in a line each."""
     silent: frozenset[str] = field(default_factory=frozenset)
     """Requests on which the drill itself gave up waiting."""
+    asked: Sequence[Asked] = ()
+    """Moves that agents asked for; none where they write nothing down."""
+    fleet: Fleet | None = None
+    """Who exists, as the fleet file has it."""
     undone: Sequence[Undone] = ()
     """What the drill's people could not do."""
     unfinished: Sequence[str] = ()

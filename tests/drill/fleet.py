@@ -1,8 +1,10 @@
-"""The drill's own fleet: three agents of whom one may not see everything, and people."""
+"""The drill's own fleet: three agents of whom one may not see everything, one that is shut, and people."""
 
 from mesh.fleet import FleetFile, parse_fleet
 from protocol.fleet import GUARD_LEASE_S, LEASE_S
 
+SHUT = "shut"
+"""The agent whose breaker is open."""
 _TEXT = """
 name = "drill"
 entry = "front"
@@ -15,11 +17,16 @@ clearance = ["pii"]
 [agents.back]   # no clearance: what is labelled is carried past it
 module = "tests.drill.agents:back"
 description = "Does what the script says, and is not shown everything."
+to = ["front", "vault"]
 
 [agents.vault]
 module = "tests.drill.agents:vault"
 description = "Does what the script says."
 clearance = ["pii"]
+intents = ["store"]
+
+[agents.shut]    # nobody serves it, and its breaker is open
+description = "Is given nothing."
 
 [clients.app]
 [operators.ops]
@@ -30,6 +37,23 @@ clearance = ["pii"]
 max_refusals = 4
 max_retries = 4
 max_asks = 5
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+
+[policies.tight]   # limits that a story comes up against
+max_refusals = 4
+max_retries = 4
+max_escalations = 20
+retry_backoff_s = 0.2
+retry_backoff_max_s = 2.0
+max_depth = 2
+max_asks = 1
+max_handoff_bytes = 8192
+
+[policies.strict]   # a refusal is put to people at once
+max_refusals = 0
+max_retries = 4
 max_escalations = 20
 retry_backoff_s = 0.2
 retry_backoff_max_s = 2.0

@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.drill.evidence import Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
+from protocol.fleet import Fleet
+from tests.drill.evidence import Asked, Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
 
 SUBMITTED, EVENTS, STEPS = "submitted.jsonl", "events.jsonl", "steps.jsonl"
 DEEDS, FAULTS, ORDERS = "deeds.jsonl", "faults.jsonl", "orders.jsonl"
-DEAD, UNDONE, DRILL = "dead.jsonl", "undone.jsonl", "drill.json"
+DEAD, UNDONE, ASKED, DRILL = "dead.jsonl", "undone.jsonl", "asked.jsonl", "drill.json"
 T = TypeVar("T")
 
 
@@ -38,6 +39,7 @@ class _Drill(msgspec.Struct, frozen=True):
     silent: tuple[str, ...]
     unfinished: tuple[str, ...]
     unreached: tuple[str, ...]
+    fleet: Fleet | None
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -56,6 +58,7 @@ def save(evidence: Evidence, directory: Path) -> None:
     _write(directory / FAULTS, evidence.faults)
     _write(directory / ORDERS, evidence.orders)
     _write(directory / UNDONE, evidence.undone)
+    _write(directory / ASKED, evidence.asked)
     (directory / DEAD).write_bytes(b"".join(body + b"\n" for body in evidence.dead))
     said = _Drill(
         lease_s=evidence.lease_s,
@@ -66,6 +69,7 @@ def save(evidence: Evidence, directory: Path) -> None:
         silent=tuple(sorted(evidence.silent)),
         unfinished=tuple(evidence.unfinished),
         unreached=tuple(evidence.unreached),
+        fleet=evidence.fleet,
     )
     (directory / DRILL).write_bytes(msgspec.json.format(msgspec.json.encode(said)) + b"\n")
 
@@ -84,6 +88,7 @@ def load(directory: Path) -> Evidence:
         faults=_read(directory / FAULTS, Fault),
         orders=_read(directory / ORDERS, Ordered),
         undone=_read(directory / UNDONE, Undone),
+        asked=_read(directory / ASKED, Asked),
         dead=(directory / DEAD).read_bytes().splitlines(),
         lease_s=said.lease_s,
         guard_lease_s=said.guard_lease_s,
@@ -93,6 +98,7 @@ def load(directory: Path) -> Evidence:
         silent=frozenset(said.silent),
         unfinished=said.unfinished,
         unreached=said.unreached,
+        fleet=said.fleet,
     )
 
 

@@ -1,6 +1,6 @@
-"""The ledger: a file outside of the mesh into which tools write what they really did.
+"""The ledger: files outside of the mesh into which tools write what they did, and agents what they asked for.
 
-A drill holds it against the log. A tool calls `note` in the very moment in which it changes the world, and
+A drill holds them against the log. A tool calls `note` in the very moment in which it changes the world, and
 not before or after; outside of a drill that does nothing. Each line is one JSON object.
 """
 
@@ -10,11 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from tests.drill.evidence import Deed, Kind
+from protocol.messages import Move
+from tests.drill.evidence import Asked, Deed, Kind
 
 VARIABLE = "MESH_DRILL_LEDGER"
 """Names the file. Without it nothing is written."""
 _DEEDS = msgspec.json.Decoder(Deed)
+_ASKED = msgspec.json.Decoder(Asked)
 
 
 def note(kind: Kind, tool: str, *, key: str = "", request: str = "", call: str = "") -> None:
@@ -37,11 +39,27 @@ def note(kind: Kind, tool: str, *, key: str = "", request: str = "", call: str =
         call=call,
         pid=os.getpid(),
     )
-    ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    _append(Path(path), deed)
+
+
+def note_move(request: str, turn: str, round_: int, move: Move) -> None:
+    """Write down a move that an agent's code is about to return, if this process is part of a drill."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        _append(_moves(Path(path)), Asked(request, turn, round_, move))
+
+
+def _moves(ledger: Path) -> Path:
+    """Return where moves are written down."""
+    return ledger.with_name(f"{ledger.name}.asked")
+
+
+def _append(path: Path, line: object) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(ledger, msgspec.json.encode(deed) + b"\n")  # one write: no other process comes between
+        os.write(file, msgspec.json.encode(line) + b"\n")  # one write: no other process comes between
     finally:
-        os.close(ledger)
+        os.close(file)
 
 
 def deeds(path: Path) -> list[Deed]:
@@ -49,8 +67,16 @@ def deeds(path: Path) -> list[Deed]:
 
     Raises msgspec.MsgspecError for a line that is none.
     """
+    return [_DEEDS.decode(line) for line in _lines(path)]
+
+
+def moves(path: Path) -> list[Asked]:
+    """Return every move that was written down beside a ledger. Raises as `deeds`."""
+    return [_ASKED.decode(line) for line in _lines(_moves(path))]
+
+
+def _lines(path: Path) -> list[bytes]:
     try:
-        lines = path.read_bytes().splitlines()
+        return [line for line in path.read_bytes().splitlines() if line]
     except FileNotFoundError:
         return []
-    return [_DEEDS.decode(line) for line in lines if line]

@@ -192,8 +192,8 @@ def _resolution(event: events.EscalationRaised) -> Resolve:
     """Return what a person makes of an escalation: what the script says, or else the same again."""
     said = {fact.key: fact.value for fact in event.work.handoff.facts}
     id_, turn = f"resolve-{event.id}", event.work.turn
-    if event.reason != "asked":
-        return Resolve(id=id_, by="drill", turn=turn, again=True)
     if said.get("person") == "answer":
         return Resolve(id=id_, by="drill", turn=turn, complete=True, answer={"done": said.get("done", [])})
+    if event.reason != "asked":
+        return Resolve(id=id_, by="drill", turn=turn, again=True)
     return Resolve(id=id_, by="drill", turn=turn, summary="go on")

@@ -18,6 +18,7 @@ from protocol import codec
 from protocol.errors import MeshError
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.ledger import Ledger
+from protocol.messages import Move
 from tests.drill.evidence import Deed, Evidence, Fault, StepName
 
 SERVER = "nats-server"
@@ -120,6 +121,16 @@ class Reading:
         """Deeds in order of time, by request, tool and call."""
         ordered = sorted(self.evidence.deeds, key=lambda deed: deed.at)
         return _grouped(((deed.request, deed.tool, deed.call), deed) for deed in ordered)
+
+    @cached_property
+    def asked(self) -> dict[tuple[str, str, int], list[Move]]:
+        """Moves that agents asked for, by request, turn and round; each once."""
+        found: dict[tuple[str, str, int], list[Move]] = defaultdict(list)
+        for each in self.evidence.asked:
+            moves = found[each.request, each.turn, each.round]
+            if each.move not in moves:
+                moves.append(each.move)
+        return dict(found)
 
     @cached_property
     def noting(self) -> frozenset[str]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from protocol.handoff import Constraints, Fact
+from protocol.handoff import Budget, Constraints, Fact
+from tests.drill.temptations import KEPT, TOKENS_GRANTED, TOKENS_SPENT
 
 Op = list[Any]
 """One operation of a script: its name and what it needs; `tests.drill.agents` does it."""
@@ -30,6 +31,7 @@ class Story:
     facts: tuple[Fact, ...] = ()
     to: str | None = None
     constraints: Constraints = field(default_factory=Constraints)
+    policy: str = "default"
     order: Order = ""
     """What its client or an operator does as soon as it is open."""
     twice: bool = False
@@ -83,7 +85,7 @@ def _there_and_back(draw: _Draw) -> dict[str, Any]:
 
 
 def _refused(draw: _Draw) -> dict[str, Any]:
-    return {"script": (*draw.some(), ["cycle"], draw.effect(), ["to", "vault"], draw.call("model"))}
+    return {"script": (*draw.some(), _tempt("itself"), draw.effect(), ["to", "vault"], draw.call("model"))}
 
 
 def _retried(draw: _Draw) -> dict[str, Any]:
@@ -157,6 +159,89 @@ def _expires(draw: _Draw) -> dict[str, Any]:
     }
 
 
+# --- temptations ------------------------------------------------------------------------------------
+
+
+def _tempt(name: str) -> Op:
+    return ["tempt", name]
+
+
+def _tempted_to_strangers(draw: _Draw) -> dict[str, Any]:
+    first = map(_tempt, ("delegate", "stranger", "person", "shut"))
+    then = map(_tempt, ("not-a-peer", "other-intent", "ask-stranger"))
+    return {"script": (*first, ["to", "back"], *then, draw.effect(), ["to", "vault"], draw.effect())}
+
+
+def _tempted_in_circles(draw: _Draw) -> dict[str, Any]:
+    out_and_home = (*map(_tempt, ("itself", "back-from-first")), ["to", "back"], _tempt("on-path"), ["back"])
+    again = (_tempt("same-edge"), ["to", "back"], _tempt("back-same-edge"))
+    return {"script": (*out_and_home, *again, ["to", "vault"], _tempt("back-to-other"), draw.effect())}
+
+
+def _tempted_past_the_seal(draw: _Draw) -> dict[str, Any]:
+    sealed = (["to", "back", {"no_return": True}], _tempt("past-seal"), draw.effect())
+    return {"script": (*sealed, ["to", "vault", {"return_to": "front"}], _tempt("past-seal"), draw.effect())}
+
+
+def _tempted_too_deep(draw: _Draw) -> dict[str, Any]:
+    script = (["to", "back"], draw.effect(), ["back"], _tempt("one-more-hop"), draw.effect())
+    return {"script": script, "policy": "tight"}
+
+
+def _tempted_back_too_deep(draw: _Draw) -> dict[str, Any]:
+    script = (["to", "back"], ["to", "vault"], draw.effect(), _tempt("one-hop-back"), draw.effect())
+    return {"script": script, "policy": "tight"}
+
+
+def _tempted_to_ask(draw: _Draw) -> dict[str, Any]:
+    script = (["ask", "client"], draw.effect(), _tempt("one-more-question"), draw.effect())
+    return {"script": script, "policy": "tight"}
+
+
+def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
+    first = (["spend", TOKENS_SPENT], *map(_tempt, ("more-tokens", "more-time", "more-actions")))
+    less = {"budget": {"tokens": TOKENS_GRANTED - TOKENS_SPENT - 1}}
+    then = map(_tempt, ("drop-kept", "change-kept", "keep-nothing"))
+    last = (["to", "vault"], draw.effect())
+    return {
+        "script": (*first, draw.effect(), ["to", "back", {"constraints": less}], *then, *last),
+        "facts": (Fact(key=KEPT, value="as it was"),),
+        "constraints": Constraints(
+            budget=Budget(tokens=TOKENS_GRANTED), allowed_actions=_EFFECTS, must_carry=(KEPT,)
+        ),
+    }
+
+
+def _tempted_with_bulk(draw: _Draw) -> dict[str, Any]:
+    return {"script": (_tempt("bulk"), ["to", "back"], draw.effect()), "policy": "tight"}
+
+
+def _tempted_to_lie(draw: _Draw) -> dict[str, Any]:
+    return {
+        "script": (draw.effect(), _tempt("lie")),
+        "facts": (Fact(key="person", value="answer"),),
+        "constraints": Constraints(allowed_actions=_EFFECTS),
+        "policy": "strict",
+    }
+
+
+def _of_no_policy(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(),), "policy": "never-written", "expected": ("refused",)}
+
+
+def _to_nobody(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(),), "to": "nobody", "expected": ("refused",)}
+
+
+def _to_the_shut(draw: _Draw) -> dict[str, Any]:
+    return {"script": (draw.effect(),), "to": "shut", "expected": ("refused",)}
+
+
+def _beyond_all_terms(draw: _Draw) -> dict[str, Any]:
+    asked = Constraints(must_carry=("what-nobody-has",))
+    return {"script": (draw.effect(),), "constraints": asked, "expected": ("refused",)}
+
+
 STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "plain": _plain,
     "every-tool": _every_tool,
@@ -176,6 +261,19 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "cancelled": _cancelled,
     "frozen": _frozen,
     "expires": _expires,
+    "tempted-to-strangers": _tempted_to_strangers,
+    "tempted-in-circles": _tempted_in_circles,
+    "tempted-past-the-seal": _tempted_past_the_seal,
+    "tempted-too-deep": _tempted_too_deep,
+    "tempted-back-too-deep": _tempted_back_too_deep,
+    "tempted-to-ask": _tempted_to_ask,
+    "tempted-beyond-its-terms": _tempted_beyond_its_terms,
+    "tempted-with-bulk": _tempted_with_bulk,
+    "tempted-to-lie": _tempted_to_lie,
+    "of-no-policy": _of_no_policy,
+    "to-nobody": _to_nobody,
+    "to-the-shut": _to_the_shut,
+    "beyond-all-terms": _beyond_all_terms,
 }
 """How each kind of story is made."""
 

@@ -5,6 +5,8 @@
 `stale-cache`          what a lost race should have made it forget, it goes on believing
 `no-consequences`      what is due is never appended
 `no-timer`             no timer is ever armed
+`no-cycle-no-seal`     nobody is refused for being on the path, nor for being beneath a seal
+`no-news-no-depth`     an edge may be taken again with nothing new, and a path may be of any length
 """
 
 import sys
@@ -17,6 +19,9 @@ from mesh.bus.pull import Message, Puller
 from mesh.cli import main
 from mesh.guard import alarm, courtroom, service
 from mesh.guard.cache import Cache
+from protocol import rules
+from protocol.refusals import Rule
+from protocol.trail import Segment
 from tests.drill.tests.breaking import replace
 
 
@@ -71,12 +76,28 @@ def no_timer() -> None:
     replace(alarm, "see_to", forget)
 
 
+def _never(*_: Any) -> None:
+    return None
+
+
+def no_cycle_no_seal() -> None:
+    replace(rules, "RULES", {**rules.RULES, Rule.CYCLE: _never})
+    replace(Segment, "seal", 0)
+
+
+def no_news_no_depth() -> None:
+    replace(rules, "_repeated_edge", _never)
+    replace(rules, "RULES", {**rules.RULES, Rule.DEPTH: _never})
+
+
 MODES: dict[str, Callable[[], None]] = {
     "ack-before-append": ack_before_append,
     "no-compare-and-set": no_compare_and_set,
     "stale-cache": stale_cache,
     "no-consequences": no_consequences,
     "no-timer": no_timer,
+    "no-cycle-no-seal": no_cycle_no_seal,
+    "no-news-no-depth": no_news_no_depth,
 }
 
 if __name__ == "__main__":

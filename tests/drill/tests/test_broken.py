@@ -5,6 +5,7 @@ The same scenes played by sound services break no promise.
 """
 
 import asyncio
+import random
 import signal
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
@@ -17,11 +18,13 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet import parse_fleet
 from protocol import events
 from protocol.events import AnyEvent
+from protocol.refusals import Rule
 from tests.drill.arena import Arena, Setting
 from tests.drill.check import check
 from tests.drill.findings import Findings
+from tests.drill.fleet import drill_fleet
 from tests.drill.log_checks import SLACK_S
-from tests.drill.stories import Op, Story
+from tests.drill.stories import Op, Story, story
 from tests.drill.tests import broken_agent, broken_guard
 from tests.drill.tests.breaking import GoneAway, replace
 
@@ -51,7 +54,7 @@ guard_s = {LEASE_S}
 MODEL: Op = ["model", "c1", 0.0]
 PAY: Op = ["pay", "c2", 0.0]
 POST: Op = ["post", "c3", 0.0]
-REFUSED: Op = ["cycle"]
+REFUSED: Op = ["tempt", "itself"]
 BROKEN: Op = ["broken"]
 RETRIED: Op = ["retry"]
 OVERDUE = frozenset({"nothing_lost", "consequences_follow"})
@@ -104,6 +107,11 @@ AGENTS = {
     "lost-result": Scene((PAY,), frozenset({"journaled_before_used"})),
     "stuck-step": Scene((POST,), frozenset({"nothing_lost"}), stops=True, last=events.RequestOpened),
 }
+TEMPTED = {
+    "no-cycle-no-seal": {"refused": Rule.CYCLE, "tempted-past-the-seal": Rule.NO_RETURN},
+    "no-news-no-depth": {"tempted-in-circles": Rule.CYCLE, "tempted-too-deep": Rule.DEPTH},
+}
+"""Guards without rules: the stories that tempt them, and the rule that each of them breaks."""
 LOOK_S = 0.05
 PATIENCE_S = 90.0
 """So long is waited for what comes of a scene."""
@@ -166,7 +174,7 @@ async def either(*awaited: Awaitable[object]) -> None:
 
 
 def test_every_fault_has_its_scene() -> None:
-    assert set(GUARDS) == set(broken_guard.MODES)
+    assert {*GUARDS, *TEMPTED} == set(broken_guard.MODES)
     assert set(AGENTS) == set(broken_agent.MODES)
 
 
@@ -187,6 +195,20 @@ async def test_a_broken_agent_is_found_out(mode: str, tmp_path: Path) -> None:
     commands = {AGENT: (sys.executable, "-m", broken_agent.__name__, mode)}
     found = await played(AGENTS[mode], commands, tmp_path / "drill")
     assert AGENTS[mode].found <= {breach.promise for breach in found.breaches}, found
+
+
+@pytest.mark.parametrize("mode", TEMPTED)
+async def test_a_guard_without_rules_is_found_out(mode: str, tmp_path: Path) -> None:
+    commands = {GUARD: (sys.executable, "-m", broken_guard.__name__, mode)}
+    setting = Setting(file=drill_fleet(LEASE_S, LEASE_S), guards=1, instances=1, commands=commands)
+    async with Arena(setting, tmp_path / "drill") as arena:
+        sent = {name: await arena.send(story(name, random.Random(1))) for name in TEMPTED[mode]}
+        for request in sent.values():
+            await arena.rest(request, PATIENCE_S)
+        found = check(await arena.evidence())
+    wrong = {breach.request: breach.detail for breach in found.breaches if breach.promise == "verdicts_right"}
+    for name, rule in TEMPTED[mode].items():
+        assert f"though {rule} forbids it" in wrong[sent[name]]
 
 
 async def test_the_same_scenes_by_sound_services_break_nothing(tmp_path: Path) -> None:

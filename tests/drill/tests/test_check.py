@@ -9,11 +9,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from protocol import events
-from protocol.messages import Freeze
+from mesh.testing import fleet_of
+from protocol import events, rules
+from protocol.fleet import Fleet
+from protocol.ids import AgentName
+from protocol.messages import Freeze, Submit, Transfer
 from protocol.notices import DeadLetter
+from protocol.refusals import Rule
 from tests.drill.check import BY_NAME, CHECKS, check
-from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
+from tests.drill.evidence import Asked, Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
 from tests.drill.tests.scene import (
     REQUEST,
@@ -31,6 +35,7 @@ from tests.drill.tests.scene import (
     without_deeds,
     without_step,
 )
+from tests.unit.protocol import worlds
 from tests.unit.protocol.worlds import ask, escalate, fact
 
 Make = Callable[[], Evidence]
@@ -210,6 +215,39 @@ def ends_twice() -> Evidence:
     return with_event_again(clean(), events.RequestCompleted)
 
 
+def admitted_in_a_circle() -> Evidence:
+    """A transfer to somebody on the path, by a guard that lets it pass."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(rules.RULES, Rule.CYCLE, lambda case: None)
+        scene = opened()
+        scene.court.move(worlds.transfer("a"))
+        scene.court.move(worlds.complete())
+    return scene.evidence()
+
+
+def sent(submit: Submit) -> Submitted:
+    return Submitted(REQUEST, 1, True, "", ("completed",), submit)
+
+
+def asked_in(scene: Scene) -> list[Asked]:
+    """Return every move that was asked for in a scene, as agents write them down."""
+    return [Asked(REQUEST, each.turn, each.round, each.move) for each in scene.court.heard.values()]
+
+
+def asked_for_something_else() -> Evidence:
+    asked = asked_in(whole())
+    transfers = [n for n, each in enumerate(asked) if isinstance(each.move, Transfer)]
+    last = asked[transfers[-1]]
+    asked[transfers[-1]] = replace(last, move=msgspec.structs.replace(last.move, no_return=True))
+    return changed(clean(), asked=asked)
+
+
+def test_what_agents_wrote_down_is_what_was_judged() -> None:
+    fleet = Fleet(name="test", entry=AgentName("a"), agents=worlds.agents(), human=True)
+    said = changed(clean(), asked=asked_in(whole()), fleet=fleet, submitted=(sent(Submit(text="help me")),))
+    assert check(said).breaches == ()
+
+
 def verdict_that_no_rule_gives() -> Evidence:
     """A depth that nobody can have reached, in the last link of the chain but one."""
     scene = opened()
@@ -310,6 +348,13 @@ WRONG: dict[str, dict[str, Make]] = {
     "one_event_a_cause": {
         "one cause": lambda: with_event_again(clean(), events.TurnSuspended, id="other"),
         "one id": lambda: with_event_again(clean(), events.TurnSuspended, cause="other"),
+    },
+    "verdicts_right": {
+        "no rule gives it": admitted_in_a_circle,
+        "nobody asked for it": lambda: changed(clean(), asked=asked_in(whole())[1:]),
+        "something else was asked for": asked_for_something_else,
+        "another fleet": lambda: changed(clean(), fleet=fleet_of("a")),
+        "another submit": lambda: changed(clean(), submitted=(sent(Submit(text="another")),)),
     },
     "exact_replay": {
         "no rule gives it": verdict_that_no_rule_gives,

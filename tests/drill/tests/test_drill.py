@@ -14,6 +14,8 @@ from typer.testing import Result
 
 from mesh.cli.exits import Exit
 from mesh.windows import WINDOWS
+from protocol import codec, events
+from protocol.refusals import Rule
 from tests.drill import ledger, run
 from tests.drill.check import check
 from tests.drill.command import COMMAND, app
@@ -67,6 +69,10 @@ def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
     assert {"read", "model", "idempotent", "reconcilable", "once"} <= set(found.deeds)
     evidence = load(kept / "evidence")
     assert any(fault.name == "nats-server" for fault in evidence.faults)
+    happened = [codec.decode_event(body) for bodies in evidence.bodies.values() for body in bodies]
+    refusals = (event for event in happened if isinstance(event, events.MoveRefused | events.RequestRefused))
+    assert {event.refusal.rule for event in refusals} == set(Rule)
+    assert evidence.asked
     assert check(evidence) == found  # what was kept says the same again
 
 

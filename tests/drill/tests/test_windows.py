@@ -35,7 +35,7 @@ def told(*script: Op, **more: object) -> Story:
 
 CASES: Mapping[str, tuple[Story, ...]] = {
     "turn.taken": (told(*ALL),),
-    "turn.fenced": (told(*EFFECTS, ["cycle"], MODEL),),
+    "turn.fenced": (told(*EFFECTS, ["tempt", "itself"], MODEL),),
     "step.ran": (told(MODEL, PAY), told(LOOK, PAY)),
     "effect.intended": tuple(told(LOOK, effect, MODEL) for effect in EFFECTS),
     "effect.ran": tuple(told(LOOK, effect, MODEL) for effect in EFFECTS),

@@ -106,7 +106,8 @@ class Story(RuleBasedStateMachine):
         carried = {"text", *(item.key for item in told)}
         must = tuple(key for key in asked.must_carry if key in carried)
         limits = msgspec.structs.replace(asked, max_resolution_time_s=None, must_carry=must)
-        self.court.submit(constraints=limits, facts=told)
+        self.submitted = Submit(text="help me", constraints=limits, facts=told)
+        self.court.hear_submit(self.submitted)
 
     def is_open(self) -> bool:
         return self.court.ledger.is_open
@@ -266,7 +267,7 @@ class Story(RuleBasedStateMachine):
     @invariant()
     def the_oracle_has_no_complaint(self) -> None:
         for event in self.new():
-            self.auditor.follow(event, self.court.heard.get(event.cause))
+            self.auditor.follow(event, self.court.heard.get(event.cause), self.submitted)
         assert self.auditor.found == []
 
     def new(self) -> list[AnyEvent]:

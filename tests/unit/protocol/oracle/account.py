@@ -43,6 +43,9 @@ class Account:
     agent: str = ""
     round: int = 0
     asks: int = 0
+    refusals: int = 0
+    """Of the turn, as are the failures."""
+    failures: int = 0
     intent: str | None = None
     past: tuple[ev.Past, ...] = ()
     stack: tuple[Holder, ...] = ()
@@ -148,6 +151,10 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
             return replace(account, frozen=False)
         case ev.TurnSuspended():
             return replace(account, asks=account.asks + 1)
+        case ev.MoveRefused():
+            account = replace(account, refusals=account.refusals + 1)
+        case ev.TurnFailed():
+            account = replace(account, failures=account.failures + 1)
     if isinstance(event, ev.Ended):
         return replace(account, over=True)
     return account if work is None else replace(account, round=work.round, past=work.past)
@@ -198,8 +205,10 @@ def _opened(account: Account, event: ev.AnyEvent, work: ev.Work, whole: Handoff)
         account,
         turn=str(event.id),
         agent=str(whole.to_agent),
-        round=0,
+        round=work.round,  # a turn that a person takes up again goes on counting
         asks=0,
+        refusals=0,
+        failures=0,
         intent=whole.intent,
         past=work.past,
         facts={fact.key: fact for fact in whole.facts},

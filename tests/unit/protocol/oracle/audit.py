@@ -3,17 +3,20 @@
 from dataclasses import dataclass, field
 
 from protocol import events as ev
-from protocol.messages import Escalate, Move, MoveProposed
+from protocol.handoff import Handoff
+from protocol.messages import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
 from protocol.world import Grounds
-from tests.unit.protocol.oracle.account import Account, learn
+from tests.unit.protocol.oracle.account import Account, canonical, learn
 from tests.unit.protocol.oracle.giving import MOVES, as_shown
 from tests.unit.protocol.oracle.opinion import Opinion, opine
+from tests.unit.protocol.oracle.submits import submit_complaints
 
 
 def complaints(account: Account, proposal: MoveProposed, event: ev.AnyEvent) -> list[str]:
     """Return what is wrong with the verdict on a proposal; nothing if it is right."""
     if isinstance(event, ev.MoveDeferred):
-        return [] if account.frozen else ["deferred, though nothing is frozen"]
+        found = [] if account.frozen else ["deferred, though nothing is frozen"]
+        return found if event.proposal == proposal else [*found, "defers another proposal"]
     grounds = getattr(event, "grounds", None)
     if grounds is None:
         return [f"{type(event).__name__} says not what it rests on"]
@@ -23,7 +26,7 @@ def complaints(account: Account, proposal: MoveProposed, event: ev.AnyEvent) -> 
             return [f"refused by {event.refusal.rule}, though no rule forbids it"]
         if opinion.rule != event.refusal.rule:
             return [f"refused by {event.refusal.rule}, though {opinion.rule} comes first"]
-        return []
+        return _of_round(account, proposal.move, event)
     if opinion.rule is not None:
         return [f"{type(event).__name__}, though {opinion.rule} forbids it"]
     return [*_of_kind(account, proposal.move, event), *_of_handoff(account, opinion, event, grounds)]
@@ -41,7 +44,46 @@ def _of_kind(account: Account, move: Move, event: ev.AnyEvent) -> list[str]:
             "complete": ev.RequestCompleted,
             "fail": ev.RequestFailed,
         }[MOVES[type(move)]]
-    return [] if isinstance(event, expected) else [f"became a {type(event).__name__}"]
+    if not isinstance(event, expected):
+        return [f"became a {type(event).__name__}"]
+    match move, event:
+        case (Ask(), ev.TurnSuspended(ask=asked)) if asked != move:
+            return ["asks another question"]
+        case (Complete(answer=answer), ev.RequestCompleted(answer=said)) if canonical(said) != canonical(
+            answer
+        ):
+            return ["answers otherwise"]
+        case (Fail() | Escalate(), ev.RequestFailed(move=given_up)) if given_up != move:
+            return ["gives up by another move"]
+    return []
+
+
+def _of_round(account: Account, move: Move, event: ev.MoveRefused) -> list[str]:
+    """Complain of a refusal that names another move, or of the round that it opens or does not open."""
+    found = [] if event.move == move else ["refuses another move"]
+    left = account.refusals < account.policy.max_refusals
+    if (event.work is not None) != left:
+        return [*found, f"refusal {account.refusals + 1} of a turn {'opens no' if left else 'opens a'} round"]
+    if event.work is not None:
+        if (str(event.work.turn), event.work.round, event.to) != (
+            account.turn,
+            account.round + 1,
+            account.agent,
+        ):
+            found.append("opens another round than the next")
+        if len(event.work.past) != len(account.past) + 1:
+            found.append("tells the next round too much or too little of those before it")
+    return found
+
+
+def failure_complaints(account: Account, event: ev.TurnFailed) -> list[str]:
+    """Return what is wrong with a failed round's consequence: it is tried again so often, and no more."""
+    again = not event.error.permanent and account.failures < account.policy.max_retries
+    if (event.retry_at is not None) != again:
+        return [f"failure {account.failures + 1} of a turn is {'not ' if again else ''}to be tried again"]
+    if event.retry_at is not None and event.retry_at < event.at:
+        return ["is to be tried again before it failed"]
+    return []
 
 
 def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds: Grounds) -> list[str]:
@@ -54,7 +96,7 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     clearance = () if grounds.target is None else grounds.target.clearance
     expected = whole if to_people else as_shown(whole, clearance)
     if work.handoff != expected:
-        found.append(f"hands over {work.handoff}, not {expected}")
+        found.append(f"hands over another {_differing(work.handoff, expected)}")
     hidden = len(whole.facts) - len(expected.facts), len(whole.artifacts) - len(expected.artifacts)
     told = (0, 0) if work.withheld is None else (work.withheld.facts, work.withheld.artifacts)
     if hidden != told:
@@ -70,6 +112,11 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     return found
 
 
+def _differing(one: Handoff, other: Handoff) -> str:
+    """Return the names of the fields that differ: what stands in them may be a secret."""
+    return ", ".join(name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name))
+
+
 @dataclass
 class Auditor:
     """Follows a story and collects complaints."""
@@ -78,8 +125,10 @@ class Auditor:
     found: list[str] = field(default_factory=list)
     verdicts: int = 0
 
-    def follow(self, event: ev.AnyEvent, proposal: MoveProposed | None = None) -> None:
-        """Take in the next event; with the proposal that it decides, judge it first."""
+    def follow(
+        self, event: ev.AnyEvent, proposal: MoveProposed | None = None, submit: Submit | None = None
+    ) -> None:
+        """Take in the next event; with the proposal or the submit that it decides, judge it first."""
         if self.found:
             return  # what is built on a wrong verdict tells nothing
         whole = None
@@ -89,6 +138,11 @@ class Auditor:
             grounds = getattr(event, "grounds", None)
             if grounds is not None:
                 whole = opine(self.account, proposal, grounds, event.at).handoff
+        if submit is not None and isinstance(event, ev.RequestOpened | ev.RequestRefused):
+            self.verdicts += 1
+            self.found += [f"{event.n}: {each}" for each in submit_complaints(submit, event)]
+        if isinstance(event, ev.TurnFailed):
+            self.found += [f"{event.n}: {each}" for each in failure_complaints(self.account, event)]
         self.found += self._lost(event)
         if not self.found:
             self.account = learn(self.account, event, whole)

@@ -41,7 +41,7 @@ def merged(
     return facts, things
 
 
-def _shown_budget(budget: Budget) -> Budget | None:
+def shown_budget(budget: Budget) -> Budget | None:
     return budget if any(getattr(budget, name) is not None for name in DIMENSIONS) else None
 
 
@@ -73,7 +73,7 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int) -> Handoff 
             allowed_actions=own.actions
             if asked.allowed_actions is None
             else tuple(sorted(asked.allowed_actions)),
-            budget=_shown_budget(left),
+            budget=shown_budget(left),
             must_carry=tuple(sorted(own.must_carry | set(asked.must_carry))),
         )
     else:
@@ -83,7 +83,7 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int) -> Handoff 
         constraints = Constraints(
             deadline=own.deadline,
             allowed_actions=own.actions,
-            budget=_shown_budget(rest(own, now_spent)),
+            budget=shown_budget(rest(own, now_spent)),
             must_carry=tuple(sorted(own.must_carry)),
         )
     return Handoff(

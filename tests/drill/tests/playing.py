@@ -1,0 +1,58 @@
+"""The drill's own stories, played in memory: its agents' code, judged by a guard without a bus."""
+
+import contextlib
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from mesh.testing.court import Court, NotDecided
+from mesh.testing.walking import Walk
+from protocol.messages import Hearing, Submit
+from protocol.world import World
+from tests.drill import agents, ledger
+from tests.drill.evidence import Evidence, Submitted
+from tests.drill.fleet import SHUT, drill_fleet
+from tests.drill.stories import Story
+
+FILE = drill_fleet()
+AGENTS = {each.name: each for each in (agents.front, agents.back, agents.vault)}
+
+
+class DrillCourt(Court):
+    """A guard in memory that knows that an agent's breaker is open."""
+
+    def _world(self, hearing: Hearing) -> World:
+        world = super()._world(hearing)
+        target = world.grounds.target
+        if target is None or target.name != SHUT:
+            return world
+        return replace(world, grounds=replace(world.grounds, breaker="open"))
+
+
+async def play(story: Story, number: int, deeds: Path) -> Evidence:
+    """Play one story to its end, or to where a person is asked; return the evidence.
+
+    Args:
+        number: tells the requests of one test apart.
+        deeds: the ledger, which `ledger.VARIABLE` names.
+    """
+    court = DrillCourt(FILE.fleet, FILE.rules, number=number)
+    submit = Submit(
+        text=story.text,
+        to=story.to,  # type: ignore[arg-type]
+        facts=story.all_facts,
+        constraints=story.constraints,
+        policy=story.policy,
+    )
+    said = {name: getattr(submit, name) for name in submit.__struct_fields__}
+    with contextlib.suppress(LookupError, NotDecided):  # a broken guard gave it to nobody, or in circles
+        await Walk(court, AGENTS).go(replies=[True] * 20, **said)
+    return Evidence(
+        submitted=(Submitted(court.request, court.now, True, story.name, story.expected, submit),),
+        bodies={court.request: court.bodies},
+        steps={},
+        deeds=(),
+        faults=(),
+        asked=[each for each in ledger.moves(deeds) if each.request == court.request],
+        fleet=FILE.fleet,
+    )

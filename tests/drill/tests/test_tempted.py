@@ -1,0 +1,145 @@
+"""A guard without a rule is found: the stories tempt every rule, and the oracle judges every verdict."""
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol import codec, events, rules, submit
+from protocol.refusals import Refusal, Rule
+from protocol.rules import Case
+from protocol.trail import Segment
+from tests.drill import ledger
+from tests.drill.agents import TOOLS
+from tests.drill.check import BY_NAME
+from tests.drill.evidence import Evidence
+from tests.drill.reading import Reading
+from tests.drill.stories import STORIES, Op, story
+from tests.drill.temptations import TEMPTATIONS
+from tests.drill.tests.playing import play
+
+TEMPTING = [name for name in STORIES if name.startswith(("tempted", "of-", "to-", "beyond-"))]
+
+
+@pytest.fixture(autouse=True)
+def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "ledger.jsonl"
+    monkeypatch.setenv(ledger.VARIABLE, str(path))
+    return path
+
+
+async def played(names: list[str], deeds: Path) -> AsyncIterator[Evidence]:
+    for number, name in enumerate(names):
+        drawn = story(name, random.Random(number))
+        yield await play(replace(drawn, script=tuple(map(quick, drawn.script))), number, deeds)
+
+
+def quick(op: Op) -> Op:
+    if op[0] in TOOLS or op[0] == "model":
+        return [*op[:2], 0.0]
+    return ["slow", 0.0] if op[0] == "slow" else op
+
+
+def complaints(evidence: Evidence) -> list[str]:
+    return [breach.detail for breach in BY_NAME["verdicts_right"].find(Reading(evidence))]
+
+
+def refused(evidence: Evidence) -> list[Rule]:
+    happened = [codec.decode_event(body) for bodies in evidence.bodies.values() for body in bodies]
+    refusals = (event for event in happened if isinstance(event, events.MoveRefused | events.RequestRefused))
+    return [event.refusal.rule for event in refusals]
+
+
+async def test_the_oracle_agrees_with_every_verdict_of_every_story(deeds: Path) -> None:
+    async for evidence in played(list(STORIES), deeds):
+        assert complaints(evidence) == []
+
+
+async def test_every_rule_is_tempted_and_every_temptation_is_refused_by_its_own(deeds: Path) -> None:
+    asked = {op[1] for name in TEMPTING for op in story(name, random.Random(0)).script if op[0] == "tempt"}
+    assert asked == set(TEMPTATIONS)
+    found = [rule async for evidence in played(TEMPTING, deeds) for rule in refused(evidence)]
+    assert set(found) == set(Rule)
+    for rule in Rule:
+        assert found.count(rule) >= sum(each.rule == rule for each in TEMPTATIONS.values())
+
+
+# --- planted bugs -----------------------------------------------------------------------------------
+
+Breaking = Callable[[pytest.MonkeyPatch], None]
+
+
+def never(*_: Any) -> None:
+    return None
+
+
+def without(rule: Rule) -> Breaking:
+    return lambda patch: patch.setitem(rules.RULES, rule, never)
+
+
+def replaced(owner: Any, name: str, broken: Any) -> Breaking:
+    return lambda patch: patch.setattr(owner, name, broken)
+
+
+def only_of_the_first_holder(case: Case) -> Refusal | None:
+    return rules.hand_back(case) if case.segment.resumed() is None else None
+
+
+def wrong_hop(case: Case) -> Refusal | None:
+    return None if case.segment.depth == case.policy.max_depth else rules.depth(case)
+
+
+SOUND = rules.judge
+
+
+def of_another_rule(case: Case) -> Refusal | None:
+    found = SOUND(case)
+    return found and msgspec.structs.replace(found, rule=Rule.SIZE)
+
+
+BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
+    **{
+        f"no {rule}": (without(rule), rule)
+        for rule in rules.RULES
+        if rule not in (Rule.KNOWN_MOVE, Rule.HAND_BACK)
+    },
+    "a hand-back to anybody": (
+        lambda patch: patch.setitem(rules.RULES, Rule.HAND_BACK, only_of_the_first_holder),
+        Rule.HAND_BACK,
+    ),
+    "a repeated edge is no cycle": (replaced(rules, "_repeated_edge", never), Rule.CYCLE),
+    "whatever is brought is new": (replaced(rules, "_brings_new", lambda _: True), Rule.CYCLE),
+    "no seal": (replaced(Segment, "seal", 0), Rule.NO_RETURN),
+    "one hop too many": (
+        lambda patch: patch.setitem(rules.RULES, Rule.DEPTH, wrong_hop),
+        Rule.DEPTH,
+    ),
+    "every intent is taken": (replaced(rules, "takes", lambda *_: True), Rule.KNOWN_AGENT),
+    "a changed fact is the same": (replaced(rules, "equal", lambda *_: True), Rule.MUST_CARRY),
+    "every submit is taken": (replaced(submit, "_unavailable", never), Rule.AGENT_AVAILABLE),
+    "every submit's terms hold": (replaced(submit, "_beyond", never), Rule.CONSTRAINTS),
+    "another rule is named": (replaced(rules, "judge", of_another_rule), Rule.SIZE),
+}
+"""Guards that are broken, and the rule that a complaint has to name."""
+
+
+@pytest.mark.parametrize("how", BROKEN)
+async def test_a_guard_without_a_rule_is_found(
+    how: str, deeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking, rule = BROKEN[how]
+    breaking(monkeypatch)
+    found = [detail async for evidence in played(TEMPTING, deeds) for detail in complaints(evidence)]
+    assert any(str(rule) in detail for detail in found), found
+
+
+async def test_a_guard_that_admits_what_no_topology_has_breaks_loudly(
+    deeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(Rule.KNOWN_MOVE)(monkeypatch)
+    with pytest.raises(AssertionError, match="known_move"):
+        [evidence async for evidence in played(TEMPTING, deeds)]

@@ -1,0 +1,145 @@
+"""The check on verdicts: the tests' oracle judges every one of them again, and shares no code with the guard.
+
+It judges what agents asked for by their own word, which they write down before anybody else sees it. Where
+nothing is written down, as in another fleet than the drill's, the move is read back from the log.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from protocol import events
+from protocol.events import AnyEvent
+from protocol.fleet import AgentEntry
+from protocol.ids import HUMAN, TurnId
+from protocol.ledger import Ledger
+from protocol.messages import Ask, Escalate, HandBack, Move, MoveProposed, Report, Submit, Transfer
+from protocol.recover import message_of
+from tests.drill.findings import Breach
+from tests.drill.reading import Reading, Story
+from tests.unit.protocol.oracle.account import Account
+from tests.unit.protocol.oracle.audit import Auditor, complaints
+
+_VERDICTS = (
+    events.HandoffAdmitted
+    | events.MoveRefused
+    | events.MoveDeferred
+    | events.TurnSuspended
+    | events.EscalationRaised
+    | events.RequestCompleted
+    | events.RequestFailed
+)
+
+
+def verdicts_right(reading: Reading) -> Iterator[Breach]:
+    """Every verdict is the one that the oracle gives, and rests on what the fleet file says."""
+    submits = {each.request: each.submit for each in reading.evidence.submitted}
+    for request, story in reading.stories.items():
+        try:
+            found = _complaints(reading, story, submits.get(request))
+        except Exception as error:  # a log that no guard could have written may break it anywhere
+            found = [f"the oracle cannot follow it: {type(error).__name__}"]
+        for detail in found:
+            yield Breach(promise="verdicts_right", request=request, detail=detail)
+
+
+def _complaints(reading: Reading, story: Story, submit: Submit | None) -> list[str]:
+    auditor, ledger = Auditor(), Ledger()
+    for event in story.events:
+        proposal = None
+        if _is_verdict(event):
+            proposals = _proposals(reading, ledger, event)
+            if not proposals:
+                return [f"{event.n}: nobody asked for the move that it decides"]
+            right = (each for each in proposals if not complaints(auditor.account, each, event))
+            proposal = next(right, proposals[0])
+        untrue = _untrue(reading, auditor.account, event, proposal, submit)
+        auditor.follow(event, proposal, submit or _submit(ledger, event))
+        if auditor.found or untrue:
+            return auditor.found or untrue  # what is built on a wrong verdict tells nothing
+        ledger.apply(event)
+    return []
+
+
+def _is_verdict(event: AnyEvent) -> bool:
+    """Return True for the verdict on a move; a consequence is none, nor is what a person ordered."""
+    match event:
+        case events.EscalationRaised(reason=reason):
+            return reason == "asked"
+        case events.RequestCompleted(control=control):
+            return not control
+        case events.RequestFailed(sender=sender):
+            return sender is not None
+    return isinstance(event, _VERDICTS)
+
+
+def _proposals(reading: Reading, ledger: Ledger, event: AnyEvent) -> Sequence[MoveProposed]:
+    """Return what a verdict can be about: what the agent wrote down, or else what the log says of it."""
+    turn, round_ = TurnId(getattr(event, "turn", "")), int(getattr(event, "round", 0))
+    report = event.proposal.report if isinstance(event, events.MoveDeferred) else _report(event)
+    moves = reading.asked.get((event.request, turn, round_), [])
+    approval = _approval(event)
+    if reading.evidence.asked and approval is None:
+        return [MoveProposed(turn=turn, round=round_, move=move, report=report) for move in moves]
+    heard = message_of(ledger, event)
+    return [heard.what] if heard is not None and isinstance(heard.what, MoveProposed) else []
+
+
+def _report(event: AnyEvent) -> Report:
+    report = getattr(event, "report", None)
+    return report if isinstance(report, Report) else Report()
+
+
+def _approval(event: AnyEvent) -> Ask | None:
+    """Return the ask that a runtime makes in its code's place, for an effect that somebody has to approve."""
+    asked: object = None
+    match event:
+        case events.TurnSuspended(ask=ask):
+            asked = ask
+        case events.MoveRefused(move=move):
+            asked = move
+        case events.MoveDeferred(proposal=MoveProposed(move=move)):
+            asked = move
+    return asked if isinstance(asked, Ask) and asked.action else None
+
+
+def _submit(ledger: Ledger, event: AnyEvent) -> Submit | None:
+    if not isinstance(event, events.RequestOpened | events.RequestRefused):
+        return None
+    heard = message_of(ledger, event)
+    return heard.what if heard is not None and isinstance(heard.what, Submit) else None
+
+
+def _untrue(
+    reading: Reading, account: Account, event: AnyEvent, proposal: MoveProposed | None, submit: Submit | None
+) -> list[str]:
+    """Complain of a verdict that rests on something else than what the fleet file says."""
+    fleet, grounds = reading.evidence.fleet, getattr(event, "grounds", None)
+    if fleet is None or grounds is None:
+        return []
+    sender, target = "", ""
+    if isinstance(event, events.RequestOpened | events.RequestRefused) and submit is not None:
+        target = submit.to or fleet.entry
+    elif proposal is not None:
+        sender, target = account.agent, _target(account, proposal.move)
+    else:
+        return []
+    entries: Mapping[str, AgentEntry] = fleet.agents
+    found = []
+    if grounds.sender != entries.get(sender):
+        found.append(f"{event.n}: rests on another entry of {sender} than the fleet file's")
+    if grounds.target != entries.get(target):
+        found.append(f"{event.n}: rests on another entry of {target} than the fleet file's")
+    if grounds.human != fleet.human:
+        found.append(f"{event.n}: rests on people who are there, or not, otherwise than the fleet file says")
+    return found
+
+
+def _target(account: Account, move: Move) -> str:
+    """Return whom a move is for; empty for nobody."""
+    match move:
+        case Transfer(to_agent=named) | Ask(to_agent=named):
+            return named
+        case HandBack() if account.back is not None:
+            return account.path[account.back]
+        case Escalate():
+            return HUMAN
+    return ""
