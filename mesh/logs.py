@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
+from mesh.printable import printable
 from mesh.telemetry import tracing
 
 VALUES = "MESH_LOG_VALUES"
@@ -44,6 +45,8 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _exceptions(as_console, told),
     ]
+    if as_console:
+        shared.append(_harmless)  # JSON escapes by itself
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if as_console
@@ -68,6 +71,16 @@ def configure_logging(
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # `mesh.bus` says what is worth saying, once
     if for_good and not told:
         sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
+
+
+def _harmless(
+    logger: structlog.typing.WrappedLogger, name: str, line: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Write out what would steer a terminal: subjects, ids and texts in a line may be any stranger's."""
+    return {
+        printable(key): printable(value, lines=key == "exception") if isinstance(value, str) else value
+        for key, value in line.items()
+    }
 
 
 # --- what nobody catches --------------------------------------------------------------------------

@@ -157,7 +157,6 @@ async def prompt(
 ) -> None:
     """Show exactly what its model was sent: the agent's own code, run over what the turn journaled."""
     from mesh.cli import prompts
-    from mesh.cli.output import without_controls
 
     async with await where.connect("viewer", "operator", "admin") as bus:
         found = await prompts.shown(bus, name, request, module=module, fleet=fleet, n=move, call=call)
@@ -165,7 +164,7 @@ async def prompt(
         emit(prompts.as_json(found, request))
     else:
         for line in prompts.as_text(found, request):
-            say(without_controls(line))
+            say(line, lines=True)
     if not found.exact:
         raise typer.Exit(Exit.FAILED)
 

@@ -8,7 +8,7 @@ import typer
 
 from mesh.cli.counts import counted
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, remark, short, table
+from mesh.cli.output import Format, chosen, emit, one_line, remark, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,7 +99,7 @@ async def cost(
         table((by.value, *_COLUMNS), [_cells(row) for row in (*rows, whole)], whole=(by.value,))
     unpriced = sorted({model for line in lines for model in line.unpriced})
     if unpriced:
-        calls, models = counted(whole["unpriced_calls"], "call"), ", ".join(map(_one_line, unpriced))
+        calls, models = counted(whole["unpriced_calls"], "call"), ", ".join(map(one_line, unpriced))
         remark(
             f"mesh: {calls} at no known price: say [prices] of {models} in the fleet file and run "
             "`mesh setup`, for requests that begin from then on"
@@ -129,17 +129,12 @@ class _Account:
         try:
             self.spending.take(codec.decode_event(body))
         except MeshError as broken:
-            self.unreadable[request] = _one_line(str(broken))
-
-
-def _one_line(text: str) -> str:
-    """Return text whole, as one line without what would steer a terminal."""
-    return short(text, len(text))
+            self.unreadable[request] = one_line(str(broken))
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     return (
-        _one_line(row["name"]),
+        one_line(row["name"]),
         f"{row['nano_dollars'] / _NANO:.6f}" + ("?" if row["unpriced_calls"] else ""),
         row["model_calls"],
         row["tokens"],

@@ -1,13 +1,12 @@
 """`mesh dead …`: messages that nobody could read or act on, with their reasons and their bytes."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mesh.cli.counts import counted
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, say, table, when
+from mesh.cli.output import Format, chosen, emit, emit_raw, say, table, when
 
 if TYPE_CHECKING:
     from protocol.notices import DeadLetter
@@ -53,8 +52,7 @@ async def show(
     async with await where.connect(*_READERS) as bus:
         letter = await letter_at(bus, seq)
     if raw:
-        sys.stdout.buffer.write(letter.original)
-        sys.stdout.flush()
+        emit_raw(letter.original)
         return
     if chosen(output, as_json) is Format.JSON:
         emit(_as_program_reads(seq, letter))
@@ -67,7 +65,7 @@ async def show(
     for name, value in letter.headers.items():
         say(f"{name}: {value}")
     say("")
-    say(letter.original.decode(errors="replace") + (" …" if letter.truncated else ""))
+    say(letter.original.decode(errors="backslashreplace") + (" …" if letter.truncated else ""), lines=True)
 
 
 @app.command("resend")

@@ -149,7 +149,8 @@ def _introduce(mesh: "LocalFleet", by: Driven, without: str) -> None:
         say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
     for name in mesh.unserved:
         say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")
-    say("\nin another terminal, in this folder:")
+    say("")
+    say("in another terminal, in this folder:")
     say('  mesh send "…"                  submit a request and wait for its answer')
     say("  mesh request ls                and show ID, why ID, replay ID")
     say("  mesh human ls                  what waits for people")
@@ -157,7 +158,8 @@ def _introduce(mesh: "LocalFleet", by: Driven, without: str) -> None:
         "\nor with anything that speaks NATS (no credentials needed here; the id is <client>_<a fresh ULID>):"
     )
     say(f'  nats req --server {mesh.url} mesh.prop.{client}.{_fresh_id(client)} \'{{"text": "…"}}\'')
-    say("\nCtrl-C stops everything")
+    say("")
+    say("Ctrl-C stops everything")
 
 
 def _model_in_words(by: Driven) -> str:

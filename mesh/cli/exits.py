@@ -4,7 +4,6 @@ The statuses are API: scripts branch on them. Which error means which status is 
 the errors' stable codes, so that knowing it costs no import of what raises them.
 """
 
-import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
@@ -90,5 +89,6 @@ def _mesh_errors(error: BaseException) -> Iterator[Any]:
 
 
 def _complain(text: str, code: str) -> None:
-    sys.stderr.write(f"mesh: {text} [{code}]\n")
-    sys.stderr.flush()
+    from mesh.cli.output import remark
+
+    remark(f"mesh: {text} [{code}]", lines=True)

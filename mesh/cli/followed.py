@@ -108,8 +108,8 @@ class Shown:
         remark(f"{_INDENT}{agent}: {words}")
 
     def _speak(self, agent: str, text: str) -> None:
-        """Write a piece of what a model says, without what would steer the terminal."""
-        piece = "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in text)
+        """Write a piece of what a model says, on its line."""
+        piece = "".join(" " if char.isspace() else char for char in text)
         if self._speaker != agent:
             self._end_line()
             self._speaker = agent
@@ -118,8 +118,7 @@ class Shown:
 
     def _write(self, text: str) -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            remark(text, end="")
         else:
             self._line.append(text)
 

@@ -32,12 +32,7 @@ def environment(alarm: Alarm) -> dict[str, str]:
         "MESH_SEQ": "" if alarm.seq is None else alarm.seq,
         "MESH_TIER": "" if alarm.waiting is None else alarm.waiting.tier or "",
     }
-    return {name: _fit(str(value)) for name, value in facts.items()}
-
-
-def _fit(text: str) -> str:
-    """Return one line that an environment can hold."""
-    return short(text, _VALUE_CHARS).encode(errors="replace").decode()
+    return {name: short(str(value), _VALUE_CHARS) for name, value in facts.items()}
 
 
 async def tell(command: str, alarm: Alarm, *, within_s: float) -> bool:

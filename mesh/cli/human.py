@@ -76,13 +76,15 @@ async def show(
         return
     show_text(*story(timeline(happened)))
     _say_what_is_known(handoff)
-    say("\ndecide with one of")
+    say("")
+    say("decide with one of")
     for line in _choices(waiting):
         say(f"  {line}")
 
 
 def _say_what_is_known(handoff: "Handoff") -> None:
-    say(f"\nwanted: {handoff.summary}")
+    say("")
+    say(f"wanted: {handoff.summary}")
     for fact in handoff.facts:
         say(f"  {fact.key}: {fact.value}" + (f"  [{', '.join(fact.labels)}]" if fact.labels else ""))
 

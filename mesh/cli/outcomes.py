@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mesh.cli.exits import Exit
-from mesh.cli.output import remark, say, short
+from mesh.cli.output import one_line, remark, say
 
 if TYPE_CHECKING:
     from mesh.client import Outcome
@@ -24,10 +24,10 @@ def in_words(answer: Any) -> str:
 def conclude(outcome: "Outcome") -> None:
     """Say how a request ended, and end the command with the status for it."""
     if outcome.status == "completed":
-        say(in_words(outcome.answer))
+        say(in_words(outcome.answer), lines=True)
     else:
         ended = _ended(outcome.status, outcome.reason)
-        remark(f"mesh: {outcome.request} was {short(ended, len(ended))}")
+        remark(f"mesh: {outcome.request} was {one_line(ended)}")
     leave(outcome.status)
 
 

@@ -2,16 +2,25 @@
 
 Tables and colour appear on a terminal only. Elsewhere a table is one tab-separated line a row, and
 nothing is wrapped or cut. Ids are printed whole, times as UTC ISO-8601.
+
+No command writes by another way than this file. Strangers wrote much of what is shown, so every text is made
+`printable` here; JSON and stored bytes keep their value, and on a terminal escape what could steer it.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from mesh.printable import printable, printable_json
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from typing import TextIO
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 
 class Format(StrEnum):
@@ -26,16 +35,28 @@ def chosen(output: Format, as_json: bool) -> Format:
     return Format.JSON if as_json else output
 
 
-def say(text: str) -> None:
-    """Print a line of the result."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+def say(text: str, *, lines: bool = False) -> None:
+    """Print a line of the result.
+
+    Args:
+        lines: the text has several lines; else a line feed in it is written out, so that no stranger's text
+            can look like a line of ours.
+    """
+    _write(sys.stdout, printable(text, lines=lines) + "\n")
 
 
-def remark(text: str) -> None:
-    """Print a line beside the result."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+def remark(text: str, *, lines: bool = False, end: str = "\n") -> None:
+    """Print a line beside the result; `end` is empty where something follows on it."""
+    _write(sys.stderr, printable(text, lines=lines) + end)
+
+
+def _write(stream: "TextIO", text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # a terminal whose encoding lacks a character
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def emit(value: Any) -> None:
@@ -45,13 +66,37 @@ def emit(value: Any) -> None:
     encoded = msgspec.json.encode(value)
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
-    say(encoded.decode())
+    emit_bytes(encoded)
 
 
 def emit_bytes(body: bytes) -> None:
-    """Print a line exactly as it is stored."""
-    sys.stdout.buffer.write(body + b"\n")
+    """Print a line of JSON exactly as it is stored; on a terminal, escaped where it would steer it."""
+    if sys.stdout.isatty():
+        _write(sys.stdout, printable_json(body.decode(errors="backslashreplace")) + "\n")
+        return
+    emit_raw(body + b"\n")
+
+
+def emit_raw(body: bytes) -> None:
+    """Print bytes exactly as they are; on a terminal as printable text."""
+    if sys.stdout.isatty():
+        _write(sys.stdout, printable(body.decode(errors="backslashreplace"), lines=True))
+        return
     sys.stdout.flush()
+    sys.stdout.buffer.write(body)
+    sys.stdout.buffer.flush()
+
+
+def raw_out() -> "Iterator[BinaryIO]":
+    """Yield where bytes of any length are written exactly; on a terminal they are shown as printable text."""
+    if sys.stdout.isatty():
+        shown = BytesIO()
+        yield shown
+        emit_raw(shown.getvalue())
+    else:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
 
 
 def console() -> "Console":
@@ -63,11 +108,25 @@ def console() -> "Console":
     )
 
 
+class _Harmless:
+    """Something to be drawn, without what a stranger's text in it would do to a terminal."""
+
+    def __init__(self, part: "RenderableType") -> None:
+        self._part = part
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Segment]":
+        from rich.segment import Segment
+
+        for segment in console.render(self._part, options):
+            if segment.control is None:
+                yield Segment(printable(segment.text, lines=True), segment.style)
+
+
 def show(*parts: "RenderableType") -> None:
     """Print styled text, a part a line."""
     out = console()
     for part in parts:
-        out.print(part)
+        out.print(_Harmless(part))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Iterable[str] = ()) -> None:
@@ -78,7 +137,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: It
     """
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            say("\t".join(_plain(cell) for cell in row))
+            say("\t".join(_plain(cell) for cell in row), lines=True)
         return
     from rich import box
     from rich.table import Table
@@ -92,24 +151,24 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: It
 
 
 def _plain(cell: object) -> str:
-    text = "" if cell is None else str(cell)
-    return short(text, len(text))
+    return "" if cell is None else one_line(str(cell))
 
 
 def when(at_us: int) -> str:
-    """Return a time of events (UTC µs) as ISO-8601 with milliseconds."""
-    at = datetime.fromtimestamp(at_us / 1e6, UTC)
+    """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for one that no calendar has."""
+    try:
+        at = datetime.fromtimestamp(at_us / 1e6, UTC)
+    except (ValueError, OverflowError, OSError):  # anybody may write any number
+        return "?"
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def without_controls(text: str) -> str:
-    """Return text of several lines; on a terminal without what would steer it."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
-
-
 def short(text: str, most: int) -> str:
-    """Return one line of at most `most` characters, without what would steer a terminal."""
-    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
+    """Return one printable line of at most `most` characters."""
+    line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def one_line(text: str) -> str:
+    """Return text whole, as one printable line."""
+    return printable(" ".join(text.split()))

@@ -43,7 +43,7 @@ class Questions:
                 self.open = None
                 return reply
         else:
-            remark(f"mesh: {question.request} asks: {lines_of(question.question)}")
+            remark(f"mesh: {question.request} asks: {question.question}", lines=True)
             remark(f"mesh: {_how_to_reply(self._where, question.request, question.schema)}")
         await asyncio.get_running_loop().create_future()
 
@@ -70,15 +70,14 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
     Raises EOFError when nobody will say anything.
     """
     import contextlib
-    import sys
 
     import msgspec
 
     from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
 
-    sys.stderr.write(f"{lines_of(question.question)}\n> ")
+    remark(question.question, lines=True)
     while True:
-        sys.stderr.flush()
+        remark("> ", end="")
         try:
             value: Any = await typed.line()
         except BaseException:  # Ctrl-C, too: what is said next does not stand behind the prompt
@@ -90,16 +89,11 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
         try:
             check_reply(question.schema, value)
         except ReplyInvalid as wrong:
-            sys.stderr.write(f"not what was asked for: {wrong}\n> ")
+            remark(f"not what was asked for: {wrong}")
         except SchemaUnusable:
             return value
         else:
             return value
-
-
-def lines_of(text: str) -> str:
-    """Return what an agent wrote as its lines, without what would steer a terminal."""
-    return "\n".join(short(line, len(line)) for line in text.split("\n"))
 
 
 def asked_in_a_line(where: Where, request: str, question: str, schema: Any) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from mesh.cli.counts import counted
 from mesh.cli.errors import NotFound
-from mesh.cli.output import short, when
+from mesh.cli.output import one_line, when
 from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.fleet import AgentEntry
@@ -187,7 +187,7 @@ def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
 def sentences(why: Reasons) -> Iterator[str]:
     """Yield the reasons, a plain sentence or two a line, whatever those wrote who are quoted in it."""
     for sentence in _sentences(why):
-        yield short(sentence, len(sentence))
+        yield one_line(sentence)
 
 
 def _sentences(why: Reasons) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.options import RequestArgument, Where, on_the_bus
-from mesh.cli.output import remark, say, short, when
+from mesh.cli.output import one_line, remark, say, when
 
 if TYPE_CHECKING:
     from mesh.cli.effects import Effect
@@ -62,16 +62,8 @@ def _warn(request: str, effects: "Sequence[Effect]") -> None:
     remark(f"mesh: {count} of {request} can happen again:")
     for effect in effects:
         state = "done" if effect.state == "done" else "begun, and nobody knows whether it was done"
-        action, key = (short(text, len(text)) for text in (effect.action, effect.key))
-        remark(f"  {_when(effect.at)}  {effect.agent}  {action}  step {effect.step}  {state}  {key}")
-
-
-def _when(at: int) -> str:
-    """Return a time that an agent wrote; one that there is not hides no effect."""
-    try:
-        return when(at)
-    except (ValueError, OverflowError, OSError):
-        return "?"
+        action, key = one_line(effect.action), one_line(effect.key)
+        remark(f"  {when(effect.at)}  {effect.agent}  {action}  step {effect.step}  {state}  {key}")
 
 
 async def _agreed() -> bool:
@@ -83,7 +75,6 @@ async def _agreed() -> bool:
 
     if not sys.stdin.isatty():
         raise UsageWrong("nobody can be asked here: say --yes to submit it all the same")
-    sys.stderr.write("submit it? [y/N] ")
-    sys.stderr.flush()
+    remark("submit it? [y/N] ", end="")
     said = await asyncio.to_thread(sys.stdin.readline)
     return said.strip().lower() in ("y", "yes")

@@ -11,7 +11,7 @@ import msgspec
 from rich.text import Text
 
 from mesh.cli.counts import counted
-from mesh.cli.output import short, when
+from mesh.cli.output import one_line, short, when
 from protocol.events import AnyEvent
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
@@ -172,7 +172,7 @@ def _beneath(what: str, text: str) -> Text:
 def _line(text: str) -> str:
     """Return text whole, as one line."""
     kept = text[: len(text) - len(text.lstrip(" "))]
-    return kept + short(text, len(text))
+    return kept + one_line(text)
 
 
 def _fact(fact: Fact) -> str:

@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from mesh.cli.errors import UsageWrong
+from mesh.cli.output import raw_out
 
 
 @contextlib.contextmanager
@@ -18,8 +18,7 @@ def whole_file(path: Path | None) -> Iterator[BinaryIO]:
     Devices and pipes are written to as they are. Raises UsageWrong where nothing can be written.
     """
     if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        yield from raw_out()
         return
     with _said_of(path):
         in_place = path.exists() and not path.is_file()

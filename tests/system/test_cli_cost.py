@@ -208,7 +208,7 @@ async def test_what_no_report_could_say_is_not_counted_from_a_journal_either(
         await a.bus.publish_durable(subjects.step("a", request, work.turn, f"0-{n}"), body)
     said = await office.mesh("cost", request, "--by", "model", who="audit")
     lines = [line.split("\t")[0] for line in said.out.splitlines()]
-    assert lines == ["model", "big\ufffd[2J total 9", "(no model named)", "total"]
+    assert lines == ["model", "big\\x1b[2J total 9", "(no model named)", "total"]
     assert "mesh: 5 steps passed over" in said.err
     assert all(char.isprintable() or char in "\n\t" for char in said.out + said.err)
     assert sums(await costs(office, request)) == {"a": CALL}

@@ -209,7 +209,7 @@ async def test_an_effect_under_a_time_that_there_is_not_is_listed_all_the_same(
     await a.propose(request, work, Fail(reason="no"))
     await stage.reaches(request, "request.failed")
     _, done = await rerun(office, request)
-    assert "  ?  a  pay\ufffd[2J no effect  step 0-0  begun, and nobody knows" in done.err
+    assert "  ?  a  pay\\x1b[2J no effect  step 0-0  begun, and nobody knows" in done.err
 
 
 async def test_a_request_that_was_never_opened_is_submitted_again_as_it_was(

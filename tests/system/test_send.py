@@ -2,7 +2,6 @@
 
 from mesh.cli.exits import Exit
 from mesh.cli.options import Where
-from mesh.cli.questions import lines_of
 from mesh.cli.send import _somebody
 from tests.guard.stage import Stage
 from tests.system.office import Office
@@ -20,10 +19,6 @@ async def test_a_person_who_has_it_is_named_as_what_it_waits_for(stage: Stage, o
     assert (await _somebody(audit, await office.doubted(), Where(), "c1")).startswith(
         "a person has to say what became of"
     )
-
-
-def test_a_question_keeps_its_lines_and_steers_no_terminal() -> None:
-    assert lines_of("which one?\n1. red\x1b[2J\n2. blue\x9b") == "which one?\n1. red\ufffd[2J\n2. blue\ufffd"
 
 
 async def test_what_no_person_has_is_not_said_to_be_a_persons(stage: Stage, office: Office) -> None:

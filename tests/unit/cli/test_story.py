@@ -181,7 +181,7 @@ def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(court: Court) ->
 def test_an_answer_of_several_lines_stays_one_answer() -> None:
     court = begun()
     court.move(Complete(answer="one\nreported cost: nothing\x1b[2J"))
-    assert last_lines(court) == ["answer: one", "        reported cost: nothing\ufffd[2J"]
+    assert last_lines(court) == ["answer: one", "        reported cost: nothing\\x1b[2J"]
 
 
 def test_why_names_the_model_without_a_price_and_the_budget() -> None:
