@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-import msgspec
 import structlog
 
 from mesh.bus.connection import Bus, connect
@@ -37,8 +36,6 @@ POLL_S = 1.0
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _REMEMBERED = 10_000
 """Submits and rejections that a client remembers; the oldest are forgotten first."""
-_NOTICES = msgspec.json.Decoder(Notice)
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class SubmitRejected(MeshError):
@@ -353,9 +350,8 @@ class Client:
             wake.set()
 
     def _on_notice(self, data: bytes) -> None:
-        try:
-            notice = _NOTICES.decode(data)
-        except _UNREADABLE:
+        notice = codec.readable(data, Notice)
+        if notice is None:
             return  # another client's reply subject can put anything here: a note is only ever a hint
         if notice.error is not None:
             _log.warning("notice", request=notice.request, code=notice.error.code, detail=notice.error.detail)

@@ -10,9 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from mesh.agent.record import DONE, Record, decode, place_of
+from mesh.agent.record import DONE, Record, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
@@ -24,7 +22,6 @@ from protocol.told import Spent, StepTold
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
 _LATEST = 253_402_300_799_999_000
 """The end of the year 9999, UTC µs: the last millisecond that can be written as a date."""
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class Step(NamedTuple):
@@ -55,10 +52,7 @@ async def journaled(
         fits = _NAME.fullmatch(name)
         if fits is None:
             continue
-        try:
-            record = decode(kept.data)
-        except _UNREADABLE:
-            record = None
+        record = codec.readable(kept.data, Record)
         if record is not None and _can_be_true(record):
             found.append(Step(whose, turn, int(fits["round"]), name, record, kept.data))
         elif passed_over is not None:

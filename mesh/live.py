@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import structlog
 
+from protocol import codec
 from protocol.ids import submitter_of
 from protocol.presence import LiveNote, What
 from protocol.subjects import live
@@ -31,15 +32,10 @@ _NAME_CHARS = 128
 Send = Callable[[str, bytes], object]
 """Publishes (subject, data) and waits for nothing."""
 
-_NOTE = msgspec.json.Decoder(LiveNote)
-
 
 def read_note(data: bytes) -> LiveNote | None:
     """Return a note; None for what is none, since any agent can put anything here."""
-    try:
-        return _NOTE.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-        return None
+    return codec.readable(data, LiveNote)
 
 
 class Voice:

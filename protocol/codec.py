@@ -4,11 +4,12 @@ Reading is total: whatever a peer sends becomes a value or a typed error, never 
 Writers emit the newest version; readers accept every released one, by way of `UPCASTERS`.
 """
 
+import functools
 import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,11 +38,15 @@ from protocol.messages import (
     Usage,
 )
 
+T = TypeVar("T")
+
 TEXT_FACT = "text"
 """The key under which a submit's text travels; a submit may not bring another fact of this name."""
 
 DEEPEST = 64
 """Lists and objects within each other that a value may have: what is read can be written and read again."""
+DEEPEST_DOCUMENT = 2 * DEEPEST
+"""The same of a whole document, which holds values."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 """Labels are shown to those from whom the labelled is withheld, so that nothing else fits into one."""
@@ -72,8 +77,41 @@ class _Head(msgspec.Struct):
 
 
 _heads = msgspec.json.Decoder(_Head)
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
+
+
+def readable(body: bytes, kind: type[T]) -> T | None:
+    """Return the document of a kind in `body`; None if it is none, for whatever reason.
+
+    The way to read what others keep on the bus: dead letters, cards, steps, entries, notes. Never raises, not
+    for bytes that are no UTF-8 either, nor for what is nested so deep that it could not be shown again.
+    """
+    hashable: Any = kind
+    try:
+        document: T | None = None if _is_too_deep(body) else _decoder(hashable).decode(body)
+    except _UNREADABLE:
+        return None
+    return document
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _is_too_deep(body: bytes) -> bool:
+    """Return True if a document has more lists and objects within each other than any of ours."""
+    if body.count(b"[") + body.count(b"{") <= DEEPEST_DOCUMENT:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", body)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > DEEPEST_DOCUMENT:
+            return True
+    return False
 
 
 def encode(message: msgspec.Struct) -> bytes:

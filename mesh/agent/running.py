@@ -6,17 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import structlog
 
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
+from protocol import codec
 from protocol.events import Work
 from protocol.notices import Notice
 
 _log = structlog.get_logger(__name__)
-_NOTICES = msgspec.json.Decoder(Notice)
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 @dataclass(slots=True)
@@ -60,11 +58,8 @@ class RunningRounds:
 
     def on_note(self, message: Incoming) -> None:
         """Look whether a turn is over that a note says is: a note is a hint, which others can forge."""
-        if not message.data:
-            return
-        try:
-            notice = _NOTICES.decode(message.data)
-        except _UNREADABLE:
+        notice = codec.readable(message.data, Notice)
+        if notice is None:
             return
         if notice.error is not None:
             _log.error(

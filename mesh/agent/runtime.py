@@ -68,7 +68,6 @@ UNKNOWN_S = 3600.0
 """How long an event of a newer version waits for a newer instance; a roll-out takes less."""
 FRESH_S = 1.0
 """A delivery this young cannot have been ended by a guard without a notice that is on its way."""
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class Runtime:

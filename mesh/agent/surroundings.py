@@ -8,7 +8,6 @@ connection is back.
 import asyncio
 import contextlib
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
 from mesh.bus.troubles import NO_FLEET
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, BusError, Denied
-from protocol import subjects
+from protocol import codec, subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
 from protocol.presence import Card
@@ -31,7 +30,6 @@ AGAIN_S = 1.0
 DESCRIPTION_CHARS = 500
 """Of what an agent says of itself; the rest is not shown."""
 _EVERYTHING = ""
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 class Surroundings:
@@ -134,19 +132,17 @@ class Surroundings:
         found = await self._bus.request(f"{GET}CONF.{subjects.FLEET}")
         if found.status:
             return False
-        try:
-            self._document = msgspec.json.decode(found.data, type=Fleet)
-        except _UNREADABLE:
+        document = codec.readable(found.data, Fleet)
+        if document is None:
             _log.error("conf_unreadable", entry=subjects.FLEET)
             return False
+        self._document = document
         pace.configure(self._document.models)
         return True
 
     async def _read_card(self, name: AgentName) -> None:
         """Take over what an agent says of itself; a card that cannot be read says nothing."""
         found = await self._bus.request(f"{GET}CARDS.{subjects.card(name)}")
-        said = ""
-        if not found.status:
-            with contextlib.suppress(*_UNREADABLE):
-                said = msgspec.json.decode(found.data, type=Card).description
+        shown = None if found.status else codec.readable(found.data, Card)
+        said = "" if shown is None else shown.description
         self._said[name] = " ".join(said[:DESCRIPTION_CHARS].split())

@@ -25,6 +25,7 @@ from mesh.errors import (
     PublishRefused,
     SequenceConflict,
 )
+from protocol import codec
 from protocol.subjects import evt, evt_of, parse_evt
 
 STREAM = "LOG"
@@ -96,16 +97,15 @@ class _Got(msgspec.Struct, frozen=True):
     error: dict[str, object] | None = None
 
 
-_NUMBER = msgspec.json.Decoder(_Numbered)
 _GOT = msgspec.json.Decoder(_Got)
 
 
 def number_of(stored: Stored) -> int:
     """Return an event's number within its request. Raises Malformed."""
-    try:
-        return _NUMBER.decode(stored.body).n
-    except msgspec.MsgspecError as broken:
-        raise Malformed(f"the event at {stored.seq} has no number") from broken
+    numbered = codec.readable(stored.body, _Numbered)
+    if numbered is None:
+        raise Malformed(f"the event at {stored.seq} has no number")
+    return numbered.n
 
 
 class JetStreamLog:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from protocol import chain
+from protocol import chain, codec
 from protocol.chain import GENESIS, Break
 
 
@@ -10,9 +10,6 @@ class _Link(msgspec.Struct, frozen=True):
     request: str
     n: int
     prev: str
-
-
-_LINKS = msgspec.json.Decoder(_Link)
 
 
 class Chains:
@@ -30,9 +27,8 @@ class Chains:
 
     def take(self, body: bytes) -> None:
         self.events += 1
-        try:
-            link = _LINKS.decode(body)
-        except msgspec.MsgspecError:
+        link = codec.readable(body, _Link)
+        if link is None:
             self.breaks.append(("?", Break(-1, "cannot be read")))
             return
         n, prev = self._expected.get(link.request, (0, GENESIS))

@@ -5,15 +5,12 @@ A check never guesses: what these credentials or this server cannot tell is `unk
 """
 
 import asyncio
-import contextlib
 import json
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
-
-import msgspec
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.kept import get, microseconds
@@ -27,6 +24,7 @@ from mesh.errors import ApiError, BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.settings import Access
 from mesh.setup import apply
+from protocol import codec
 from protocol.presence import Card
 from protocol.subjects import PARTITIONS, card
 
@@ -37,7 +35,6 @@ SKEW_S = 1.0
 _TIMEOUT_S = 5.0
 _TELLING = {"streams", "guards", "dead letters"}
 """Checks that every viewer can make."""
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 _BY_RULES = "scripted"
 _STAND_IN = "stub: "
 
@@ -224,10 +221,11 @@ async def without_rules(bus: Bus, agents: Iterable[str]) -> list[str]:
         kept = await get(bus, "CARDS", card(name))
         if kept is None:
             continue
-        with contextlib.suppress(*_UNREADABLE):  # an agent writes its own card, and may write anything
-            said = msgspec.json.decode(kept.data, type=Card)
-            if said.no_rules and (said.model == _BY_RULES or said.model.startswith(_STAND_IN)):
-                without.append(name)
+        said = codec.readable(kept.data, Card)  # an agent writes its own card, and may write anything
+        if said is None or not said.no_rules:
+            continue
+        if said.model == _BY_RULES or said.model.startswith(_STAND_IN):
+            without.append(name)
     return without
 
 

@@ -8,8 +8,6 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.kept import get
 from mesh.bus.log import JetStreamLog
@@ -24,7 +22,6 @@ from protocol.messages import Control
 from protocol.notices import Notice
 
 _LOOK_S = 0.1
-_NOTICES = msgspec.json.Decoder(Notice)
 
 
 async def carry_out(
@@ -81,11 +78,9 @@ class Ears:
             await self._heard.close()
 
     def _hear(self, message: Incoming) -> None:
-        if message.data:
-            try:
-                self._said.put_nowait(_NOTICES.decode(message.data))
-            except msgspec.MsgspecError:
-                return  # a note is only ever a hint
+        notice = codec.readable(message.data, Notice)
+        if notice is not None:
+            self._said.put_nowait(notice)
 
     def next_notice(self) -> Notice | None:
         """Return the next notice that came, None if none has."""

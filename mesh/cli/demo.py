@@ -127,9 +127,8 @@ def _complain(line: str) -> None:
 
 async def _models(mesh: Any, agents: Any) -> list[str]:
     """Return what drives the agents, by their own cards."""
-    import msgspec
-
     from mesh.bus.kept import get
+    from protocol import codec
     from protocol.presence import Card
     from protocol.subjects import card
 
@@ -137,8 +136,8 @@ async def _models(mesh: Any, agents: Any) -> list[str]:
     async with await mesh.connect_as(next(iter(mesh.file.viewers))) as bus:
         for name in agents:
             kept = await get(bus, "CARDS", card(name))
-            if kept is not None:
-                models.add(msgspec.json.decode(kept.data, type=Card).model)
+            if kept is not None and (said := codec.readable(kept.data, Card)) is not None:
+                models.add(said.model)
     return sorted(models - {""})
 
 

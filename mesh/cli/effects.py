@@ -11,8 +11,7 @@ import msgspec
 from mesh.agent.record import DONE, Record
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
-
-_RECORDS = msgspec.json.Decoder(Record)
+from protocol import codec
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +36,9 @@ async def effects_of(bus: Bus, request: str) -> list[Effect]:
     found: dict[tuple[str, str, str], Effect] = {}
     async for kept in every(bus, "STEPS", f"mesh.step.*.{request}.*.*"):
         _, _, agent, _, turn, name = kept.subject.split(".")
-        try:
-            record = _RECORDS.decode(kept.data)
-        except msgspec.MsgspecError:
-            continue  # the count of a turn's attempts, or nothing of ours
-        if record.kind not in ("intent", "effect"):
-            continue
+        record = codec.readable(kept.data, Record)
+        if record is None or record.kind not in ("intent", "effect"):
+            continue  # the count of its attempts, another step, or nothing of ours
         step = name.removesuffix(DONE)
         effect = (agent, turn, record.key or step)
         before = found.get(effect)

@@ -10,6 +10,7 @@ from mesh.bus.kept import Kept, get
 from mesh.cli.controlling import Ears
 from mesh.cli.output import when
 from mesh.client import Client
+from protocol import codec
 from protocol.messages import Freeze, Thaw
 from protocol.subjects import FREEZE, MESH_WIDE
 
@@ -47,11 +48,7 @@ async def mesh_freeze(bus: Bus) -> MeshFreeze:
 
 def _read(kept: Kept) -> MeshFreeze:
     """Return an entry, whatever is in it: guards of other versions may write more."""
-    try:
-        said = msgspec.json.decode(kept.data)
-    except msgspec.MsgspecError:
-        said = {}
-    entry: dict[str, Any] = said if isinstance(said, dict) else {}
+    entry = codec.readable(kept.data, dict[str, Any]) or {}
     since = entry.get("since")
     return MeshFreeze(
         frozen=bool(entry.get("frozen")),

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from mesh.bus.connection import Bus
 from mesh.bus.kept import up_to
 from mesh.cli.output import remark
-from mesh.cli.reading import NOT_THERE, check_numbers, glance, has_ended, why_not_there
+from mesh.cli.reading import NOT_THERE, check_numbers, has_ended, why_not_there
 from mesh.journals import Step, journaled
 from protocol import codec, subjects
-from protocol.events import Work
+from protocol.events import AnyEvent, Work
 
 _LOOK_S = 0.2
 _QUIET_LOOKS = 10
@@ -59,9 +59,9 @@ class Steps:
                 self.passed_over.add(f"{step.agent} {step.journal} {step.name}")
         self._waiting = left
 
-    def opened_by(self, body: bytes) -> None:
-        """Learn from an event whose turn it opens. Raises UnknownEvent, Malformed."""
-        work = getattr(codec.decode_event(body), "work", None)
+    def opened_by(self, event: AnyEvent) -> None:
+        """Learn from an event whose turn it opens."""
+        work = getattr(event, "work", None)
         if isinstance(work, Work):
             self._whose[work.continues or work.turn] = work.handoff.to_agent
 
@@ -88,8 +88,9 @@ async def story_so_far(
             check_numbers(request, [kept.data], first=len(bodies))
             bodies.append(kept.data)
             if steps is not None:
-                steps.show_until(glance(kept.data).at)
-                steps.opened_by(kept.data)
+                event = codec.decode_event(kept.data)
+                steps.show_until(event.at)
+                steps.opened_by(event)
             yield bodies
             if has_ended(kept.data):
                 return

@@ -8,11 +8,11 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, get_seq
 from mesh.cli.errors import NotFound
+from protocol import codec
 from protocol.notices import DeadLetter
 
 STREAM = "DEAD"
 SUBJECTS = "mesh.dead.>"
-_LETTERS = msgspec.json.Decoder(DeadLetter)
 
 
 async def letters(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:
@@ -32,14 +32,22 @@ async def letter_at(bus: Bus, seq: int) -> DeadLetter:
 def _letter(kept: Kept) -> DeadLetter:
     """Return a letter under the name that the broker knows, even if it cannot be read."""
     by = kept.subject.rpartition(".")[2]
+    letter = codec.readable(kept.data, DeadLetter)
+    if letter is not None and _is_base64(letter.data):
+        return msgspec.structs.replace(letter, by=by)
+    return DeadLetter(
+        at=kept.at,
+        by=by,
+        code="unreadable",
+        detail="this is no dead letter as this version knows them",
+        subject="",
+        data=base64.b64encode(kept.data).decode(),
+    )
+
+
+def _is_base64(data: str) -> bool:
     try:
-        return msgspec.structs.replace(_LETTERS.decode(kept.data), by=by)
-    except msgspec.MsgspecError:
-        return DeadLetter(
-            at=0,
-            by=by,
-            code="unreadable",
-            detail="this is no dead letter as this version knows them",
-            subject="",
-            data=base64.b64encode(kept.data).decode(),
-        )
+        base64.b64decode(data)
+    except ValueError:
+        return False
+    return True

@@ -38,6 +38,9 @@ async def tail(
                 emit_bytes(stored.body)
                 continue
             event = glance(stored.body)
+            if event is None:
+                say(f"{stored.seq:>6}  cannot be read  → {stored.to}")
+                continue
             what = f"{event.request}  {event.n:>3}  {event.type}  → {stored.to}"
             say(f"{stored.seq:>6}  {when(event.at)}  {what}")
 

@@ -20,8 +20,10 @@ from mesh.journals import journaled
 from mesh.model.choose import instead
 from mesh.model.claude import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
+from protocol import codec
 from protocol.events import AnyEvent, Work
 from protocol.fleet import Fleet
+from protocol.ids import AgentName
 from protocol.subjects import FLEET
 
 
@@ -76,7 +78,8 @@ async def shown(
     work = _round(happened, name, n)
     agent = _agent(name, module, fleet)
     kept = await get(bus, "CONF", FLEET)
-    known = Fleet(name="", entry=agent.name) if kept is None else msgspec.json.decode(kept.data, type=Fleet)  # type: ignore[arg-type]
+    document = None if kept is None else codec.readable(kept.data, Fleet)
+    known = document or Fleet(name="", entry=AgentName(agent.name))
     found = await journaled(bus, request, agent=name, journal=work.continues or work.turn)
     steps = {step.name: step.body for step in found}
     models: list[ClaudeModel] = []

@@ -16,12 +16,13 @@ from mesh.cli.counts import counted
 from mesh.cli.errors import Impossible, NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark
-from mesh.errors import BusError, LogUnreadable
+from mesh.errors import BusError, LogUnreadable, Malformed
 from mesh.journals import journaled, told
 from mesh.replay.load import load
 from protocol import codec, events, subjects
-from protocol.events import AnyEvent, Work
+from protocol.events import AnyEvent, Work, type_of
 from protocol.ids import RequestId, is_request_id
+from protocol.ledger import Ledger
 from protocol.timeline import prices_in
 from protocol.told import StepTold
 
@@ -42,12 +43,9 @@ class Glance(msgspec.Struct, frozen=True):
     id: str = ""
 
 
-_GLANCE = msgspec.json.Decoder(Glance)
-
-
-def glance(body: bytes) -> Glance:
-    """Return an event's envelope. Raises msgspec.MsgspecError."""
-    return _GLANCE.decode(body)
+def glance(body: bytes) -> Glance | None:
+    """Return an event's envelope; None for what is no event of any version."""
+    return codec.readable(body, Glance)
 
 
 def is_file(source: str) -> bool:
@@ -92,12 +90,11 @@ async def one_of(where: Where, source: str) -> list[bytes]:
 def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
     """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
     for expected, body in enumerate(bodies, first):
-        try:
-            n = glance(body).n
-        except msgspec.MsgspecError:
+        event = glance(body)
+        if event is None:
             return  # which whoever decodes it says better
-        if n != expected:
-            what = f"event {expected} is missing" if n > expected else f"event {n} is there twice"
+        if event.n != expected:
+            what = f"event {expected} is missing" if event.n > expected else f"event {event.n} is there twice"
             raise Impossible(
                 f"{source}: {what}, so that it cannot be told; look with mesh log verify {source}"
             )
@@ -187,8 +184,22 @@ def checked_id(request: str) -> RequestId:
 
 
 def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
-    """Return the events. Raises UnknownEvent, Malformed."""
-    return [codec.decode_event(body) for body in bodies]
+    """Return one request's events, from the first on. Raises UnknownEvent, and Malformed.
+
+    Malformed are also events that do not follow from each other, as no guard writes them: what is made of
+    the events that this returns cannot fail.
+    """
+    happened = [codec.decode_event(body) for body in bodies]
+    ledger = Ledger()
+    for event in happened:
+        try:
+            ledger.apply(event)
+        except (LookupError, TypeError, AttributeError, ValueError) as impossible:
+            raise Malformed(
+                f"{event.request}: event {event.n} ({type_of(event)}) does not follow from those before it; "
+                f"look with mesh log verify {event.request}"
+            ) from impossible
+    return happened
 
 
 ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)
@@ -196,4 +207,5 @@ ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)
 
 
 def has_ended(body: bytes) -> bool:
-    return glance(body).type in ENDS
+    event = glance(body)
+    return event is not None and event.type in ENDS

@@ -103,9 +103,8 @@ def _is(found: Recent, status: str | None) -> bool:
 
 
 def _seen(kept: Kept) -> Recent | None:
-    try:
-        event = glance(kept.data)
-    except msgspec.MsgspecError:
+    event = glance(kept.data)
+    if event is None:
         return None
     ended = event.type in ENDS
     status = event.type.partition(".")[2] if ended else "open"

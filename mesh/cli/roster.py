@@ -1,8 +1,6 @@
 """Who is there: the fleet document, the agents' cards, and who answers at this moment."""
 
 import asyncio
-import contextlib
-from typing import Any
 
 import msgspec
 
@@ -12,6 +10,7 @@ from mesh.bus.streams import inbox_consumer
 from mesh.bus.wire import Incoming
 from mesh.cli.errors import NotFound
 from mesh.errors import BusError, Denied, NoResponders
+from protocol import codec
 from protocol.fleet import AgentEntry, Fleet
 from protocol.presence import Card
 from protocol.subjects import FLEET, card
@@ -48,7 +47,10 @@ async def fleet_of(bus: Bus) -> Fleet:
     kept = await get(bus, "CONF", FLEET)
     if kept is None:
         raise NotFound("the bus has no fleet document; run `mesh setup`")
-    return msgspec.structs.replace(msgspec.json.decode(kept.data, type=Fleet), revision=kept.seq)
+    fleet = codec.readable(kept.data, Fleet)
+    if fleet is None:
+        raise NotFound("the fleet document on the bus cannot be read; run `mesh setup`")
+    return msgspec.structs.replace(fleet, revision=kept.seq)
 
 
 async def roster(bus: Bus) -> list[Member]:
@@ -71,9 +73,7 @@ async def _card(bus: Bus, name: str) -> Card | None:
     kept = await get(bus, "CARDS", card(name))
     if kept is None:
         return None
-    with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(kept.data, type=Card)
-    return None  # an agent writes its own card, and may write anything
+    return codec.readable(kept.data, Card)  # an agent writes its own card, and may write anything
 
 
 async def inbox_state(bus: Bus, agent: str) -> tuple[int, int]:
@@ -87,9 +87,9 @@ async def instances(bus: Bus) -> dict[str, list[Instance]] | None:
     found: dict[str, list[Instance]] = {}
 
     def hear(message: Incoming) -> None:
-        with contextlib.suppress(msgspec.MsgspecError, LookupError, TypeError):
-            said = msgspec.json.decode(message.data)
-            found.setdefault(said["name"], []).append(_instance(said))
+        said = codec.readable(message.data, _Stats)
+        if said is not None:
+            found.setdefault(said.name, []).append(_instance(said))
 
     try:
         await bus.request("$SRV.PING")  # whether anybody is there, and whether one may ask
@@ -107,13 +107,30 @@ async def instances(bus: Bus) -> dict[str, list[Instance]] | None:
     return found
 
 
-def _instance(said: dict[str, Any]) -> Instance:
-    endpoint = (said.get("endpoints") or [{}])[0]
+class _Endpoint(msgspec.Struct, frozen=True):
+    num_requests: int = 0
+    num_errors: int = 0
+    last_error: str = ""
+
+
+class _Stats(msgspec.Struct, frozen=True):
+    """What an instance answers, by NATS ADR-32; anybody who hears the question may answer anything."""
+
+    name: str
+    id: str
+    version: str
+    started: str = ""
+    endpoints: tuple[_Endpoint, ...] | None = None
+    metadata: dict[str, str] | None = None
+
+
+def _instance(said: _Stats) -> Instance:
+    endpoint = said.endpoints[0] if said.endpoints else _Endpoint()
     return Instance(
-        id=said["id"],
-        version=str((said.get("metadata") or {}).get("agent-version", said["version"])),
-        started=said.get("started", ""),
-        handled=int(endpoint.get("num_requests", 0)),
-        failed=int(endpoint.get("num_errors", 0)),
-        last_error=str(endpoint.get("last_error", "")),
+        id=said.id,
+        version=(said.metadata or {}).get("agent-version", said.version),
+        started=said.started,
+        handled=endpoint.num_requests,
+        failed=endpoint.num_errors,
+        last_error=endpoint.last_error,
     )

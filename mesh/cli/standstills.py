@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, up_to
 from mesh.bus.log import JetStreamLog
@@ -15,6 +13,7 @@ from mesh.cli.output import when
 from mesh.cli.reading import decoded
 from mesh.cli.roster import fleet_of, inbox_state, instances
 from mesh.errors import LogError, ProtocolError
+from protocol import codec
 from protocol.ledger import fold
 from protocol.subjects import inbox
 
@@ -51,13 +50,9 @@ async def breakers(bus: Bus) -> AsyncIterator[Finding]:
 def _breaker(kept: Kept) -> str | None:
     """Return what is to be said of a breaker's entry, None if it is closed; its other fields may be any."""
     agent = kept.subject.rpartition(".")[2]
-    try:
-        said = msgspec.json.decode(kept.data)
-    except msgspec.MsgspecError:
-        said = None
-    if not isinstance(said, dict):
+    entry = codec.readable(kept.data, dict[str, Any])
+    if entry is None:
         return f"the entry of {agent} cannot be read; guards go by the last one that could be"
-    entry: dict[str, Any] = said
     state = str(entry.get("state", "closed"))
     if state == "closed":
         return None

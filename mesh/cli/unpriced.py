@@ -1,14 +1,13 @@
 """Which models drive a fleet's agents and have no price, as far as the agents' cards tell."""
 
-import contextlib
 from collections.abc import AsyncIterator, Mapping
-
-import msgspec
+from typing import Any
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every, get
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.roster import fleet_of
+from protocol import codec
 from protocol.policy import Policy
 from protocol.presence import Card
 from protocol.prices import price_list, price_of
@@ -17,7 +16,6 @@ from protocol.subjects import PRICES
 _STUB = "stub: "
 _NO_ID = frozenset({"", "scripted", "claude", "a model"})
 """What a card says of a model whose id it does not know, or which costs nothing."""
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 
 
 async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
@@ -25,16 +23,14 @@ async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
     kept = await get(bus, "CONF", PRICES)
     prices = {}
     if kept is not None:
-        with contextlib.suppress(*_UNREADABLE):
-            prices = price_list(msgspec.json.decode(kept.data, type=dict))
+        prices = price_list(codec.readable(kept.data, dict[str, Any]) or {})
     agents = (await fleet_of(bus)).agents
     missing: dict[str, list[str]] = {}
     async for each in every(bus, "CARDS", "mesh.card.*"):
-        with contextlib.suppress(*_UNREADABLE):  # an agent writes its own card, and may write anything
-            name = each.subject.rpartition(".")[2]
-            model = msgspec.json.decode(each.data, type=Card).model.removeprefix(_STUB)
-            if name in agents and model not in _NO_ID and price_of(model, prices) is None:
-                missing.setdefault(model, []).append(name)
+        name, said = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
+        model = "" if said is None else said.model.removeprefix(_STUB)
+        if name in agents and model not in _NO_ID and price_of(model, prices) is None:
+            missing.setdefault(model, []).append(name)
     return dict(sorted(missing.items()))
 
 
@@ -58,7 +54,6 @@ async def prices(bus: Bus) -> AsyncIterator[Finding]:
 async def _in_dollars(bus: Bus) -> AsyncIterator[str]:
     """Yield the policies whose budget is one of dollars, too."""
     async for kept in every(bus, "CONF", "mesh.conf.policy.*"):
-        with contextlib.suppress(*_UNREADABLE):
-            policy = msgspec.json.decode(kept.data, type=Policy)
-            if policy.budget is not None and policy.budget.nano_dollars is not None:
-                yield kept.subject.rpartition(".")[2]
+        policy = codec.readable(kept.data, Policy)
+        if policy is not None and policy.budget is not None and policy.budget.nano_dollars is not None:
+            yield kept.subject.rpartition(".")[2]

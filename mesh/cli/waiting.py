@@ -10,7 +10,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every
 from mesh.bus.log import JetStreamLog
 from mesh.cli.errors import NotFound
-from mesh.cli.reading import ENDS, decoded, glance
+from mesh.cli.output import remark
+from mesh.cli.reading import decoded, glance, has_ended
+from mesh.errors import LogError, ProtocolError
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.held import Turn
@@ -82,10 +84,8 @@ async def _doubted(bus: Bus) -> Any:
 
 
 def _type_of(kept: Kept) -> str:
-    try:
-        return glance(kept.data).type
-    except msgspec.MsgspecError:
-        return ""
+    event = glance(kept.data)
+    return "" if event is None else event.type
 
 
 async def _look(bus: Bus, requests: set[str]) -> list[Waiting]:
@@ -94,12 +94,19 @@ async def _look(bus: Bus, requests: set[str]) -> list[Waiting]:
     async def look(request: str) -> list[Waiting]:
         async with room:
             log = JetStreamLog(bus, leader=False)
-            head = await log.head(request)
-            if head is None or glance(head.body).type in ENDS:
+            try:
+                head = await log.head(request)
+                if head is None or has_ended(head.body):
+                    return []
+                return waiting_in(decoded(stored.body for stored in await log.read(request)))
+            except (LogError, ProtocolError):
+                unreadable.append(request)
                 return []
-            return waiting_in(decoded(stored.body for stored in await log.read(request)))
 
+    unreadable: list[str] = []
     found = await asyncio.gather(*(look(request) for request in requests))
+    for request in sorted(unreadable):
+        remark(f"mesh: {request} is left out: it cannot be read; look with mesh log verify {request}")
     return sorted((each for part in found for each in part), key=lambda each: each.since)
 
 

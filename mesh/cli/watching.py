@@ -195,9 +195,8 @@ class Watch:
 
 
 def _of_interest(stored: Stored) -> Glance | None:
-    try:
-        event = glance(stored.body)
-    except msgspec.MsgspecError:
+    event = glance(stored.body)
+    if event is None:
         return None
     for_people = event.type == _SUSPENDED and stored.to == HUMAN
     return event if for_people or event.type in (_ESCALATED, _DOUBTED) else None
