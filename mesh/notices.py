@@ -10,7 +10,7 @@ from typing import Any
 
 from protocol.ids import NOBODY, is_token
 from protocol.notices import DeadLetter
-from protocol.subjects import dead, note
+from protocol.subjects import note
 
 MAX_DATA_BYTES = 256 * 1024
 """Bytes of the original that a dead letter keeps: as much as a proposal may have."""
@@ -56,10 +56,6 @@ def _first(headers: Mapping[str, str]) -> dict[str, str]:
             break
         kept[name] = value
     return kept
-
-
-def dead_subject(by: str) -> str:
-    return dead(by)
 
 
 def note_subject(to: str, request: str) -> str:

@@ -158,7 +158,12 @@ CHANNELS: Mapping[str, Channel] = {
     ),
     "deadLetters": Channel(
         _address(subjects.dead, "name"),
-        "Messages that nobody could read or act on, kept with the reason.",
+        "Inbox events that an agent could not read, kept with the reason.",
+        ("DeadLetter",),
+    ),
+    "guardsDeadLetters": Channel(
+        _address(subjects.dead_from, "sender"),
+        "Messages that no guard could read or act on, kept with the reason; a list for each sender.",
         ("DeadLetter",),
     ),
     "fleet": Channel(subjects.FLEET, "Who exists and what each may do; the admin's word.", ("Fleet",)),
@@ -238,7 +243,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "guardAppends": Operation("send", "log", "A guard appends what is true, by compare-and-set."),
     "guardNotifies": Operation("send", "notes", "A guard wakes somebody, or tells of a mistake."),
     "anyoneIsNotified": Operation("receive", "notes", "Each name reads its own notes."),
-    "anyoneGivesUp": Operation("send", "deadLetters", "Who cannot read or act on a message keeps it here."),
+    "agentGivesUp": Operation("send", "deadLetters", "An agent that cannot read an event keeps it here."),
+    "guardGivesUp": Operation("send", "guardsDeadLetters", "A guard keeps what it cannot read or act on."),
     "guardKnowsFleet": Operation("receive", "fleet", "A guard judges by the fleet as it is now."),
     "guardKnowsPolicies": Operation("receive", "policies", "A guard opens requests under a policy."),
     "clientSeesProgress": Operation("receive", "live", "A client is shown what its request's turns do."),

@@ -86,6 +86,11 @@ def dead(name: str) -> str:
     return f"mesh.dead.{_token(name)}"
 
 
+def dead_from(sender: str) -> str:
+    """A dead letter that a guard keeps, in a list of its sender's own; `_` where nobody sent it."""
+    return f"{dead(GUARDS)}.{_token(sender)}"
+
+
 def note(to: str, request: str) -> str:
     """A wake-up (no body) or a notice (a typed error) for `to`; `_` when the id is unusable."""
     return f"mesh.note.{_token(to)}.{_token(request)}"
@@ -104,6 +109,8 @@ def breaker(agent: str) -> str:
     return f"mesh.conf.breaker.{_token(agent)}"
 
 
+GUARDS = "guard"
+"""Under which name guards keep dead letters."""
 FLEET = "mesh.conf.fleet"
 PRICES = "mesh.conf.prices"
 FREEZE = "mesh.conf.freeze"
@@ -115,6 +122,14 @@ def parse_evt(subject: str) -> Delivered:
         case ["mesh", "evt", to, request]:
             return Delivered(to, request)
     raise ValueError(f"not an event's subject: {subject!r}")
+
+
+def parse_dead(subject: str) -> str:
+    """Return who keeps a dead letter. Raises ValueError for another subject."""
+    match subject.split("."):
+        case ["mesh", "dead", name] | ["mesh", "dead", name, _]:
+            return name
+    raise ValueError(f"not a dead letter's subject: {subject!r}")
 
 
 def parse_queued(subject: str) -> Addressed:

@@ -375,9 +375,7 @@ class Runtime:
             delivered=message.delivered,
         )
         try:
-            await self._bus.publish_durable(
-                notices.dead_subject(self._agent.name), msgspec.json.encode(letter)
-            )
+            await self._bus.publish_durable(subjects.dead(self._agent.name), msgspec.json.encode(letter))
         except BusError as failed:
             if not isinstance(failed, PASSING):
                 _log.warning("dead_letter_not_stored", code=failed.code)

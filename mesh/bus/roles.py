@@ -118,7 +118,7 @@ OWN_PUBLISH: dict[Role, tuple[str, ...]] = {
         "mesh.evt.*.*",
         "mesh.timer.at.*",
         "mesh.note.*.*",
-        "mesh.dead.guard",
+        "mesh.dead.guard.*",
         "mesh.end.*.*.*",
         "mesh.conf.freeze",
         "mesh.conf.breaker.*",

@@ -132,9 +132,9 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             },
         },
         "DEAD": {
-            "subjects": ["mesh.dead.*"],
+            "subjects": ["mesh.dead.*", "mesh.dead.guard.*"],
             "allow_direct": True,
-            "max_msgs_per_subject": 1000,
+            "max_msgs_per_subject": 250,  # so that a sender takes 125 MiB at most, and nobody else's place
             "max_msg_size": 512 * KIB,
             "max_age": age,
         },

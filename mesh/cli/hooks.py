@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mesh.cli.output import remark, short
-from mesh.cli.watching import Alarm
+from mesh.cli.watching import Alarm, Alarms
 
 _VALUE_CHARS = 1_000
 _STDERR = 2
@@ -71,14 +71,14 @@ class Hooks:
     def __init__(self, command: str | None, *, within_s: float) -> None:
         self._command = command
         self._within_s = within_s
-        self._alarms: asyncio.Queue[Alarm] = asyncio.Queue()
+        self._alarms = Alarms()
         self._running: asyncio.Task[None] | None = None
 
     def add(self, alarm: Alarm) -> None:
         """Have the command run for an alarm; returns at once."""
         if self._command is None:
             return
-        self._alarms.put_nowait(alarm)
+        self._alarms.put(alarm)
         if self._running is None:
             self._running = asyncio.create_task(self._run(self._command))
 
@@ -90,11 +90,11 @@ class Hooks:
             except OSError as error:
                 remark(f"mesh: the command for {alarm.what} {alarm.request} could not be started: {error}")
             finally:
-                self._alarms.task_done()
+                self._alarms.told()
 
     async def finish(self) -> None:
         """Wait until the command has run for every alarm."""
-        await self._alarms.join()
+        await self._alarms.all_told()
 
     async def close(self) -> None:
         """Kill what runs, and run nothing more."""

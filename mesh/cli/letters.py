@@ -10,6 +10,7 @@ from mesh.bus.kept import Kept, every, get_seq
 from mesh.cli.errors import NotFound
 from protocol import codec
 from protocol.notices import DeadLetter
+from protocol.subjects import parse_dead
 
 STREAM = "DEAD"
 SUBJECTS = "mesh.dead.>"
@@ -31,7 +32,7 @@ async def letter_at(bus: Bus, seq: int) -> DeadLetter:
 
 def _letter(kept: Kept) -> DeadLetter:
     """Return a letter under the name that the broker knows, even if it cannot be read."""
-    by = kept.subject.rpartition(".")[2]
+    by = parse_dead(kept.subject)
     letter = codec.readable(kept.data, DeadLetter)
     if letter is not None and _is_base64(letter.data):
         return msgspec.structs.replace(letter, by=by)

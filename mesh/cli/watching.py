@@ -6,6 +6,7 @@ time and nothing else. What is told is read from the request as it was when the 
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
@@ -46,6 +47,27 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting | None = None
     seq: int | None = None
     """Of a dead letter: its number in `mesh dead ls`."""
+
+
+class Alarms:
+    """Alarms that are still to be told: what waits for people first, then dead letters, else as they came."""
+
+    def __init__(self) -> None:
+        self._queue = asyncio.PriorityQueue[tuple[bool, int, Alarm]]()
+        self._count = itertools.count()
+
+    def put(self, alarm: Alarm) -> None:
+        self._queue.put_nowait((alarm.what == "dead_letter", next(self._count), alarm))
+
+    async def get(self) -> Alarm:
+        return (await self._queue.get())[2]
+
+    def told(self) -> None:
+        """Count one that `get` gave as told."""
+        self._queue.task_done()
+
+    async def all_told(self) -> None:
+        await self._queue.join()
 
 
 class Watch:
@@ -96,11 +118,11 @@ class Watch:
 
     async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
         """Yield what both sources bring, as it comes."""
-        found: asyncio.Queue[Alarm] = asyncio.Queue()
+        found = Alarms()
 
         async def put(source: AsyncIterator[Alarm]) -> None:
             async for alarm in source:
-                found.put_nowait(alarm)
+                found.put(alarm)
 
         sources = [
             asyncio.ensure_future(put(source))

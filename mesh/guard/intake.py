@@ -13,6 +13,7 @@ from protocol.ids import (
     Cause,
     control_cause,
     is_request_id,
+    submitted_ms,
     submitter_of,
 )
 from protocol.messages import Control, Hearing, Submit, id_of, submit_id
@@ -47,6 +48,20 @@ def foreign(hearing: Hearing) -> Objection | None:
     if isinstance(hearing.what, Submit) and submitter_of(hearing.request) != hearing.sender:
         return Objection("unusable_id", f"a request of {hearing.sender} has an id that begins with it")
     return None
+
+
+def may_come_yet(hearing: Hearing, now: int, within_s: float) -> bool:
+    """Return True if a control message may have overtaken its submit.
+
+    Its request's id must be new. A client knows of no id but its own before the log does; an operator may
+    have been told one.
+
+    Args:
+        now: UTC µs.
+        within_s: how old the id may be at most.
+    """
+    is_told = hearing.role == "operator" or submitter_of(hearing.request) == hearing.sender
+    return is_told and submitted_ms(hearing.request) >= now // 1000 - int(within_s * 1000)
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
 from mesh.telemetry import metrics, names
 from protocol import codec, subjects
+from protocol.ids import NOBODY
 from protocol.messages import Hearing
 from protocol.notices import Ended, Notice, NoticeError
 from protocol.standing import Late, Objection
@@ -45,7 +46,7 @@ class Post:
             delivered=message.delivered,
         )
         try:
-            await self._bus.publish_durable(notices.dead_subject(GUARD), msgspec.json.encode(letter))
+            await self._bus.publish_durable(subjects.dead_from(sender or NOBODY), msgspec.json.encode(letter))
         except PASSING:
             return False  # the bus has said it
         except MeshError as error:

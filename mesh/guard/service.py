@@ -28,7 +28,7 @@ from mesh.telemetry import metrics, names, tracing
 from mesh.trouble import Kind
 from protocol import codec, subjects
 from protocol.errors import BrokenLog
-from protocol.messages import Control, Hearing, Submit
+from protocol.messages import Control, Hearing
 from protocol.standing import UNKNOWN_REQUEST, Late, Objection
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ SLOTS = 64
 IN_HAND_BYTES = 384 << 10
 """Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
 OVERTAKEN_S = 30.0
-"""How long a control message for an unknown request is kept trying: it may have overtaken its submit."""
+"""How long a control message for a new request is kept trying: it may have overtaken its submit."""
 LEAVE_S = 2.0
 """How long a server that does not answer may keep a guard from leaving."""
 GIVE_UP_AFTER = 20
@@ -254,9 +254,10 @@ class Guard:
         metrics.guard_lag.record(lag_s, {names.KIND: kind})
 
     def _may_have_overtaken(self, message: Message, hearing: Hearing, ruling: Objection) -> bool:
-        is_control = not hasattr(hearing.what, "report") and not isinstance(hearing.what, Submit)
+        if ruling.code != UNKNOWN_REQUEST or not isinstance(hearing.what, Control):
+            return False
         waited_s = (self._around.now() - message.stored_us) / 1e6
-        return ruling.code == UNKNOWN_REQUEST and is_control and waited_s < OVERTAKEN_S
+        return waited_s < OVERTAKEN_S and intake.may_come_yet(hearing, self._around.now(), OVERTAKEN_S)
 
     async def _bury(self, message: Message, objection: Objection) -> None:
         """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""

@@ -320,7 +320,7 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     assert config["CARDS"]["max_msg_size"] == 64 * streams.KIB
     assert (config["DEAD"]["max_msg_size"], config["DEAD"]["max_msgs_per_subject"]) == (
         512 * streams.KIB,
-        1000,
+        250,
     )
     assert notices.MAX_DATA_BYTES == 256 * streams.KIB
     assert config["PROP"]["duplicate_window"] == streams.NS // 10

@@ -266,7 +266,8 @@ class Stage:
     async def dead_letters(self, by: str = "guard", *, after: int = 0) -> list[DeadLetter]:
         """Return the dead letters of one list, those stored later than `after`."""
         admin = await self.bus("admin")
-        kept = every(admin, "DEAD", subjects.dead(by), after + 1)
+        listed = f"{subjects.dead(by)}.*" if by == subjects.GUARDS else subjects.dead(by)
+        kept = every(admin, "DEAD", listed, after + 1)
         return [msgspec.json.decode(each.data, type=DeadLetter) async for each in kept]
 
     async def buried(self, code: str, *, request: str = "", by: str = "guard", after: int = 0) -> DeadLetter:

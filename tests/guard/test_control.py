@@ -1,5 +1,8 @@
 """Control: what people and clients say becomes one event each, or a dead letter that says why not."""
 
+import os
+import time
+
 import pytest
 import pytest_asyncio
 
@@ -8,6 +11,7 @@ from mesh.guard.courtroom import Frozen
 from mesh.guard.service import Guard
 from protocol import events
 from protocol.events import type_of
+from protocol.ids import AgentName, request_id
 from protocol.messages import (
     Ask,
     Assign,
@@ -366,3 +370,25 @@ async def test_a_control_message_for_no_request_ends_as_a_dead_letter(
     assert letter.delivered > 1
     await stage.drained("CTL")
     assert await stage.types(request) == []
+
+
+@pytest.mark.parametrize("whose", ["another's", "old"])
+async def test_a_control_message_that_cannot_have_overtaken_anything_is_refused_at_once(
+    stage: Stage, whose: str
+) -> None:
+    when_ms = time.time_ns() // 1_000_000 - (2 * int(service.OVERTAKEN_S * 1000) if whose == "old" else 0)
+    request = request_id(AgentName("c1" if whose == "old" else "c2"), when_ms, os.urandom(10))
+    await (await stage.client("c1")).cancel(request)
+    letter = await stage.buried("unknown_request", request=request)
+    assert letter.delivered == 1
+
+
+async def test_an_operator_may_be_told_of_a_request_before_the_log_is(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_AGAIN_S", 0.05)
+    client = await stage.client()
+    request = client.new_id()
+    await stage.control(request, Cancel(id="x1"), "op")
+    await client.submit("hello", request=request)
+    assert (await client.wait(request, timeout_s=20)).status == "cancelled"

@@ -1,17 +1,21 @@
 """Whatever comes to nothing says so: a dead letter with its reason and bytes, and a notice to its sender."""
 
+import asyncio
+
 import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.bus.streams import stream_table
 from mesh.notices import MAX_DETAIL_CHARS
 from protocol import codec, events, subjects
 from protocol.ids import request_id, submitted_ms, ulid
 from protocol.messages import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
 from protocol.notices import Notice
 from protocol.submit import AHEAD_S
-from tests.guard.stage import Stage
-from tests.servers import until
+from tests.guard.actor import PATIENCE_S
+from tests.guard.stage import FLEET, Stage
+from tests.servers import eventually, until
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")
@@ -242,3 +246,22 @@ async def test_a_failure_of_a_turn_that_is_not_open_is_late_too(stage: Stage) ->
     notice = await heard(told, request)
     assert notice.ended is not None
     assert notice.ended.why == "completed"
+
+
+async def test_nobody_puts_anothers_dead_letter_out(stage: Stage) -> None:
+    quiet, loud = await stage.client("c1"), await stage.bus("c2")
+    request = quiet.new_id()
+    await (await stage.bus("c1")).publish_durable(subjects.prop("c1", request), b"{")
+    await stage.buried("protocol.malformed", request=request)
+    before = await stage.last_seq("DEAD")
+    kept = stream_table(FLEET)["DEAD"]["max_msgs_per_subject"]
+    ids = [request_id("c2", 1_800_000_000_000 + n, ENTROPY) for n in range(kept + 10)]
+    await asyncio.gather(*(loud.publish_durable(subjects.prop("c2", each), b"{") for each in ids))
+
+    async def all_buried() -> bool:
+        return await stage.last_seq("DEAD") >= before + len(ids)
+
+    await eventually(all_buried, PATIENCE_S)
+    letters = await stage.dead_letters()
+    assert [letter.request for letter in letters if letter.sender == "c1"].count(request) == 1
+    assert len([letter for letter in letters if letter.sender == "c2"]) <= kept

@@ -180,6 +180,7 @@ def test_every_channel_is_a_subject_that_is_built_here() -> None:
         "log": "mesh.evt.{to}.{request}",
         "notes": "mesh.note.{to}.{request}",
         "deadLetters": "mesh.dead.{name}",
+        "guardsDeadLetters": "mesh.dead.guard.{sender}",
         "fleet": subjects.FLEET,
         "policies": "mesh.conf.policy.{policy}",
         "steps": "mesh.step.{agent}.{request}.{turn}.{step}",

@@ -21,6 +21,7 @@ BUILDERS: list[Callable[..., str]] = [
     subjects.timer_fire,
     subjects.card,
     subjects.dead,
+    subjects.dead_from,
     subjects.note,
     subjects.live,
     subjects.policy,
@@ -44,7 +45,8 @@ TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
         (subjects.timer_at("r"), "mesh.timer.at.r"),
         (subjects.timer_fire("a"), "mesh.timer.fire.12.a"),
         (subjects.card("a"), "mesh.card.a"),
-        (subjects.dead("g1"), "mesh.dead.g1"),
+        (subjects.dead("a"), "mesh.dead.a"),
+        (subjects.dead_from("c1"), "mesh.dead.guard.c1"),
         (subjects.note("c1", "_"), "mesh.note.c1._"),
         (subjects.live("c1", "r", "a", "t"), "mesh.live.c1.r.a.t"),
         (subjects.policy("default"), "mesh.conf.policy.default"),
@@ -81,6 +83,8 @@ def test_a_queued_message_names_its_sender_and_request() -> None:
     assert subjects.parse_queued("mesh.prop.3.a.r") == ("a", "r")
     assert subjects.parse_queued("mesh.ctl.3.op1.r") == ("op1", "r")
     assert subjects.parse_fire("mesh.timer.fire.3.r") == "r"
+    assert subjects.parse_dead(subjects.dead("a")) == "a"
+    assert subjects.parse_dead(subjects.dead_from("c1")) == subjects.GUARDS
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,8 @@ def test_a_queued_message_names_its_sender_and_request() -> None:
         (subjects.parse_queued, "other.prop.1.a.b"),
         (subjects.parse_fire, "mesh.timer.at.r"),
         (subjects.parse_fire, ""),
+        (subjects.parse_dead, "mesh.dead"),
+        (subjects.parse_dead, "mesh.card.a"),
     ],
 )
 def test_another_subject_is_not_taken_for_it(parse: Callable[[str], object], subject: str) -> None:
