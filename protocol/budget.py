@@ -61,6 +61,12 @@ def excess(asked: Budget | None, rest: Budget) -> dict[str, tuple[int, int]]:
     }
 
 
+def overdrawn(rest: Budget) -> dict[str, int]:
+    """Return {dimension: how much too much was spent} where a rest is below nothing."""
+    rests = {"nano_dollars": rest.nano_dollars, "tokens": rest.tokens, "model_calls": rest.model_calls}
+    return {name: -have for name, have in rests.items() if have is not None and have < 0}
+
+
 def plus(one: Usage, other: Usage) -> Usage:
     return Usage(
         nano_dollars=one.nano_dollars + other.nano_dollars,

@@ -15,7 +15,7 @@ import msgspec
 
 from protocol.errors import Malformed, UnknownEvent
 from protocol.events import VERSION, AnyEvent, type_of
-from protocol.handoff import LARGEST_AMOUNT, Artifact, Constraints, Fact
+from protocol.handoff import LARGEST_AMOUNT, Artifact, Budget, Constraints, Fact
 from protocol.ids import is_request_id, is_token
 from protocol.messages import (
     HANDOFF_MOVES,
@@ -259,6 +259,9 @@ def parse_control(body: bytes) -> Control:
         case Resolve():
             _check_facts(control.facts)
             _check_nesting(control.answer)
+            _check_budget(control.budget, "control")
+            if control.complete and control.budget is not None:
+                raise Malformed("control: an answer needs no `budget`")
         case Reply():
             _check_nesting(control.value)
         case Settle():
@@ -358,10 +361,13 @@ def _check_constraints(constraints: Constraints) -> None:
     _check_span(constraints.max_resolution_time_s, "max_resolution_time_s")
     if constraints.deadline is not None and not 0 <= constraints.deadline < 1 << 53:
         raise Malformed("constraints: `deadline` must be UTC microseconds")
-    budget = constraints.budget
+    _check_budget(constraints.budget, "constraints")
+
+
+def _check_budget(budget: Budget | None, what: str) -> None:
     asked = () if budget is None else (budget.nano_dollars, budget.tokens, budget.model_calls)
     if any(value is not None and not 0 <= value <= LARGEST_AMOUNT for value in asked):
-        raise Malformed("constraints: a budget must be from 0 to 2^62")
+        raise Malformed(f"{what}: a budget must be from 0 to 2^62")
 
 
 def _check_span(seconds: float | None, what: str) -> None:

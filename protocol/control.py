@@ -177,6 +177,7 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
         summary=control.summary,
         again=control.again,
         grounds=world.grounds,
+        budget=control.budget,
     )
 
 
@@ -206,6 +207,7 @@ def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Hando
     """Return the whole handoff that a person gives on: what they hold, and what they add.
 
     A deadline that has passed is not handed on, or the turn would end as it begins; the request's holds.
+    People may grant more than was left: a budget limits agents.
     """
     held = human.work.handoff
     own = held.constraints.deadline
@@ -214,6 +216,7 @@ def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Hando
     load = merge(carried, control.facts, labels=ledger.labels)
     frame = ledger.frames[human.instead_of] if human.instead_of is not None else None
     rest = budget.UNLIMITED if frame is None else budget.left(frame.ceiling, ledger.spent)
+    granted = budget.grant(control.budget, rest)
     return Handoff(
         move="resolve",
         from_agent=HUMAN,
@@ -223,5 +226,5 @@ def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Hando
         intent=held.intent if control.to is None or control.again else None,
         facts=load.fact_tuple,
         artifacts=load.artifact_tuple,
-        constraints=replace(held.constraints, deadline=deadline, budget=budget.public(rest)),
+        constraints=replace(held.constraints, deadline=deadline, budget=budget.public(granted)),
     )

@@ -4,6 +4,7 @@
 appends what is due before any new decision, so that any guard finishes another's work.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ BUDGET_EXHAUSTED = "budget_exhausted"
 EVENT_TOO_LARGE = "event_too_large"
 LEAST_PERIOD_US = 1_000_000
 """Looks in vain are at least a second apart, however short a policy's times are."""
+_DEADLINE_HOLDS = ("working", "failed", "doubted")
+"""In which states a handoff's own deadline falls due. (No ask outlives it, and what is refused escalates.)"""
 NOT_LOOKED = Grounds()
 """The grounds of a look that asked for nothing."""
 
@@ -73,7 +76,7 @@ def _waits_of(ledger: Ledger, turn: Turn, policy: Policy) -> Iterator[Wait]:
             yield Wait(turn.clock + _us(policy.escalation_sla_s), "sla", turn)
         return
     deadline = ledger.frames[turn.id].constraints.deadline
-    if deadline is not None and deadline != ledger.deadline and turn.state == "working":
+    if deadline is not None and deadline != ledger.deadline and turn.state in _DEADLINE_HOLDS:
         yield Wait(deadline, DEADLINE, turn)
     match turn.state:
         case "refused":
@@ -131,19 +134,22 @@ def is_due(ledger: Ledger, policy: Policy | None, now: int) -> bool:
     return ledger.is_open and any(wait.at <= now for wait in _waits(ledger, policy or ledger.policy))
 
 
-def asks_who_serves(
+def by_the_clock(
     ledger: Ledger, policy: Policy | None, now: int, deciding: tuple[str, int] | None = None
 ) -> Turn | None:
-    """Return the turn whose agent's being served decides on what is due now; None if nothing hangs on it.
+    """Return the turn whose round may have to end by the clock now; None if there is none.
+
+    Who serves its agent, and whether the round has begun, has to be known for that.
 
     Args:
         deciding: as for `due`.
     """
     for wait in _waits(ledger, policy or ledger.policy):
         turn = wait.turn
-        if wait.period is None or wait.at > now or turn is None or deciding == (turn.id, turn.round):
+        if turn is None or turn.state != "working" or wait.at > now:
             continue
-        return turn
+        if wait.what == DEADLINE or (wait.period is not None and deciding != (turn.id, turn.round)):
+            return turn
     return None
 
 
@@ -201,8 +207,10 @@ def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: Turn, what: str
             past = Past(round=turn.round, how="expired", asked=turn.approval)
             work = next_round(turn, past)
             return _stamp(events.TurnResumed, ledger, world, turn, turn.agent, turn=turn.id, work=work)
-        case "deadline":
+        case "deadline" if turn.state == "working":
             return _timed_out(ledger, policy, world, turn, DEADLINE)
+        case "deadline":
+            return _escalate(ledger, policy, world, _overdue(turn))
         case "sla":
             return _escalated(ledger, world, turn, "sla", turn.tier + 1)
     return _escalate(ledger, policy, world, turn)
@@ -270,6 +278,17 @@ def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: Turn, code: s
         retry_at=retry_at(turn, error, policy, world.now, cause),
         grounds=world.grounds,
     )
+
+
+def _overdue(turn: Turn) -> Turn:
+    """Return a turn that waits, as it is once its deadline has passed: without a round that could be left."""
+    waits = (
+        f"the effect of step {turn.doubted} was in doubt" if turn.state == "doubted" else "a retry was due"
+    )
+    message = f"the handoff's deadline passed while {waits}"
+    failure = Failure(code=DEADLINE, message=message, permanent=True)
+    past = Past(round=turn.round, how="failed", failure=failure)
+    return dataclasses.replace(turn, reason=DEADLINE, past=(*turn.past, past))
 
 
 def _escalate(ledger: Ledger, policy: Policy, world: World, turn: Turn) -> AnyEvent:

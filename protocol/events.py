@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.handoff import Artifact, Constraints, Fact, Handoff
+from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.ids import AgentName, Cause, EventId, RequestId, TurnId
 from protocol.messages import Ask, Doubt, Failure, Move, Proposal, Report, Submit
 from protocol.policy import Policy
@@ -245,6 +245,8 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
     summary: str = ""
     again: bool = False
     grounds: Grounds
+    budget: Budget | None = None
+    """What the person granted anew; `work` has the whole of what may be spent."""
 
 
 class EffectDoubted(Event, frozen=True, kw_only=True, tag="effect.doubted"):

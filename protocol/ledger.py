@@ -335,6 +335,8 @@ class Ledger:
         turn = self.turns[event.turn]
         if event.sender is not None:
             self._settle(turn, event.report)
+        elif event.grounds is None or not event.grounds.unbegun:
+            turn.unaccounted = True
         turn.failures += 1
         turn.state, turn.since_n, turn.due_at = "failed", event.n, event.retry_at
         turn.reason = event.error.code
@@ -361,7 +363,7 @@ class Ledger:
             self.escalations += 1
             if event.report != Report() or event.reason == "asked":
                 self._settle(ended, event.report)
-            elif not ended.reported:
+            elif ended.unaccounted and not ended.reported:
                 rest = budget.left(self.frames[ended.id].ceiling, self.spent)
                 self.spent = budget.plus(self.spent, budget.whole(rest))
         raised = self._begin(event, event.work, instead_of, event.tier)

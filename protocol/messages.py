@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.handoff import Artifact, Constraints, Fact
+from protocol.handoff import Artifact, Budget, Constraints, Fact
 from protocol.ids import AgentName, Cause, ProposalId, RequestId, TurnId, proposal_id
 from protocol.prices import Metered
 
@@ -258,6 +258,8 @@ class Resolve(_Control, tag="resolve", frozen=True, kw_only=True):
     """With `complete`: the answer."""
     summary: str = ""
     facts: tuple[Fact, ...] = ()
+    budget: Budget | None = None
+    """What the agent may spend from here on; in what it does not name, what is left of the old grant."""
 
 
 class Reply(_Control, tag="reply", frozen=True, kw_only=True):

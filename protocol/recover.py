@@ -230,6 +230,7 @@ def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Resolve:
         again=event.again,
         summary=event.summary,
         facts=_brought(_by_key(held.facts), after),
+        budget=event.budget,
     )
 
 

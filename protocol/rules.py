@@ -243,6 +243,15 @@ def asks(case: Case) -> Refusal | None:
 def within_budget(case: Case) -> Refusal | None:
     if not isinstance(case.move, Transfer):
         return None
+    overdrawn = budget.overdrawn(case.rest)
+    if overdrawn:
+        said = ", ".join(f"{name}: {more} too many" for name, more in overdrawn.items())
+        return Refusal(
+            rule=Rule.BUDGET,
+            detail=f"{case.turn.agent} has spent more than it may ({said}): nothing is left to give on",
+            numbers={name: {"left": -more} for name, more in overdrawn.items()},
+            hint="complete, hand_back or escalate: a person may grant more",
+        )
     over = budget.excess(case.move.constraints.budget, case.rest)
     if not over:
         return None
@@ -260,6 +269,8 @@ def constraints(case: Case) -> Refusal | None:
         return None
     own, asked = case.own, case.move.constraints
     deadline = absolute_deadline(asked, case.world.now)
+    if deadline is not None and deadline <= case.world.now:
+        return passed(deadline, case.world.now)
     if deadline is not None and own.deadline is not None and deadline > own.deadline:
         return Refusal(
             rule=Rule.CONSTRAINTS,
@@ -277,6 +288,16 @@ def constraints(case: Case) -> Refusal | None:
                 hint="a part of the proposer's own actions",
             )
     return None
+
+
+def passed(deadline: int, now: int) -> Refusal:
+    """Return the refusal of a deadline that is not ahead (both UTC µs): what is given would end at once."""
+    return Refusal(
+        rule=Rule.CONSTRAINTS,
+        detail=f"the deadline passed {(now - deadline) / 1e6:.1f} s ago",
+        numbers={"deadline": deadline, "now": now},
+        hint="a later deadline, or none",
+    )
 
 
 def absolute_deadline(asked: Constraints, now: int) -> int | None:
@@ -373,7 +394,7 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     Transfer: tuple(RULES),
     HandBack: tuple(RULES),
     Ask: _OTHERS,
-    Escalate: _OTHERS,
+    Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
     Complete: _OTHERS,
     Fail: _OTHERS,
 }

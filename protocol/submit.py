@@ -178,12 +178,7 @@ def _beyond(submit: Submit, policy: Policy, world: World) -> Refusal | None:
     deadline = rules.absolute_deadline(submit.constraints, world.now)
     longest = world.grounds.longest_s
     if deadline is not None and deadline <= world.now:
-        return Refusal(
-            rule=Rule.CONSTRAINTS,
-            detail="the deadline has passed",
-            numbers={"deadline": deadline, "now": world.now},
-            hint="a later deadline",
-        )
+        return rules.passed(deadline, world.now)
     if deadline is not None and longest is not None and deadline > world.now + int(longest * 1e6):
         return Refusal(
             rule=Rule.CONSTRAINTS,

@@ -44,6 +44,8 @@ class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
     span begins no earlier than the round left the queue, or than the queue before it last moved. None: in
     older logs, which told one look alone."""
+    unbegun: bool = False
+    """Whether the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
 
 
 class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):

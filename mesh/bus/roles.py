@@ -130,6 +130,7 @@ OWN_PUBLISH: dict[Role, tuple[str, ...]] = {
         GET + "LOG",
         GET + "LOG.>",
         GET + "CONF.>",
+        GET + "STEPS.mesh.step.*.*.*.*",
         "$SRV.PING.*",
     ),
     Role.AGENT: ("mesh.live.*.*.{me}.*", "_R_.>"),  # `_R_.` leads back to whoever asked, and only there

@@ -110,6 +110,7 @@ def _choices(waiting: "Waiting") -> list[str]:
     return [
         f"mesh human resolve {request} --to AGENT --note '…'         give it to an agent",
         f"mesh human resolve {request} --again                       let the same agent go on",
+        f"mesh human resolve {request} --again --budget tokens=N     … and grant it more",
         f"mesh human resolve {request} --complete --answer '…'       answer it yourself",
     ]
 
@@ -125,6 +126,16 @@ async def resolve(
     answer: Annotated[str | None, typer.Option("--answer", help="The answer.", show_default=False)] = None,
     note: Annotated[str, typer.Option("--note", help="What whoever gets it should know.")] = "",
     fact: FactOption = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budget",
+            metavar="KIND=N",
+            help="What it may spend from here on: dollars=0.50, tokens=20000 or model_calls=10. What is not "
+            "named stays at what is left.",
+            show_default=False,
+        ),
+    ] = None,
     by: By = "",
 ) -> None:
     """Decide an escalation: to an agent, again, or complete; by default back to whose turn it ended."""
@@ -133,6 +144,7 @@ async def resolve(
     from mesh.cli.controlling import carry_out
     from mesh.cli.errors import UsageWrong
     from mesh.cli.reading import decoded, request_bodies
+    from mesh.cli.submitting import parse_budget
     from mesh.cli.waiting import escalation_in
     from protocol.events import RequestCompleted
     from protocol.handoff import Fact
@@ -145,6 +157,9 @@ async def resolve(
         raise UsageWrong("one of --to, --again and --complete")
     if complete and answer is None:
         raise UsageWrong("--complete needs an --answer")
+    granted = parse_budget(budget)
+    if complete and granted is not None:
+        raise UsageWrong("an answer needs no --budget")
     facts = tuple(Fact(key=key, value=value) for key, value in parse_facts(fact).items())
     async with await where.connect("operator") as bus:
         turn = escalation_in(fold(decoded(await request_bodies(bus, request))))
@@ -160,6 +175,7 @@ async def resolve(
             answer=answer,
             summary=note,
             facts=facts,
+            budget=granted,
         )
         event = await carry_out(bus, bus.name, request, order)
     if isinstance(event, RequestCompleted):

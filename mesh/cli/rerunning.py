@@ -18,8 +18,12 @@ from protocol.messages import Submit
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""
 
-_KEPT = ("budget_exhausted", "budget_unpriced")
-"""Reasons of escalations that going on in the same turn only meets again."""
+_KEPT = {
+    "budget_exhausted": "with more budget the same turn goes on "
+    "(mesh human resolve {} --again --budget tokens=N)",
+    "budget_unpriced": "it keeps the prices that it began with, so that the same turn cannot go on",
+}
+"""Reasons of escalations that going on in the same turn only meets again, and what stands against that."""
 
 
 class Given(NamedTuple):
@@ -100,11 +104,11 @@ def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
         )
     out_of_budget = [each.reason for each in waiting if each.reason in _KEPT]
     if out_of_budget:
+        code = out_of_budget[0]
         return (
-            f"{request} is open: it waits for a person, because of {out_of_budget[0]}. It keeps the prices "
-            "and the budget that it began with, so that the same turn cannot go on. A rerun begins with the "
-            "prices of now and the whole grant, and leaves it open: cancel it afterwards "
-            f"(mesh request cancel {request})",
+            f"{request} is open: it waits for a person, because of {code}; {_KEPT[code].format(request)}. "
+            "A rerun begins with the prices of now and the whole grant, and leaves it open: cancel it "
+            f"afterwards (mesh request cancel {request})",
         )
     if waits:
         return (

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from mesh.bus.connection import Bus
+from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import ApiError, BusError, NoResponders, OutcomeUnknown
 
@@ -23,6 +24,7 @@ LOOK_S = 5.0
 GAP_S = 3 * LOOK_S
 """Looks further apart than this tell nothing of the time between them."""
 PING_S = 1.0
+_NO_CONSUMER = 10014
 _MOST_MARKS = 1_000
 
 
@@ -33,6 +35,8 @@ class Attended(NamedTuple):
     since: int
     """UTC µs since when `served` is as it is. While it is true: no earlier than the round left the queue, or
     than the queue last moved if the round is still in it."""
+    unbegun: bool
+    """Whether the round has lain in the inbox until now, and nothing of it is in the journals."""
 
 
 class Queue:
@@ -55,6 +59,10 @@ class Queue:
             half = _MOST_MARKS // 2
             del self._seqs[:half:2], self._times[:half:2]
 
+    def holds(self, seq: int) -> bool:
+        """Return True if the event at `seq` was seen delivered."""
+        return bool(self._seqs) and self._seqs[-1] >= seq
+
     def moved(self, seq: int) -> int:
         """Return when (UTC µs) the event at `seq` was seen delivered; else when the queue last moved.
 
@@ -68,7 +76,7 @@ class _Agent:
     """What was seen of one agent."""
 
     def __init__(self) -> None:
-        self.served: bool | None = None
+        self.served = False
         self.since = 0
         self.looked_at = 0
         self.queue = Queue()
@@ -107,18 +115,19 @@ class Attendance:
         except BusError as error:  # the bus says so itself; a look that is missing is a gap
             _log.debug("agent_not_seen", agent=agent, code=error.code)
 
-    async def of(self, agent: str, seq: int) -> Attended:
+    async def of(self, agent: str, seq: int, first_step: str) -> Attended:
         """Look at `agent` now, and return what is known for its round.
 
         Args:
             seq: where in the log the event lies that opened the round.
+            first_step: the subject of the first step that the round would journal. A server that crashes
+                forgets its latest deliveries, a step stands.
 
         Raises BusError.
         """
-        seen = await self._look(agent)
-        if not seen.served:
-            return Attended(False, seen.since)
-        return Attended(True, max(seen.since, seen.queue.moved(seq)))
+        seen, stepped = await asyncio.gather(self._look(agent), self._is_there(first_step))
+        since = max(seen.since, seen.queue.moved(seq)) if seen.served else seen.since
+        return Attended(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
     async def _look(self, agent: str) -> _Agent:
         served, delivered = await asyncio.gather(self._is_served(agent), self._delivered(agent))
@@ -142,10 +151,16 @@ class Attendance:
             return True
         return True
 
+    async def _is_there(self, step: str) -> bool:
+        found = await self._bus.request(f"{GET}STEPS.{step}", timeout_s=PING_S)
+        return found.status != 404
+
     async def _delivered(self, agent: str) -> int:
         """Return up to which stream sequence the agent's inbox was delivered; 0 for one that is not there."""
         try:
             info = await self._bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=PING_S)
-        except ApiError:
-            return 0
+        except ApiError as error:
+            if error.err_code == _NO_CONSUMER:
+                return 0
+            raise
         return int(info["delivered"]["stream_seq"])

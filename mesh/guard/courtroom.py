@@ -35,7 +35,7 @@ from mesh.windows import reached
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
-from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, asks_who_serves, due, too_large
+from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, by_the_clock, due, too_large
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.held import Turn
 from protocol.ids import HUMAN, proposal_id
@@ -231,11 +231,13 @@ class Courtroom:
         return NOT_LOOKED
 
     async def _seen(self, docket: Docket, deciding: tuple[str, int] | None) -> Attended | None:
-        """Return what is seen of the agent that something hangs on; None if nothing does."""
-        turn = asks_who_serves(docket.ledger, None, self._around.now(), deciding)
+        """Return what is seen of the agent whose round may have to end by the clock; None if none has."""
+        turn = by_the_clock(docket.ledger, None, self._around.now(), deciding)
         if turn is None:
             return None
-        return await self._around.attendance.of(turn.agent, docket.placed[turn.round_n])
+        journal = turn.work.continues or turn.id
+        step = subjects.step(turn.agent, str(docket.ledger.request), journal, f"{turn.round}-0")
+        return await self._around.attendance.of(turn.agent, docket.placed[turn.round_n], step)
 
     async def _follow(self, docket: Docket, follows: AnyEvent | Hearing, trace: str) -> bool:
         """Append one consequence; False if it is more than the bus takes."""

@@ -276,6 +276,7 @@ class Surroundings:
             human=self.fleet.human,
             served=None if seen is None else seen.served,
             served_since=None if seen is None else seen.since,
+            unbegun=seen is not None and seen.unbegun,
         )
         return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds, trace=ledger.trace)
 

@@ -17,7 +17,7 @@ import msgspec
 from protocol import codec
 from protocol.control import objection_to, resolves_to
 from protocol.decide import decide, target_of
-from protocol.due import asks_who_serves, due
+from protocol.due import by_the_clock, due
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.fleet import Fleet
 from protocol.held import Turn
@@ -189,10 +189,9 @@ class Court:
     def _finish(self, deciding: tuple[str, int] | None) -> None:
         for _ in range(_MOST_DUE):
             self._look()
-            asked = asks_who_serves(self.ledger, None, self.now, deciding)
-            served, since = (None, None) if asked is None else self._seen[asked.agent]
-            grounds = Grounds(human=self.fleet.human, served=served, served_since=since)
-            follows = due(self.ledger, None, World(now=self.now, salt=self._salt, grounds=grounds), deciding)
+            asked = by_the_clock(self.ledger, None, self.now, deciding)
+            world = World(now=self.now, salt=self._salt, grounds=self._grounds(asked))
+            follows = due(self.ledger, None, world, deciding)
             if follows is None:
                 return
             if isinstance(follows, Hearing):
@@ -209,6 +208,14 @@ class Court:
             served = self._served(turn.agent)
             if self._seen.get(turn.agent, (None, 0))[0] is not served:
                 self._seen[turn.agent] = (served, self.now)
+
+    def _grounds(self, turn: Turn | None) -> Grounds:
+        """Return what is known of a turn that may have to end by the clock."""
+        if turn is None:
+            return Grounds(human=self.fleet.human)
+        served, since = self._seen[turn.agent]
+        unbegun = not served and since <= turn.clock
+        return Grounds(human=self.fleet.human, served=served, served_since=since, unbegun=unbegun)
 
     def _take(self, event: AnyEvent, body: bytes) -> None:
         self.ledger.apply(event, body)

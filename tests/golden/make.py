@@ -194,6 +194,25 @@ def answered_story() -> Court:
     return played
 
 
+def granted_story() -> Court:
+    """A request that nobody took up, that a person gave more to spend, and whose deadline met a doubt."""
+    played = court()
+    submit(played)
+    played.served = played.begun = False
+    played.wait(3600)
+    played.control(
+        Resolve, turn=played.turn, by="Ada", summary="they are back", budget=Budget(tokens=500_000)
+    )
+    played.served = played.begun = True
+    played.now += seconds(10)
+    soon = Constraints(max_resolution_time_s=60.0)
+    played.move(transfer("billing", summary="check the amount", constraints=soon), spent(900))
+    played.doubt("pay", spent(500))
+    played.wait(60)
+    played.control(Resolve, turn=played.turn, complete=True, answer="Done by hand.", by="Ada")
+    return played
+
+
 def specimens() -> dict[str, AnyEvent]:
     """Return one event of each type that can happen now, with as many fields set as can be."""
     failed, expired, cancelled, refused = court(), court(), court(), court()
@@ -235,6 +254,7 @@ def add_missing() -> list[Path]:
         ("modelled-story", modelled_story),
         ("traced-story", traced_story),
         ("priced-story", priced_story),
+        ("granted-story", granted_story),
         ("answered-story", answered_story),
     )
     for name, story in stories:

@@ -14,12 +14,16 @@ from protocol.chain import breaks
 from protocol.errors import Malformed, ProtocolError, UnknownEvent
 from protocol.events import (
     AnyEvent,
+    EscalationRaised,
+    EscalationResolved,
     HandoffAdmitted,
     MoveRefused,
     RequestCompleted,
     RequestOpened,
+    TurnFailed,
     type_of,
 )
+from protocol.handoff import Budget
 from protocol.ids import AgentName
 from protocol.ledger import fold_bodies
 from protocol.messages import Transfer, Usage
@@ -130,6 +134,18 @@ def test_a_golden_log_judged_again_is_what_it_was(name: str) -> None:
     bodies = (LOGS / f"{name}.jsonl").read_bytes().splitlines()
     again = rejudge(bodies)
     assert (again.same, again.events) == (True, len(bodies)), again
+
+
+def test_a_golden_log_says_what_was_granted_and_why_nothing_was_charged() -> None:
+    happened = [codec.decode_event(body) for body in (LOGS / "granted-story.jsonl").read_bytes().splitlines()]
+    failed = next(event for event in happened if isinstance(event, TurnFailed))
+    assert failed.grounds is not None
+    assert (failed.grounds.served, failed.grounds.unbegun) == (False, True)
+    assert failed.grounds.served_since == happened[0].at
+    resolved = next(event for event in happened if isinstance(event, EscalationResolved))
+    assert resolved.budget == Budget(tokens=500_000)
+    raised = [event.reason for event in happened if isinstance(event, EscalationRaised)]
+    assert raised == ["unattended", "deadline"]
 
 
 def test_a_golden_log_tells_each_holder_the_prices_that_the_request_began_with() -> None:

@@ -3,7 +3,11 @@
 from mesh.guard import attendance
 from mesh.guard.attendance import Attendance, Queue
 from mesh.testing import LocalMesh
+from protocol import subjects
+from protocol.events import RequestOpened
 from tests.guard.stage import Stage
+
+STEP = "mesh.step.a.c1_none.t."
 
 
 class Clock:
@@ -24,28 +28,33 @@ async def seen_by(mesh: LocalMesh, stage: Stage, clock: Clock) -> Attendance:
     return Attendance(await stage.bus("guard", "looker"), lambda: ("a",), clock)
 
 
+async def seen(looker: Attendance, seq: int = 1) -> tuple[bool, int]:
+    """Return whether `a` is served, and since when."""
+    return (await looker.of("a", seq, f"{STEP}0-0"))[:2]
+
+
 async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_looks_find_the_same(
     furnished: LocalMesh, stage: Stage
 ) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
     began = clock.now
-    assert await looker.of("a", 1) == (False, began)
+    assert await seen(looker) == (False, began)
     clock.moves(attendance.LOOK_S)
-    assert await looker.of("a", 1) == (False, began)
+    assert await seen(looker) == (False, began)
     await stage.actor("a", served=True)
     back = clock.moves(attendance.LOOK_S)
-    assert await looker.of("a", 1) == (True, back)
+    assert await seen(looker) == (True, back)
     clock.moves(attendance.LOOK_S)
-    assert await looker.of("a", 1) == (True, back)
+    assert await seen(looker) == (True, back)
 
 
 async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: LocalMesh, stage: Stage) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
-    assert await looker.of("a", 1) == (False, clock.now)
+    assert await seen(looker) == (False, clock.now)
     later = clock.moves(attendance.GAP_S + 1)
-    assert await looker.of("a", 1) == (False, later)
+    assert await seen(looker) == (False, later)
 
 
 async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_queue(
@@ -57,21 +66,52 @@ async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_que
     request = await client.submit("hello")
     await stage.reaches(request, "request.opened")
     seq = await stage.last_seq("LOG")
-    await looker.of("a", seq)
+    await seen(looker, seq)
     a = await stage.actor("a", served=True)
     await a.work(request)
     taken = clock.moves(1)
-    assert await looker.of("a", seq) == (True, taken)
+    assert await seen(looker, seq) == (True, taken)
     clock.moves(1)
-    assert await looker.of("a", seq) == (True, taken)
+    assert await seen(looker, seq) == (True, taken)
     await client.cancel(request)
     await client.wait(request, timeout_s=20)
 
 
 async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalMesh, stage: Stage) -> None:
     clock = Clock()
-    looker = Attendance(await stage.bus("guard", "looker"), lambda: ("nobody",), clock)
-    assert await looker.of("nobody", 1) == (False, clock.now)
+    looker = await seen_by(furnished, stage, clock)
+    assert await looker.of("nobody", 1, f"{STEP}0-0") == (False, clock.now, True)
+
+
+async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_proof_too(
+    furnished: LocalMesh, stage: Stage
+) -> None:
+    await stage.guard()
+    client = await stage.client()
+    looker = await seen_by(furnished, stage, Clock())
+    request = await client.submit("hello")
+    work = (await stage.reaches(request, "request.opened"))[0]
+    seq = await stage.last_seq("LOG")
+    assert isinstance(work, RequestOpened)
+
+    async def unbegun() -> bool:
+        step = subjects.step("a", request, work.work.turn, "0-0")
+        return (await looker.of("a", seq, step)).unbegun
+
+    assert await unbegun()
+    step = subjects.step("a", request, work.work.turn, "0-0")
+    await (await stage.bus("a")).publish_durable(step, b"{}")
+    assert not await unbegun()  # though by its deliveries the server has forgotten it
+    await client.cancel(request)
+    await client.wait(request, timeout_s=20)
+    other = await client.submit("hello")
+    await stage.reaches(other, "request.opened")
+    seq = await stage.last_seq("LOG")
+    assert (await looker.of("a", seq, f"{STEP}0-0")).unbegun
+    await (await stage.actor("a")).work(other)
+    assert not (await looker.of("a", seq, f"{STEP}0-0")).unbegun
+    await client.cancel(other)
+    await client.wait(other, timeout_s=20)
 
 
 def test_a_queue_says_when_an_event_was_first_seen_delivered_and_else_when_it_last_moved() -> None:

@@ -123,6 +123,7 @@ async def test_work_for_an_agent_that_nobody_serves_goes_to_people(stage: Stage)
     assert (failed.error.code, failed.error.permanent) == ("unattended", True)
     assert failed.grounds is not None
     assert failed.grounds.served is False
+    assert failed.grounds.unbegun
 
 
 async def test_a_failure_is_tried_again_no_sooner_than_it_asked_for(stage: Stage) -> None:

@@ -10,6 +10,7 @@ from mesh.cli.exits import Exit
 from mesh.client import Question
 from mesh.replies import ReplyInvalid
 from protocol import events
+from protocol.handoff import Budget
 from protocol.ids import AgentName, RequestId
 from protocol.messages import Ask, Complete
 from tests.guard.stage import Stage
@@ -49,6 +50,33 @@ async def test_everything_that_waits_for_people_is_in_one_list(office: Office) -
     shown = (await office.mesh("human", "ls")).out
     for request in (escalated, asked, doubted):
         assert request in shown
+
+
+async def test_a_person_grants_more_to_spend(office: Office, stage: Stage) -> None:
+    request = await office.escalated()
+    assert "--budget tokens=N" in (await office.mesh("human", "show", request)).out
+    for wrong in (
+        ["tokens"],
+        ["tokens=-1"],
+        ["cents=1"],
+        ["tokens=1.5"],
+        ["tokens=1", "--budget", "tokens=2"],
+    ):
+        done = await office.mesh("human", "resolve", request, "--budget", *wrong)
+        assert done.status == Exit.USAGE, done
+        assert "budget" in done.err or "tokens" in done.err
+    done = await office.mesh(
+        "human", "resolve", request, "--complete", "--answer", "x", "--budget", "tokens=1"
+    )
+    assert done.status == Exit.USAGE, done
+    granted = ["--budget", "tokens=5000", "--budget", "dollars=0.5"]
+    done = await office.mesh("human", "resolve", request, "--again", *granted)
+    assert done.status == Exit.DONE, done
+    work = await (await stage.actor("a")).work(request, round_=1, nth=1)
+    assert work.handoff.constraints.budget == Budget(tokens=5000, nano_dollars=500_000_000)
+    event = (await stage.log(request))[-1]
+    assert isinstance(event, events.EscalationResolved)
+    assert event.budget == work.handoff.constraints.budget
 
 
 # --- replies --------------------------------------------------------------------------------------

@@ -28,12 +28,13 @@ artifacts = st.lists(
     unique_by=lambda item: item.name,
 ).map(tuple)
 amounts = st.none() | st.integers(0, 120)
+budgets = st.builds(Budget, tokens=amounts, nano_dollars=amounts)
 actions = st.none() | st.lists(st.sampled_from(["look", "pay"]), unique=True).map(tuple)
 constraints = st.builds(
     Constraints,
     max_resolution_time_s=st.none() | st.sampled_from([0.0, 5.0, 1000.0]),
     allowed_actions=actions,
-    budget=st.none() | st.builds(Budget, tokens=amounts, nano_dollars=amounts),
+    budget=st.none() | budgets,
     must_carry=st.lists(keys, max_size=1, unique=True).map(tuple),
 )
 drops = st.lists(keys, max_size=2).map(tuple)
@@ -105,5 +106,5 @@ policies = st.builds(
     unattended_after_s=st.sampled_from([None, 50.0, 0.0]),
     escalation_sla_s=st.sampled_from([None, 40.0, 0.0]),
     retry_backoff_s=st.sampled_from([0.0, 1.0]),
-    budget=st.none() | st.builds(Budget, tokens=amounts, nano_dollars=amounts),
+    budget=st.none() | budgets,
 )

@@ -61,6 +61,7 @@ from tests.unit.protocol.anything import (
     NAMES,
     STORIES,
     agents_,
+    budgets,
     facts,
     hand_ons,
     limits,
@@ -176,9 +177,11 @@ class Story(RuleBasedStateMachine):
         self.the_holder_says(move, Report())
 
     @precondition(lambda self: self.court.ledger.is_open and self.court.holder.agent == "human")
-    @rule(to=st.none() | agents_, again=st.booleans(), added=facts)
-    def a_person_resolves(self, to: AgentName | None, again: bool, added: Any) -> None:
-        message = self.court.message(Resolve, turn=self.court.turn, to=to, again=again, facts=added)
+    @rule(to=st.none() | agents_, again=st.booleans(), added=facts, budget=st.none() | budgets)
+    def a_person_resolves(self, to: AgentName | None, again: bool, added: Any, budget: Any) -> None:
+        message = self.court.message(
+            Resolve, turn=self.court.turn, to=to, again=again, facts=added, budget=budget
+        )
         self.court.hear_control(message)
 
     @precondition(works)
@@ -225,6 +228,7 @@ class Story(RuleBasedStateMachine):
                         "complete": st.booleans(),
                         "facts": facts,
                         "summary": st.just("go on"),
+                        "budget": budgets,
                     },
                 )
             )
@@ -252,9 +256,15 @@ class Story(RuleBasedStateMachine):
     def the_timer_fires(self) -> None:
         self.court.wait_until(self.court.next_due)
 
-    @rule(name=st.sampled_from(NAMES), served=st.booleans(), broken=st.booleans(), there=st.booleans())
-    def the_world_changes(self, name: str, served: bool, broken: bool, there: bool) -> None:
-        self.court.served = served
+    @rule(
+        name=st.sampled_from(NAMES),
+        served=st.booleans(),
+        begun=st.booleans(),
+        broken=st.booleans(),
+        there=st.booleans(),
+    )
+    def the_world_changes(self, name: str, served: bool, begun: bool, broken: bool, there: bool) -> None:
+        self.court.served, self.court.begun = served, begun
         self.court.breakers[name] = "open" if broken else "closed"
         if there:
             self.court.fleet[name] = self.fleet[name]

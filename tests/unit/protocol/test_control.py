@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mesh.replay.rejudge import rejudge
 from protocol.control import resolves_to
 from protocol.events import (
     EffectSettled,
@@ -146,6 +147,31 @@ def test_a_resolution_goes_by_default_to_whose_turn_it_ended_with_its_constraint
         budget=Budget(tokens=60),
     )
     assert event.work.continues is None
+
+
+@pytest.mark.parametrize(
+    ("granted", "left"),
+    [
+        pytest.param(None, Budget(tokens=-5, model_calls=4), id="nothing-more"),
+        pytest.param(Budget(tokens=70), Budget(tokens=70, model_calls=4), id="more-of-one"),
+        pytest.param(Budget(model_calls=1), Budget(tokens=-5, model_calls=1), id="less-of-one"),
+        pytest.param(
+            Budget(nano_dollars=9), Budget(tokens=-5, model_calls=4, nano_dollars=9), id="a-new-limit"
+        ),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_person_may_grant_another_budget(granted: Budget | None, left: Budget, again: bool) -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100, model_calls=5)))
+    court.fail("budget_exhausted", permanent=True, report=usage(tokens=105, model_calls=1))
+    order = court.control(Resolve, turn=court.turn, again=again, budget=granted)
+    event = is_(order, EscalationResolved)
+    assert event.budget == granted
+    assert event.work.handoff.constraints.budget == left
+    assert rejudge(court.bodies).same
+    if granted is not None and granted.tokens is not None:
+        court.move(transfer("b"), usage(tokens=30))  # spent by this turn: what is left is handed on
+        assert court.holder.work.handoff.constraints.budget == Budget(tokens=40, model_calls=4)
 
 
 def test_a_resolution_starts_a_fresh_segment() -> None:

@@ -30,11 +30,11 @@ from protocol.messages import (
     Move,
     MoveProposed,
     Report,
+    Resolve,
     Submit,
     id_of,
 )
 from protocol.policy import Policy
-from protocol.refusals import Rule
 from tests.unit.protocol.worlds import (
     REQUEST,
     START,
@@ -346,11 +346,8 @@ def test_reports_are_cumulative_over_the_rounds_of_a_turn() -> None:
 
 def test_overspending_is_recorded_and_leaves_less_than_nothing() -> None:
     court = opened(policy=Policy(budget=Budget(tokens=100)))
-    court.move(transfer("b"), usage(tokens=130))
-    assert budget_of(court) == Budget(tokens=-30)
-    nothing = transfer("c", constraints=Constraints(budget=Budget(tokens=0)))
-    assert is_(court.move(nothing), MoveRefused).refusal.rule == Rule.BUDGET
-    court.move(transfer("c"))
+    court.move(transfer("b"))
+    court.move(hand_back(), usage(tokens=130))
     assert budget_of(court) == Budget(tokens=-30)
 
 
@@ -383,6 +380,36 @@ def test_a_turn_that_never_reported_is_charged_its_whole_grant_when_it_escalates
     court.wait(900)  # nobody answers
     assert is_(court.last, EscalationRaised).reason == "timeout"
     assert court.ledger.spent.tokens == 50
+
+
+def test_a_turn_that_lay_in_its_inbox_until_it_escalated_is_charged_nothing() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)), served=False, begun=False)
+    failed, raised = court.wait(3600)
+    grounds = is_(failed, TurnFailed).grounds
+    assert grounds is not None
+    assert grounds.unbegun
+    assert is_(raised, EscalationRaised).reason == "unattended"
+    assert court.ledger.spent.tokens == 0
+    court.control(Resolve, turn=court.turn)
+    assert budget_of(court) == Budget(tokens=100)
+
+
+def test_a_turn_of_which_one_round_had_begun_is_charged_all_the_same() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100), max_retries=1))
+    court.wait(900)
+    court.wait(60)
+    court.begun = False  # its second round is never taken up
+    court.wait(900)
+    assert is_(court.last, EscalationRaised).reason == "timeout"
+    assert court.ledger.spent.tokens == 100
+
+
+def test_a_handoffs_deadline_that_passes_in_the_inbox_costs_nothing() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)), begun=False)
+    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    court.wait(10)
+    assert is_(court.last, EscalationRaised).reason == "deadline"
+    assert court.ledger.spent.tokens == 0
 
 
 @pytest.mark.parametrize("reported", [usage(tokens=1), Report(actions=("look",))])

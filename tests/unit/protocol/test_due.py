@@ -4,13 +4,21 @@ from typing import Any
 
 import pytest
 
-from protocol.due import asks_who_serves, due, next_due
-from protocol.events import EscalationRaised, RequestExpired, TurnFailed, TurnResumed, TurnRetried
+from protocol.due import by_the_clock, due, next_due
+from protocol.events import (
+    EscalationRaised,
+    RequestExpired,
+    RequestFailed,
+    TurnFailed,
+    TurnResumed,
+    TurnRetried,
+)
 from protocol.handoff import Constraints
 from protocol.ids import due_cause, event_id
 from protocol.ledger import Ledger
-from protocol.messages import Reply, Resolve
+from protocol.messages import Reply, Resolve, Settle
 from protocol.policy import Policy
+from protocol.standing import Late
 from protocol.world import Grounds, World
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import REQUEST, START, ask, complete, is_, opened, seconds, transfer
@@ -106,12 +114,51 @@ def test_a_handoffs_own_deadline_is_a_permanent_failure() -> None:
     assert is_(raised, EscalationRaised).reason == "deadline"
 
 
-def test_a_handoffs_deadline_is_looked_at_again_when_the_work_comes_back() -> None:
+def test_a_handoffs_deadline_holds_while_its_turn_waits_for_a_retry() -> None:
     court = opened()
     court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
     court.fail(retry_after_s=100)
-    events = court.wait(100)
-    assert kinds(events) == [TurnRetried, TurnFailed, EscalationRaised]
+    assert court.next_due == START + seconds(10)
+    assert court.wait(9.9) == []
+    (event,) = court.wait(0.1)
+    raised = is_(event, EscalationRaised)
+    assert raised.reason == "deadline"
+    own, clocks = (past.failure for past in raised.work.past)
+    assert own is not None
+    assert own.code == "boom"
+    assert clocks is not None
+    assert clocks.message == "the handoff's deadline passed while a retry was due"
+
+
+def test_a_retry_that_comes_before_the_deadline_is_tried() -> None:
+    court = opened()
+    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    court.fail(retry_after_s=5)
+    assert kinds(court.wait(5)) == [TurnRetried]
+    assert kinds(court.wait(5)) == [TurnFailed, EscalationRaised]
+
+
+def test_a_handoffs_deadline_holds_while_an_effect_is_in_doubt_and_a_person_is_told_which() -> None:
+    court = opened()
+    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    doubted = court.turn
+    court.doubt()
+    (event,) = court.wait(10)
+    raised = is_(event, EscalationRaised)
+    assert raised.reason == "deadline"
+    failure = raised.work.past[-1].failure
+    assert failure is not None
+    assert failure.message == "the handoff's deadline passed while the effect of step 0-3 was in doubt"
+    late = court.hear_control(court.message(Settle, turn=doubted, round=0, outcome="done"))
+    assert isinstance(late, Late)
+
+
+def test_without_people_a_deadline_that_passes_while_a_turn_waits_ends_the_request() -> None:
+    court = opened(human=False)
+    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    court.fail(retry_after_s=100)
+    failed = is_(court.wait(10)[0], RequestFailed)
+    assert failed.reason == "deadline: the handoff's deadline passed while a retry was due"
 
 
 def test_a_deadline_that_was_passed_is_not_handed_on_by_whoever_resolves_it() -> None:
@@ -150,4 +197,4 @@ def test_a_counterfactual_policy_changes_what_is_due() -> None:
     assert due(court.ledger, None, world) is None
     is_(due(court.ledger, Policy(turn_timeout_s=5), world), TurnFailed)
     assert next_due(court.ledger, Policy(turn_timeout_s=5), START) == START + seconds(5)
-    assert asks_who_serves(court.ledger, Policy(turn_timeout_s=5), world.now) is court.holder
+    assert by_the_clock(court.ledger, Policy(turn_timeout_s=5), world.now) is court.holder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.due import asks_who_serves, due, next_due
+from protocol.due import by_the_clock, due, next_due
 from protocol.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
 from protocol.ledger import Ledger
 from protocol.messages import Settle
@@ -99,12 +99,12 @@ def test_a_policy_without_unattended_after_waits_for_the_requests_deadline() -> 
 def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
     court = opened()
     now = START + seconds(900)
-    assert asks_who_serves(court.ledger, None, now - 1) is None
-    assert asks_who_serves(court.ledger, None, now) is court.holder
-    assert asks_who_serves(court.ledger, None, now, (court.turn, 0)) is None
+    assert by_the_clock(court.ledger, None, now - 1) is None
+    assert by_the_clock(court.ledger, None, now) is court.holder
+    assert by_the_clock(court.ledger, None, now, (court.turn, 0)) is None
     court.move(ask())
-    assert asks_who_serves(court.ledger, None, now) is None
-    assert asks_who_serves(Ledger(), None, now) is None
+    assert by_the_clock(court.ledger, None, now) is None
+    assert by_the_clock(Ledger(), None, now) is None
 
 
 def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:

@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Report, Transfer
+from protocol.events import EscalationRaised, RequestRefused
+from protocol.handoff import Budget, Constraints, Fact
+from protocol.messages import Report, Transfer, Usage
 from protocol.policy import Policy
 from protocol.refusals import Rule
 from tests.unit.protocol.happened import admitted, refused
-from tests.unit.protocol.worlds import START, Court, fact, hand_back, opened, seconds, transfer
+from tests.unit.protocol.worlds import START, Court, escalate, fact, hand_back, is_, opened, seconds, transfer
 
 NEW = fact("new", 1)
 
@@ -34,7 +35,44 @@ def test_what_has_no_limit_may_be_asked_for_without_limit() -> None:
     assert admitted(event).work.handoff.constraints.budget == Budget(nano_dollars=1 << 62, tokens=5)
 
 
+@pytest.mark.parametrize("asked", [None, Budget(tokens=0), Budget(nano_dollars=1)])
+def test_who_has_spent_more_than_it_may_gives_nothing_on(asked: Budget | None) -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100, nano_dollars=9)))
+    spent = Report(usage=Usage(tokens=130))
+    refusal = refused(court.move(transfer("b", constraints=Constraints(budget=asked)), spent))
+    assert (refusal.rule, refusal.numbers) == (Rule.BUDGET, {"tokens": {"left": -30}})
+    assert "tokens: 30 too many" in refusal.detail
+    assert refusal.hint == "complete, hand_back or escalate: a person may grant more"
+
+
+def test_who_has_spent_all_but_no_more_may_give_work_on() -> None:
+    court = opened(policy=Policy(budget=Budget(tokens=100)))
+    event = court.move(transfer("b"), Report(usage=Usage(tokens=100)))
+    assert admitted(event).work.handoff.constraints.budget == Budget(tokens=0)
+
+
 # --- constraints ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(Constraints(deadline=START + seconds(5)), id="now"),
+        pytest.param(Constraints(deadline=START + seconds(1)), id="before"),
+        pytest.param(Constraints(max_resolution_time_s=0), id="a-span-of-nothing"),
+    ],
+)
+def test_a_deadline_that_is_not_ahead_is_refused_as_a_submits_is(asked: Constraints) -> None:
+    court = opened()
+    court.now += seconds(5)
+    refusal = refused(court.move(transfer("b", constraints=asked)))
+    assert refusal.rule == Rule.CONSTRAINTS
+    assert refusal.numbers["now"] == court.now
+    assert refusal.numbers["deadline"] <= court.now
+    assert "s ago" in refusal.detail
+    assert refusal.hint == "a later deadline, or none"
+    submitted = Court(now=court.now).submit(constraints=asked)
+    assert is_(submitted, RequestRefused).refusal == refusal
 
 
 @pytest.mark.parametrize(
@@ -124,6 +162,26 @@ def test_what_keeps_the_must_carry_facts_is_admitted(move: Transfer) -> None:
     court.submit(facts=(fact("one", 1), fact("free", 1)), constraints=Constraints(must_carry=("text", "one")))
     event = admitted(court.move(move))
     assert set(event.work.handoff.constraints.must_carry) >= {"text", "one"}
+
+
+@pytest.mark.parametrize(
+    ("brought", "ok"),
+    [
+        pytest.param(fact("one", 2), False, id="changed"),
+        pytest.param(fact("one", 1), True, id="said-again"),
+        pytest.param(fact("two", 2), True, id="another"),
+    ],
+)
+def test_an_escalation_does_not_change_what_must_be_carried(brought: Fact, ok: bool) -> None:
+    court = Court()
+    court.submit(facts=(fact("one", 1),), constraints=Constraints(must_carry=("one",)))
+    event = court.move(escalate(brought))
+    assert court.ledger.carried()["one"].value == 1
+    if ok:
+        is_(event, EscalationRaised)
+    else:
+        refusal = refused(event)
+        assert (refusal.rule, refusal.numbers) == (Rule.MUST_CARRY, {"keys": ["one"]})
 
 
 def test_must_carry_holds_all_the_way_down_but_a_hand_back_restores_the_frames_own() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from protocol import codec
 from protocol.control import objection_to, resolves_to
 from protocol.decide import decide, target_of
-from protocol.due import asks_who_serves, due, next_due
+from protocol.due import by_the_clock, due, next_due
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.fleet import AgentEntry
 from protocol.handoff import Constraints, Fact
@@ -111,6 +111,8 @@ class Court:
     served_since: int = START
     """UTC µs since when that is seen to be so."""
     was_served: bool | None = None
+    begun: bool = True
+    """Whether the open round was taken from the inbox."""
     now: int = START
     ledger: Ledger = field(default_factory=Ledger)
     events: list[AnyEvent] = field(default_factory=list)
@@ -268,12 +270,13 @@ class Court:
 
     def world_for_due(self, deciding: tuple[str, int] | None = None) -> World:
         self.look()
-        asked = asks_who_serves(self.ledger, None, self.now, deciding)
+        asked = by_the_clock(self.ledger, None, self.now, deciding)
         grounds = Grounds(
             fleet=1,
             human=self.human,
             served=None if asked is None else self.served,
             served_since=None if asked is None else self.served_since,
+            unbegun=asked is not None and not self.begun,
         )
         return World(now=self.now, salt=self.salt, grounds=grounds, trace=self.trace)
 

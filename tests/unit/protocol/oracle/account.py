@@ -61,6 +61,8 @@ class Account:
     labels: Mapping[str, frozenset[str]] = field(default_factory=dict)
     usage: Mapping[str, Amounts] = field(default_factory=dict)
     """The newest report of each turn, or what it was charged instead."""
+    unaccounted: bool = False
+    """Whether the clock ended a round of the newest turn that had begun."""
     frozen: bool = False
     over: bool = False
     escalations: int = 0
@@ -154,7 +156,12 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
         case ev.MoveRefused():
             account = replace(account, refusals=account.refusals + 1)
         case ev.TurnFailed():
-            account = replace(account, failures=account.failures + 1)
+            lay_there = event.sender is not None or (event.grounds is not None and event.grounds.unbegun)
+            account = replace(
+                account,
+                failures=account.failures + 1,
+                unaccounted=account.unaccounted or not lay_there,
+            )
     if isinstance(event, ev.Ended):
         return replace(account, over=True)
     return account if work is None else replace(account, round=work.round, past=work.past)
@@ -174,8 +181,8 @@ def _reported(account: Account, event: ev.AnyEvent) -> Account:
 
 
 def _charged(account: Account, event: ev.EscalationRaised) -> Account:
-    """Charge the whole grant to a turn that never reported."""
-    if account.turn in account.usage:
+    """Charge the whole grant to a turn that began and never reported."""
+    if account.turn in account.usage or not account.unaccounted:
         return account
     left = rest(account.holder, spent(account))
     charge = {name: max(0, getattr(left, name) or 0) for name in DIMENSIONS}
@@ -206,6 +213,7 @@ def _opened(account: Account, event: ev.AnyEvent, work: ev.Work, whole: Handoff)
         turn=str(event.id),
         agent=str(whole.to_agent),
         round=work.round,  # a turn that a person takes up again goes on counting
+        unaccounted=False,
         asks=0,
         refusals=0,
         failures=0,

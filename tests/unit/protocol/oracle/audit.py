@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from protocol import events as ev
-from protocol.handoff import Handoff
+from protocol.handoff import Budget, Handoff
 from protocol.messages import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
 from protocol.world import Grounds
-from tests.unit.protocol.oracle.account import Account, canonical, learn
+from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, learn, rest, spent
 from tests.unit.protocol.oracle.giving import MOVES, as_shown
 from tests.unit.protocol.oracle.opinion import Opinion, opine
 from tests.unit.protocol.oracle.submits import submit_complaints
@@ -117,6 +117,10 @@ def _differing(one: Handoff, other: Handoff) -> str:
     return ", ".join(name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name))
 
 
+def _or(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
+
+
 @dataclass
 class Auditor:
     """Follows a story and collects complaints."""
@@ -143,9 +147,20 @@ class Auditor:
             self.found += [f"{event.n}: {each}" for each in submit_complaints(submit, event)]
         if isinstance(event, ev.TurnFailed):
             self.found += [f"{event.n}: {each}" for each in failure_complaints(self.account, event)]
-        self.found += self._lost(event)
+        self.found += self._lost(event) + self._granted(event)
         if not self.found:
             self.account = learn(self.account, event, whole)
+
+    def _granted(self, event: ev.AnyEvent) -> list[str]:
+        """Complain of a resolution that grants anything but what its person said, and else what was left."""
+        if not isinstance(event, ev.EscalationResolved):
+            return []
+        left, granted = rest(self.account.holder, spent(self.account)), event.budget or Budget()
+        wanted = [_or(getattr(granted, name), getattr(left, name)) for name in DIMENSIONS]
+        given = event.work.handoff.constraints.budget or Budget()
+        return (
+            [f"{event.n}: grants {given}"] if [getattr(given, name) for name in DIMENSIONS] != wanted else []
+        )
 
     def _lost(self, event: ev.AnyEvent) -> list[str]:
         """Complain of an escalation that does not carry everything, or that shows it with fewer labels."""

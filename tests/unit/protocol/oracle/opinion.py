@@ -40,7 +40,7 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
         "asks": lambda: isinstance(move, Ask) and account.asks + 1 > account.policy.max_asks,
         "budget": lambda: isinstance(move, Transfer) and _asks_for_too_much(account, proposal, move),
         "constraints": lambda: isinstance(move, Transfer) and _widens(account, move, at),
-        "must_carry": lambda: isinstance(move, Transfer | HandBack) and _loses(account, move),
+        "must_carry": lambda: isinstance(move, Transfer | HandBack | Escalate) and _loses(account, move),
         "actions": lambda: _acted_beyond(account, proposal.report, grounds),
         "size": lambda: len(canonical(handoff or move)) > account.policy.max_handoff_bytes,
     }
@@ -108,6 +108,8 @@ def _breaks_a_seal(account: Account, move: Transfer | HandBack) -> bool:
 
 def _asks_for_too_much(account: Account, proposal: MoveProposed, move: Transfer) -> bool:
     left = rest(account.holder, spent_after(account, proposal))
+    if any((getattr(left, name) or 0) < 0 for name in DIMENSIONS):
+        return True  # who has overdrawn gives nothing on
     asked = move.constraints.budget
     return asked is not None and any(
         getattr(asked, name) is not None
@@ -119,12 +121,14 @@ def _asks_for_too_much(account: Account, proposal: MoveProposed, move: Transfer)
 
 def _widens(account: Account, move: Transfer, at: int) -> bool:
     due, own = ends_at(move.constraints, at), account.holder
+    if due is not None and due <= at:
+        return True
     later = due is not None and own.deadline is not None and due > own.deadline
     asked = move.constraints.allowed_actions
     return later or (asked is not None and own.actions is not None and not set(asked) <= set(own.actions))
 
 
-def _loses(account: Account, move: Transfer | HandBack) -> bool:
+def _loses(account: Account, move: Transfer | HandBack | Escalate) -> bool:
     after, _ = merged(account, move)
     for key in account.holder.must_carry & account.facts.keys():
         if key not in after or canonical(after[key].value) != canonical(account.facts[key].value):
