@@ -8,7 +8,6 @@ state at an earlier event folds up to that event.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol import budget, chain, codec, events
@@ -21,19 +20,11 @@ from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 from protocol.messages import Report, Usage, id_of
 from protocol.past import remembered
 from protocol.policy import Policy
+from protocol.stash import Stash
 from protocol.trail import Frame, Hop, Segment
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _WITHHELD = events.type_of(events.FactsWithheld)
-
-
-@dataclass(slots=True)
-class Stash:
-    """What is carried but withheld from whoever holds the work now."""
-
-    facts: dict[str, Fact] = field(default_factory=dict)
-    artifacts: dict[str, Artifact] = field(default_factory=dict)
-    must_carry: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -238,19 +229,8 @@ class Ledger:
         pending = self.pending
         if pending is not None and pending.cause == event.cause:
             self._remember(pending.facts)
-            self.stash = Stash(
-                {fact.key: fact for fact in pending.facts},
-                {item.name: item for item in pending.artifacts},
-                pending.must_carry,
-            )
-        if self.stash.facts or self.stash.artifacts:
-            shown = {fact.key for fact in work.handoff.facts}
-            named = {item.name for item in work.handoff.artifacts}
-            self.stash = Stash(
-                {key: fact for key, fact in self.stash.facts.items() if key not in shown},
-                {name: item for name, item in self.stash.artifacts.items() if name not in named},
-                tuple(key for key in self.stash.must_carry if key not in shown),
-            )
+            self.stash = Stash.of(pending)
+        self.stash = self.stash.beside(work.handoff)
         self.pending = None
         return turn
 
