@@ -23,7 +23,7 @@ JSON = "application/json"
 _HEAD_BYTES = 8192
 _PATIENCE_S = 5.0
 _MOST = 64
-"""Connections at a time; who comes beyond that is not answered."""
+"""Connections at a time; the next one takes the place of the oldest, which has said nothing."""
 _WORDS = {
     200: "OK",
     400: "Bad Request",
@@ -84,7 +84,8 @@ class Health:
             "/readyz": lambda: readiness(reasons()),
         }
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        """The oldest first. One that asks is answered at once, so that those which stay are silent."""
 
     def add(self, path: str, show: Show) -> None:
         """Show one page more."""
@@ -113,10 +114,11 @@ class Health:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= _MOST:
-            writer.transport.abort()
-            return
-        self._open += 1
+        while len(self._open) >= _MOST:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 page, with_body = await self._answer(reader)
@@ -127,7 +129,7 @@ class Health:
         except (OSError, TimeoutError):
             pass  # whoever asked has gone, or never finished asking
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[Page, bool]:

@@ -137,10 +137,14 @@ def load_settings() -> Settings:
 
 
 def running_dev(here: Path) -> Dev | None:
-    """Return the `mesh dev` that runs in `here` or a directory above it; None if none does."""
+    """Return the `mesh dev` that runs in `here` or a directory above it; None if none does.
+
+    What somebody else could have written is not obeyed: in a folder that others may write to, such as /tmp,
+    it would lead to their server.
+    """
     for directory in (here, *here.parents):
         path = directory / STATE / DEV_FILE
-        if path.is_file():
+        if path.is_file() and not _is_strangers(path):
             try:
                 dev = Dev.model_validate_json(path.read_bytes())
             except ValidationError:
@@ -149,12 +153,24 @@ def running_dev(here: Path) -> Dev | None:
     return None
 
 
+def _is_strangers(path: Path) -> bool:
+    """Return True if another user owns a file, or may write to it."""
+    found = path.stat()
+    return found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
+
+
 def _left_by_dev(here: Path) -> Path | None:
     """Return where a `mesh dev` has run, in `here` or a directory above it; None if none has."""
     for directory in (here, *here.parents):
         if all((directory / STATE / each).is_dir() for each in _DEV_KEPT):
             return directory
     return None
+
+
+def _strangers_dev(here: Path) -> Path | None:
+    """Return the file of a `mesh dev` that was passed over, in `here` or above it; None if none was."""
+    paths = (directory / STATE / DEV_FILE for directory in (here, *here.parents))
+    return next((path for path in paths if path.is_file() and _is_strangers(path)), None)
 
 
 def _is_alive(pid: int) -> bool:
@@ -224,6 +240,10 @@ def find_access(
     except NoCredentials as missing:
         folder = _left_by_dev(here) if dev is None and said is None else None
         if folder is None:
+            strangers = _strangers_dev(here)
+            if dev is None and strangers is not None:
+                text = f"{missing}; {strangers} is not obeyed, since another user owns it or may write to it"
+                raise NoCredentials(text) from None
             raise
         raise DevStopped(
             f"no `mesh dev` runs in {folder} any more: start it again there, "

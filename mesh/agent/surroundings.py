@@ -29,6 +29,8 @@ AGAIN_S = 1.0
 """Between two looks, however often somebody writes a card."""
 DESCRIPTION_CHARS = 500
 """Of what an agent says of itself; the rest is not shown."""
+OWN_WORDS = "says of itself, unchecked: "
+"""Stands before what an agent says of itself, wherever it is shown: models are told who vouches for what."""
 _EVERYTHING = ""
 
 
@@ -123,8 +125,9 @@ class Surroundings:
         if not any(self._said.get(name) for name in silent):
             return self._document
         said: dict[AgentName, AgentEntry] = {
-            name: replace(self._document.agents[name], description=self._said.get(name, ""))
+            name: replace(self._document.agents[name], description=f"{OWN_WORDS}{words}")
             for name in silent
+            if (words := self._said.get(name))
         }
         return replace(self._document, agents={**self._document.agents, **said})
 

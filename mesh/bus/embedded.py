@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -213,7 +214,7 @@ class EmbeddedServer:
                 (
                     "server_name: embedded",
                     f"listen: 127.0.0.1:{self._port or -1}",
-                    "http: 127.0.0.1:-1",
+                    f"http: 127.0.0.1:{_if_free(self._monitor_port) or -1}",
                     f"ports_file_dir: {json.dumps(str(self.store))}",
                     "jetstream {",
                     f"  store_dir: {json.dumps(str(self.store))}",
@@ -342,3 +343,14 @@ def _die_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return ask
+
+
+def _if_free(port: int) -> int:
+    """Return a port on loopback that nobody has; 0 if somebody does: monitoring may then move."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port

@@ -150,7 +150,7 @@ def _rules(home: Path) -> str:
 def _introduce(mesh: Any, words: str, count: int, keep: Path | None) -> None:
     processes = ", ".join(f"{service.identity} ({service.pid})" for service in mesh.services.values())
     say(f"nats-server ({mesh.server.pid}) at {mesh.url}; {processes}")
-    say(words)
+    say(words, lines=True)
     end = "thrown away at the end" if keep is None else f"kept in {keep}"
     say(f"{count} sample requests; their data and this log are {end}")
     say("")
@@ -195,7 +195,7 @@ def _sum_up(all_played: "list[Played]", words: str) -> None:
             say(f"WRONG {played.sample.id_hint} ({played.sample.kind}): {'; '.join(played.wrong)}")
     total = f"{counted(counts['requests'], 'request')}, {counted(counts['handoffs'], 'handoff')}"
     say(f"{total}: {counts['right']} right, {counts['wrong']} WRONG, {counts['unfinished']} unfinished")
-    say(words)
+    say(words, lines=True)
 
 
 def _emit(kind: Kind, all_played: "list[Played]") -> None:

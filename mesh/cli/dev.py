@@ -106,7 +106,9 @@ def _announced(mesh: "LocalFleet") -> "Iterator[None]":
         viewers=tuple(file.viewers),
         operators=tuple(file.operators),
     )
-    path.write_text(said.model_dump_json(indent=2) + "\n")
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
+        written.write(said.model_dump_json(indent=2) + "\n")
     try:
         yield
     finally:
@@ -154,9 +156,8 @@ def _introduce(mesh: "LocalFleet", by: Driven, without: str) -> None:
     say('  mesh send "…"                  submit a request and wait for its answer')
     say("  mesh request ls                and show ID, why ID, replay ID")
     say("  mesh human ls                  what waits for people")
-    say(
-        "\nor with anything that speaks NATS (no credentials needed here; the id is <client>_<a fresh ULID>):"
-    )
+    say("")
+    say("or with anything that speaks NATS (no credentials needed here; the id is <client>_<a fresh ULID>):")
     say(f'  nats req --server {mesh.url} mesh.prop.{client}.{_fresh_id(client)} \'{{"text": "…"}}\'')
     say("")
     say("Ctrl-C stops everything")

@@ -342,6 +342,10 @@ def credentials(folder: Folder, name: str) -> dict[str, str]:
     return {"NATS_URL": dev["url"], "MESH_NAME": name, "MESH_CREDENTIALS": f"{dev['keys']}/{name}.nk"}
 
 
+def test_only_its_owner_may_write_the_file_that_leads_to_the_bus(folder: Folder) -> None:
+    assert (folder.path / ".mesh" / "dev.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_an_agent_cannot_run_under_another_ones_credentials(folder: Folder) -> None:
     done = folder.process("agent", "run", "desk:greeter", **credentials(folder, "front"))
     assert done.status == Exit.USAGE
@@ -364,6 +368,8 @@ def test_dev_starts_again_what_dies_and_keeps_its_log(tmp_path: Path) -> None:
         dev.wait_for("front runs again")
         kill(dev, str(server_binary()))
         dev.wait_for("nats-server runs again")
+        durable = [each for each in folder.mesh("doctor", "--json").json if each["check"] == "durability"]
+        assert durable[0]["state"] == "ok", "it still finds the server's monitoring"
         assert folder.mesh("send", "hello", "--fact", "name=Bo").out == "Hello, Bo!\n"
         assert watched(folder, request).status == Exit.DONE
         assert dev.end() == Exit.DONE

@@ -18,6 +18,7 @@ from mesh.settings import (
     DevStopped,
     Flags,
     NoCredentials,
+    Settings,
     SettingsInvalid,
     find_access,
     load_settings,
@@ -41,6 +42,7 @@ def runs_dev(directory: Path, pid: int | None = None) -> Path:
         operators=("ops",),
     )
     (directory / STATE / DEV_FILE).write_text(dev.model_dump_json())
+    (directory / STATE / DEV_FILE).chmod(0o600)
     return keys
 
 
@@ -72,6 +74,29 @@ def test_a_dev_that_was_killed_is_not_believed(here: Path) -> None:
     assert running_dev(here) is None
     with pytest.raises(NoCredentials, match="MESH_CREDENTIALS"):
         find_access(("client",))
+
+
+@pytest.mark.parametrize("how", ["another owner", "others may write"])
+def test_a_dev_file_that_somebody_else_can_have_written_is_not_obeyed(
+    here: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_dev(here)
+    if how == "another owner":
+        own = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: own + 1)  # a test cannot give its file away
+    else:
+        (here / STATE / DEV_FILE).chmod(0o666)
+    assert running_dev(here) is None
+    with pytest.raises(NoCredentials, match=f"{DEV_FILE} is not obeyed"):
+        find_access(("client",))
+    assert (
+        find_access(("client",), Flags(name="app", url="nats://x:1"), settings=_with_key(here)).url
+        == "nats://x:1"
+    )
+
+
+def _with_key(here: Path) -> Settings:
+    return Settings(name="app", credentials=here / STATE / "keys" / "app.nk")
 
 
 def has_run_dev(directory: Path) -> Path:
