@@ -7,7 +7,7 @@ over, and whoever asks is told where.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mesh.agent.record import DONE, Record, place_of
@@ -19,6 +19,7 @@ from protocol.prices import Price
 from protocol.spending import unpriced_in
 from protocol.told import Spent, StepTold
 
+_SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")
 _LATEST = 253_402_300_799_999_000
 """The end of the year 9999, UTC µs: the last millisecond that can be written as a date."""
@@ -46,17 +47,28 @@ async def journaled(
 
     Raises BusError.
     """
+    subject = f"mesh.step.{agent}.{request}.{journal}.*"
+    return read([(kept.subject, kept.data) async for kept in every(bus, "STEPS", subject)], passed_over)
+
+
+def read(stored: Iterable[tuple[str, bytes]], passed_over: set[str] | None = None) -> list[Step]:
+    """Return stored steps, each given with its subject, as they were made in time.
+
+    Args:
+        passed_over: gets the subjects of steps that cannot be read, or cannot be true.
+    """
     found: list[Step] = []
-    async for kept in every(bus, "STEPS", f"mesh.step.{agent}.{request}.{journal}.*"):
-        _, _, whose, _, turn, name = kept.subject.split(".")
-        fits = _NAME.fullmatch(name)
-        if fits is None:
+    for subject, data in stored:
+        address = _SUBJECT.fullmatch(subject)
+        fits = None if address is None else _NAME.fullmatch(address["name"])
+        if address is None or fits is None:
             continue
-        record = codec.readable(kept.data, Record)
+        record = codec.readable(data, Record)
         if record is not None and _can_be_true(record):
-            found.append(Step(whose, turn, int(fits["round"]), name, record, kept.data))
+            step = Step(address["agent"], address["turn"], int(fits["round"]), address["name"], record, data)
+            found.append(step)
         elif passed_over is not None:
-            passed_over.add(kept.subject)
+            passed_over.add(subject)
     return sorted(found, key=lambda step: (step.record.at, place_of(step.name)))
 
 

@@ -56,20 +56,31 @@ async def export(
     out: Annotated[
         Path | None, typer.Option("--out", help="A file; else standard output.", show_default=False)
     ] = None,
+    with_steps: Annotated[
+        bool, typer.Option("--with-steps", help="Write the steps of their journals, too.")
+    ] = False,
 ) -> None:
-    """Write events as they are stored, one a line: each line stands alone, and the chain still holds."""
+    """Write events as they are stored, one a line: each line stands alone, and the chain still holds.
+
+    With --with-steps each journaled step follows on a line of its own. Steps hold what tools and models said.
+    """
     from mesh.cli.errors import UsageWrong
     from mesh.cli.whole_file import whole_file
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
-    count = 0
+    events = steps = 0
     with whole_file(out) as file:
         async for body in _bodies(where, requests):
             file.write(body + b"\n")
-            count += 1
+            events += 1
+        if with_steps:
+            async for line in _step_lines(where, requests):
+                file.write(line + b"\n")
+                steps += 1
     if out is not None:
-        remark(f"mesh: {counted(count, 'event')} in {out}")
+        told = f" and {counted(steps, 'step')}" if with_steps else ""
+        remark(f"mesh: {counted(events, 'event')}{told} in {out}")
 
 
 async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
@@ -85,6 +96,17 @@ async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[by
         if not requests and (await bounds(bus, "LOG"))[1]:
             async for stored in JetStreamLog(bus).follow(tail=False):
                 yield stored.body
+
+
+async def _step_lines(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
+    """Yield the journaled steps of the requests, as lines; of all of them when none is named."""
+    from mesh.bus.kept import every
+    from mesh.replay.load import StoredStep, step_line
+
+    async with await where.connect("viewer", "operator") as bus:
+        for request in requests or ("*",):
+            async for kept in every(bus, "STEPS", f"mesh.step.*.{request}.*.*"):
+                yield step_line(StoredStep(kept.subject, kept.data))
 
 
 @app.command("verify")

@@ -18,7 +18,8 @@ from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import BusError, LogUnreadable, Malformed
 from mesh.journals import journaled, told
-from mesh.replay.load import load
+from mesh.journals import read as read_steps
+from mesh.replay.load import load, steps_in
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, Work, type_of
 from protocol.ids import RequestId, is_request_id
@@ -110,19 +111,23 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
 
 
 async def steps_of(
-    where: Where, request: str, happened: Sequence[AnyEvent], until: int | None
+    where: Where, source: str, happened: Sequence[AnyEvent], until: int | None
 ) -> dict[str, tuple[StepTold, ...]]:
     """Return what a request's journals hold, as a timeline tells it; say so where a step was passed over.
 
     Args:
+        source: the request's id, or a file to which it was exported.
         happened: its events, from the first on.
         until: leave out what was journaled later (UTC µs).
 
     Raises BusError.
     """
     passed_over = set[str]()
-    async with await where.connect(*READERS) as bus:
-        found = await journaled(bus, request, passed_over=passed_over)
+    if is_file(source):
+        found = read_steps(steps_in(Path(source)), passed_over)
+    else:
+        async with await where.connect(*READERS) as bus:
+            found = await journaled(bus, source, passed_over=passed_over)
     whose: dict[str, str] = {
         work.continues or work.turn: work.handoff.to_agent
         for event in happened

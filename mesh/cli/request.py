@@ -139,11 +139,10 @@ async def show(
         bodies = bodies[: at + 1]
     happened, program = decoded(bodies), chosen(output, as_json) is Format.JSON
     journals = {}
-    if is_file(source):
-        if steps:
-            remark("mesh: a file holds no journals; the steps are on the bus alone")
-    elif steps or program:
+    if steps or program:
         journals = await steps_of(where, source, happened, None if at is None else happened[-1].at)
+        if steps and not journals and is_file(source):
+            remark("mesh: this file holds no steps; export with --with-steps to have them")
     told = timeline(happened, journals)
     if told.status == "open" and at is None and not is_file(source):
         told = await looked_at(where, told)

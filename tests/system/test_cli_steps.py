@@ -222,7 +222,7 @@ async def test_what_lies_among_the_steps_and_is_none_is_passed_over(own_stage: S
     assert (await office.mesh("cost", request, "--json", who="audit")).json["rows"] == []
 
 
-async def test_at_an_event_later_steps_are_not_there_and_a_file_has_none(
+async def test_at_an_event_later_steps_are_not_there_and_a_file_has_those_it_was_exported_with(
     own_stage: Stage, tmp_path: Path
 ) -> None:
     office = Office(own_stage, tmp_path)
@@ -238,7 +238,18 @@ async def test_at_an_event_later_steps_are_not_there_and_a_file_has_none(
     then = json.loads(await shown(office, request, "--json", "--at", "0"))
     assert [move["turn"]["steps"] for move in then["moves"]] == [[]]
     exported = tmp_path / "log.jsonl"
-    exported.write_bytes(b"\n".join(await own_stage.bodies(request)))
+    assert (await office.mesh("log", "export", request, "--out", exported, who="audit")).status == Exit.DONE
     said = await office.mesh("request", "show", exported, "--steps", "--json", who="audit")
     assert [move["turn"]["steps"] for move in said.json["moves"]] == [[], []]
-    assert "a file holds no journals" in said.err
+    assert "this file holds no steps; export with --with-steps" in said.err
+
+    for whole in ((request,), ("--all",)):
+        done = await office.mesh("log", "export", *whole, "--with-steps", "--out", exported, who="audit")
+        assert "2 events and 1 step in" in done.err, done
+        there, here = [
+            (await office.mesh("request", "show", source, "--json", who="audit")).json["moves"]
+            for source in (request, exported)
+        ]
+        assert (here, [step["name"] for step in here[-1]["turn"]["steps"]]) == (there, ["look"])
+        for judge in (("replay",), ("log", "verify"), ("why",)):
+            assert (await office.mesh(*judge, exported, who="audit")).status == Exit.DONE
