@@ -16,13 +16,14 @@ import msgspec
 from protocol.errors import Malformed, UnknownEvent
 from protocol.events import VERSION, AnyEvent, type_of
 from protocol.handoff import LARGEST_AMOUNT, Artifact, Budget, Constraints, Fact
-from protocol.ids import is_request_id, is_token
+from protocol.ids import TurnId, is_request_id, is_token
 from protocol.messages import (
     HANDOFF_MOVES,
     Ask,
     Complete,
     Control,
     Escalate,
+    Failure,
     HandBack,
     Move,
     MoveProposed,
@@ -194,6 +195,38 @@ def parse_proposal(body: bytes) -> Proposal:
         case _:
             pass
     return proposal
+
+
+class _Spoken(msgspec.Struct):
+    turn: str
+    round: int
+    report: msgspec.Raw = msgspec.Raw()
+
+
+_spoken = msgspec.json.Decoder(_Spoken)
+UNREADABLE = "malformed"
+"""Code of the failure of a round whose proposal cannot be read."""
+MAX_FAILURE_CHARS = 512
+
+
+def failure_of(body: bytes, error: Malformed) -> TurnFailed | None:
+    """Return the failure of the round that an unreadable proposal speaks for; None if that cannot be read.
+
+    Its report counts if that can be read by itself: what was spent was spent.
+    """
+    try:
+        spoken = _spoken.decode(body)
+    except _UNREADABLE:
+        return None
+    if not is_token(spoken.turn) or not 0 <= spoken.round < 1 << 31:
+        return None
+    try:
+        report = _reports.decode(spoken.report)
+        _check_report(report)
+    except (Malformed, *_UNREADABLE):
+        report = Report()
+    failure = Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
+    return TurnFailed(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
 
 
 def usage_is_sound(usage: Usage) -> bool:

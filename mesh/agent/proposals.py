@@ -26,7 +26,7 @@ _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowErro
 def sound(proposal: Proposal) -> Proposal:
     """Return the proposal, or where the guard could not read it, the failure that says so.
 
-    The guard would put it aside as a dead letter, and the turn would wait for its own time to end.
+    The guard would fail the round, too, but not with the reason that names the handler.
     """
     try:
         codec.parse_proposal(codec.encode(proposal))

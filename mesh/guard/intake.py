@@ -7,6 +7,7 @@ import msgspec
 
 from mesh.bus.pull import Message
 from protocol import codec, subjects
+from protocol.errors import Malformed
 from protocol.ids import (
     MAX_ID_CHARS,
     AgentName,
@@ -30,6 +31,15 @@ def proposal_of(message: Message, role_of: Callable[[str], Any]) -> Hearing:
         return Hearing(request, AgentName(sender), submit, Cause(submit_id(request)), role, digest)
     proposal = codec.parse_proposal(message.data)
     return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), role)
+
+
+def failure_of(message: Message, role_of: Callable[[str], Any], error: Malformed) -> Hearing | None:
+    """Return the failure of the round that an unreadable message in PROP names; None if it names none."""
+    sender, request = subjects.parse_queued(message.subject)
+    failed = codec.failure_of(message.data, error)
+    if failed is None:
+        return None
+    return Hearing(request, AgentName(sender), failed, Cause(id_of(request, failed)), role_of(sender))
 
 
 def control_of(request: str, sender: str, control: Control, role: Any) -> Hearing:

@@ -200,12 +200,26 @@ class Guard:
         _, request = subjects.parse_queued(message.subject)
         objection = intake.unusable(request)
         if objection is None:
-            hearing = intake.proposal_of(message, self._around.role_of)
+            try:
+                hearing = intake.proposal_of(message, self._around.role_of)
+            except Malformed as error:
+                await self._fail_round(message, error)
+                raise
             objection = intake.foreign(hearing)
             if objection is None:
                 await self._hear(message, hearing)
                 return
         await self._bury(message, objection)
+
+    async def _fail_round(self, message: Message, error: Malformed) -> None:
+        """Fail the round that an unreadable proposal speaks for, if it is its sender's open one.
+
+        So nobody waits for the round's time to end. The message itself becomes a dead letter all the same.
+        """
+        hearing = intake.failure_of(message, self._around.role_of, error)
+        if hearing is not None:
+            ruling = await self._courtroom.hear(hearing, tracing.brought(message.headers))
+            telling.counted(hearing, ruling.event if isinstance(ruling, Decided) else ruling)
 
     async def _on_control(self, message: Message) -> None:
         sender, request = subjects.parse_queued(message.subject)

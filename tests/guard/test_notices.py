@@ -1,6 +1,7 @@
 """Whatever comes to nothing says so: a dead letter with its reason and bytes, and a notice to its sender."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -199,6 +200,85 @@ async def test_what_cannot_be_read_is_kept_whole_and_the_reason_is_short(stage: 
     notice = await heard(told, request)
     assert notice.error is not None
     assert len(notice.error.detail) <= MAX_DETAIL_CHARS
+
+
+# --- a round whose proposal cannot be read ----------------------------------------------------------
+
+WRONG: list[dict[str, Any]] = [
+    {"kind": "move", "move": {"move": "transfer", "to_agent": 7, "summary": "please"}},
+    {"kind": "move", "move": {"move": "transfer", "to_agent": "b"}},
+    {"kind": "move"},
+    {"kind": "delegate"},
+    {"move": {"move": "complete", "answer": "no kind, so that it seems to be a submit"}},
+    {"kind": "move", "move": {"move": "complete", "answer": 1}, "v": 2},
+    {"kind": "turn_failed", "error": "no object"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_proposal_that_cannot_be_read_fails_its_round_and_is_kept(
+    stage: Stage, wrong: dict[str, Any]
+) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    told = await stage.notices("a")
+    request = await client.submit("hello", policy="eager")
+    work = await a.work(request)
+    report = {"usage": {"tokens": 7}}
+    body = msgspec.json.encode({**wrong, "turn": work.turn, "round": work.round, "report": report})
+    await a.bus.publish_durable(subjects.prop("a", request), body)
+    letter = await stage.buried("protocol.malformed", request=request)
+    assert letter.original == body
+    notice = await heard(told, request)
+    assert notice.error is not None
+    again = await a.work(request, round_=1)
+    failure = again.past[-1].failure
+    assert failure is not None
+    assert failure.code == "malformed"
+    assert failure.message == letter.detail
+    assert again.reported.usage.tokens == 7
+    await a.propose(request, again, DONE)
+    await client.wait(request, timeout_s=20)
+    assert await stage.types(request) == [
+        "request.opened",
+        "turn.failed",
+        "turn.retried",
+        "request.completed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sender", "named"),
+    [
+        pytest.param("b", {}, id="another-agent"),
+        pytest.param("c1", {}, id="the-client"),
+        pytest.param("a", {"turn": "never"}, id="no-such-turn"),
+        pytest.param("a", {"round": 1}, id="a-round-that-was-not-opened"),
+        pytest.param("a", {"round": True}, id="no-round"),
+        pytest.param("a", {"turn": ["x"]}, id="no-turn"),
+    ],
+)
+async def test_an_unreadable_message_fails_no_round_but_its_senders_open_one(
+    stage: Stage, sender: str, named: dict[str, Any]
+) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello")
+    work = await a.work(request)
+    body = msgspec.json.encode({"kind": "move", "turn": work.turn, "round": work.round, **named})
+    await (await stage.bus(sender)).publish_durable(subjects.prop(sender, request), body)
+    await stage.buried("protocol.malformed", request=request)
+    assert await stage.types(request) == ["request.opened"]
+
+
+async def test_a_second_unreadable_proposal_for_a_round_fails_nothing_more(stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    request = await client.submit("hello", policy="eager")
+    work = await a.work(request)
+    body = msgspec.json.encode({"kind": "move", "turn": work.turn, "round": work.round})
+    await a.bus.publish_durable(subjects.prop("a", request), body)
+    await a.bus.publish_durable(subjects.prop("a", request), body + b" ")
+    await a.work(request, round_=1)
+    await stage.drained()
+    assert await stage.types(request) == ["request.opened", "turn.failed", "turn.retried"]
 
 
 async def test_headers_that_are_too_much_to_keep_do_not_keep_a_message_alive(stage: Stage) -> None:

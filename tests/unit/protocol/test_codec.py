@@ -453,3 +453,50 @@ def test_a_usage_is_sound_exactly_where_a_report_of_it_can_be_read(usage: Usage,
     else:
         with pytest.raises(Malformed, match="a report"):
             codec.parse_proposal(proposal)
+
+
+# --- what an unreadable proposal comes to -----------------------------------------------------------
+
+WRONG = Malformed("proposal: $.move")
+
+
+def failed(body: bytes) -> TurnFailed | None:
+    return codec.failure_of(body, WRONG)
+
+
+def test_an_unreadable_proposal_that_names_turn_and_round_is_that_rounds_failure() -> None:
+    found = failed(b'{"turn":"t","round":2,"move":[],"report":{"usage":{"tokens":3}}}')
+    assert found == TurnFailed(
+        turn=TurnId("t"),
+        round=2,
+        error=Failure(code="malformed", message="proposal: $.move"),
+        report=Report(usage=Usage(tokens=3)),
+    )
+
+
+@pytest.mark.parametrize("report", ["7", '{"usage":{"tokens":-1}}', '{"usage":{"tokens":"x"}}', "null"])
+def test_a_report_that_cannot_be_read_does_not_count(report: str) -> None:
+    found = failed(b'{"turn":"t","round":0,"report":%s}' % report.encode())
+    assert found is not None
+    assert found.report == Report()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"rubbish",
+        b"[]",
+        b'{"turn":"t"}',
+        b'{"turn":"t","round":-1}',
+        b'{"turn":"a.b","round":0}',
+        b"[" * 5000,
+    ],
+)
+def test_what_names_no_round_fails_none(body: bytes) -> None:
+    assert failed(body) is None
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_no_bytes_break_the_reading_of_what_they_speak_for(body: bytes) -> None:
+    failed(body)
