@@ -1,0 +1,999 @@
+// Made by scripts/generate.mjs from the published schema. Do not edit.
+
+export type AnyMessage =
+  Submit | Proposal | Control | Event | Move | Work | Handoff | Fleet | Notice | Card | DeadLetter;
+export type Proposal = ProposalMove | ProposalTurnFailed | ProposalEffectDoubted;
+export type Control =
+  ControlCancel | ControlFreeze | ControlThaw | ControlAssign | ControlResolve | ControlReply | ControlSettle;
+export type Event =
+  | RequestOpened
+  | RequestRefused
+  | HandoffAdmitted
+  | MoveRefused
+  | MoveDeferred
+  | FactsWithheld
+  | TurnFailed
+  | TurnRetried
+  | TurnSuspended
+  | TurnResumed
+  | EscalationRaised
+  | EscalationAssigned
+  | EscalationResolved
+  | EffectDoubted
+  | EffectSettled
+  | RequestFrozen
+  | RequestThawed
+  | RequestCompleted
+  | RequestFailed
+  | RequestExpired
+  | RequestCancelled;
+/**
+ * Stable names, in the order in which they are tried; `known_policy` is for submits.
+ */
+export type Rule =
+  | "actions"
+  | "agent_available"
+  | "asks"
+  | "budget"
+  | "constraints"
+  | "cycle"
+  | "depth"
+  | "hand_back"
+  | "known_agent"
+  | "known_move"
+  | "known_policy"
+  | "must_carry"
+  | "no_return"
+  | "size";
+export type Move = MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
+/**
+ * A note with a body. Exactly one of `error` and `ended` is set.
+ */
+export type Notice = {
+  [k: string]: unknown;
+};
+
+/**
+ * A client's request, the plain JSON that anything that speaks NATS can publish.
+ */
+export interface Submit {
+  text: string;
+  to?: string | null;
+  intent?: string | null;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  constraints?: Constraints;
+  policy?: string;
+  conversation?: string | null;
+  rerun_of?: string | null;
+  v?: 1;
+}
+/**
+ * One thing that is known. A handoff holds a key once; another value is a new fact.
+ */
+export interface Fact {
+  key: string;
+  value: unknown;
+  labels?: string[];
+}
+/**
+ * A reference to something large in the user's own store.
+ */
+export interface Artifact {
+  name: string;
+  uri: string;
+  media_type?: string;
+  digest?: string;
+  size?: number | null;
+  labels?: string[];
+}
+/**
+ * What whoever holds the work must keep to. They only ever narrow on the way down.
+ */
+export interface Constraints {
+  deadline?: number | null;
+  max_resolution_time_s?: number | null;
+  allowed_actions?: string[] | null;
+  budget?: Budget | null;
+  must_carry?: string[];
+}
+/**
+ * What may be spent. None puts no limit on that dimension; a rest may be negative.
+ */
+export interface Budget {
+  nano_dollars?: number | null;
+  tokens?: number | null;
+  model_calls?: number | null;
+}
+/**
+ * A turn asks for a move.
+ */
+export interface ProposalMove {
+  kind: "move";
+  turn: string;
+  round: number;
+  report?: Report;
+  v?: 1;
+  move: MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
+}
+/**
+ * What a turn says it did. The guard accounts for it; the journal lets others check it.
+ */
+export interface Report {
+  usage?: Usage;
+  actions?: string[];
+  steps?: number;
+  digest?: string;
+  prompt?: string;
+}
+/**
+ * What a turn spent, cumulative over its rounds.
+ */
+export interface Usage {
+  nano_dollars?: number;
+  tokens?: number;
+  model_calls?: number;
+  models?: {
+    [k: string]: Metered;
+  };
+}
+/**
+ * What one model was used for, and what that cost.
+ */
+export interface Metered {
+  input?: number;
+  cache_read?: number;
+  cache_write?: number;
+  cache_write_1h?: number;
+  output?: number;
+  thinking?: number;
+  calls?: number;
+  nano_dollars?: number;
+}
+/**
+ * Give the work to another agent. Brings only what is new; the guard carries the rest on.
+ */
+export interface MoveTransfer {
+  move: "transfer";
+  to_agent: string;
+  summary: string;
+  intent?: string | null;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  drop?: string[];
+  constraints?: Constraints;
+  return_to?: string | null;
+  no_return?: boolean;
+}
+/**
+ * Give the work back along the path, with what was found out.
+ */
+export interface MoveHandBack {
+  move: "hand_back";
+  summary: string;
+  to_agent?: string | null;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  drop?: string[];
+}
+/**
+ * Put a question to the client or to `human` and suspend the turn until the reply.
+ */
+export interface MoveAsk {
+  move: "ask";
+  to_agent: string;
+  question: string;
+  schema?: {} | null;
+  expires_s?: number | null;
+  digest?: string | null;
+  action?: string;
+}
+/**
+ * Give the work to a person.
+ */
+export interface MoveEscalate {
+  move: "escalate";
+  summary: string;
+  facts?: Fact[];
+}
+/**
+ * Answer the request.
+ */
+export interface MoveComplete {
+  move: "complete";
+  answer: unknown;
+}
+/**
+ * Give the request up.
+ */
+export interface MoveFail {
+  move: "fail";
+  reason: string;
+}
+/**
+ * A move that this build does not have; `known_move` refuses it by its name.
+ */
+export interface MoveUnknown {
+  move: "?";
+  name: string;
+}
+/**
+ * A turn broke. Not the move `fail`, which gives the request up on purpose.
+ */
+export interface ProposalTurnFailed {
+  kind: "turn_failed";
+  turn: string;
+  round: number;
+  report?: Report;
+  v?: 1;
+  error: Failure;
+}
+/**
+ * Why a turn broke. `message` is a safe sentence: no prompt, no model text, no repr.
+ */
+export interface Failure {
+  code: string;
+  message?: string;
+  permanent?: boolean;
+  retry_after_s?: number | null;
+}
+/**
+ * A turn found an effect of its own in doubt, and stops until somebody settles it.
+ */
+export interface ProposalEffectDoubted {
+  kind: "effect_doubted";
+  turn: string;
+  round: number;
+  report?: Report;
+  v?: 1;
+  effect: Doubt;
+}
+/**
+ * An effect between its intent and its result when the process died.
+ */
+export interface Doubt {
+  step: string;
+  action: string;
+  key?: string;
+}
+/**
+ * End the request.
+ */
+export interface ControlCancel {
+  kind: "cancel";
+  id: string;
+  by?: string;
+  v?: 1;
+  reason?: string;
+}
+/**
+ * Stop admitting moves until a thaw.
+ */
+export interface ControlFreeze {
+  kind: "freeze";
+  id: string;
+  by?: string;
+  v?: 1;
+  reason?: string;
+}
+/**
+ * Go on admitting moves.
+ */
+export interface ControlThaw {
+  kind: "thaw";
+  id: string;
+  by?: string;
+  v?: 1;
+  reason?: string;
+}
+/**
+ * Say which person looks at an escalation.
+ */
+export interface ControlAssign {
+  kind: "assign";
+  id: string;
+  by?: string;
+  v?: 1;
+  turn: string;
+  to: string;
+}
+/**
+ * End an escalation: give the work to an agent, take the turn up again, or answer.
+ */
+export interface ControlResolve {
+  kind: "resolve";
+  id: string;
+  by?: string;
+  v?: 1;
+  turn: string;
+  to?: string | null;
+  again?: boolean;
+  complete?: boolean;
+  answer?: {
+    [k: string]: unknown;
+  };
+  summary?: string;
+  facts?: Fact[];
+}
+/**
+ * Answer an ask.
+ */
+export interface ControlReply {
+  kind: "reply";
+  id: string;
+  by?: string;
+  v?: 1;
+  turn: string;
+  round: number;
+  value?: {
+    [k: string]: unknown;
+  };
+}
+/**
+ * Say what became of an effect in doubt.
+ */
+export interface ControlSettle {
+  kind: "settle";
+  id: string;
+  by?: string;
+  v?: 1;
+  turn: string;
+  round: number;
+  outcome: "done" | "not_done";
+  result?: {
+    [k: string]: unknown;
+  };
+}
+/**
+ * A submit was taken: the entry agent's first turn.
+ */
+export interface RequestOpened {
+  type: "request.opened";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  client: string;
+  work: Work;
+  asked?: Constraints;
+  digest: string;
+  policy: Policy;
+  policy_hash: string;
+  deadline: number;
+  prices?: {};
+  conversation?: string | null;
+  grounds: Grounds;
+  rerun_of?: string | null;
+}
+/**
+ * What a holder gets to work with. An inbox event that has it opens a round of a turn.
+ */
+export interface Work {
+  turn: string;
+  round: number;
+  handoff: Handoff;
+  path: string[];
+  depth: number;
+  withheld?: Withheld | null;
+  past?: Past[];
+  reported?: Report;
+  continues?: string | null;
+  prices?: {};
+}
+/**
+ * The whole of what an agent is given, as the guard admitted it.
+ */
+export interface Handoff {
+  move: string;
+  from_agent: string;
+  to_agent: string;
+  parent?: string | null;
+  summary: string;
+  intent?: string | null;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  constraints?: Constraints;
+  return_to?: string | null;
+  no_return?: boolean;
+}
+/**
+ * What the reader of an event may not see: how much under which labels, and no more.
+ */
+export interface Withheld {
+  labels: string[];
+  facts?: number;
+  artifacts?: number;
+}
+/**
+ * How an earlier round of a turn ended: what its agent is told when it runs again.
+ */
+export interface Past {
+  round: number;
+  how: "expired" | "failed" | "refused" | "replied" | "resolved" | "settled";
+  move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
+  refusal?: Refusal | null;
+  failure?: Failure | null;
+  reply?: {
+    [k: string]: unknown;
+  };
+  settled?: ("done" | "not_done") | null;
+  step?: string;
+  by?: string;
+  asked?: string;
+}
+/**
+ * Why something was refused, for the agent that asked and for whoever reads the log.
+ */
+export interface Refusal {
+  rule: Rule;
+  detail: string;
+  numbers?: {};
+  hint?: string;
+}
+/**
+ * All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not.
+ */
+export interface Policy {
+  name?: string;
+  version?: number;
+  topology?: string;
+  max_depth?: number;
+  max_refusals?: number;
+  max_retries?: number;
+  retry_backoff_s?: number;
+  retry_backoff_max_s?: number;
+  max_asks?: number;
+  max_escalations?: number;
+  max_handoff_bytes?: number;
+  deadline_s?: number;
+  turn_timeout_s?: number;
+  unattended_after_s?: number | null;
+  escalation_sla_s?: number | null;
+  on_budget?: "escalate" | "fail";
+  budget?: Budget | null;
+}
+/**
+ * What was known of the fleet when a verdict was given.
+ */
+export interface Grounds {
+  fleet?: number;
+  sender?: AgentEntry | null;
+  target?: AgentEntry | null;
+  human?: boolean;
+  breaker?: "closed" | "half_open" | "open";
+  breaker_since?: number | null;
+  breaker_until?: number | null;
+  peers?: string[];
+  served?: boolean | null;
+  longest_s?: number | null;
+}
+/**
+ * One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing.
+ */
+export interface AgentEntry {
+  name: string;
+  clearance?: string[];
+  intents?: string[] | null;
+  actions?: string[] | null;
+  to?: string[] | null;
+  description?: string;
+}
+/**
+ * A well-formed submit that cannot be taken. No turn is ever opened.
+ */
+export interface RequestRefused {
+  type: "request.refused";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  client: string;
+  submit: Submit;
+  refusal: Refusal;
+  digest: string;
+  policy?: Policy | null;
+  grounds: Grounds;
+}
+/**
+ * The work moved on: the target's turn, and the end of the giver's.
+ *
+ *     What the proposal brought and dropped is the difference to what was carried before, so it is not
+ *     said again (and cannot tell a reader of a key that is withheld from them).
+ */
+export interface HandoffAdmitted {
+  type: "handoff.admitted";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  work: Work;
+  asked?: Constraints;
+  report?: Report;
+  grounds: Grounds;
+}
+/**
+ * A move did not happen. Opens the holder's next round; without `work`, none was left.
+ */
+export interface MoveRefused {
+  type: "move.refused";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  move: MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
+  refusal: Refusal;
+  work?: Work | null;
+  report?: Report;
+  grounds: Grounds;
+}
+/**
+ * A proposal waits, whole, because its request is frozen.
+ */
+export interface MoveDeferred {
+  type: "move.deferred";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  proposal: ProposalMove | ProposalTurnFailed | ProposalEffectDoubted;
+  sender: string;
+}
+/**
+ * What the next event's reader may not see, kept for the next who may.
+ */
+export interface FactsWithheld {
+  type: "facts.withheld";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  target: string;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  must_carry?: string[];
+}
+/**
+ * A turn's round broke, by its own word or because its time ran out.
+ */
+export interface TurnFailed {
+  type: "turn.failed";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  error: Failure;
+  retry_at?: number | null;
+  report?: Report;
+  sender?: string | null;
+  grounds?: Grounds | null;
+}
+/**
+ * The holder's next round after a failure.
+ */
+export interface TurnRetried {
+  type: "turn.retried";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  work: Work;
+}
+/**
+ * A question to the client or to people; the turn waits without holding a lease.
+ */
+export interface TurnSuspended {
+  type: "turn.suspended";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  ask: MoveAsk;
+  expires_at: number;
+  report?: Report;
+  grounds: Grounds;
+}
+/**
+ * The holder's next round, with the reply or the fact that none came in time.
+ */
+export interface TurnResumed {
+  type: "turn.resumed";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  work: Work;
+  sender?: string | null;
+  control?: string;
+}
+/**
+ * A person is asked to take over: the human's turn, and the end of the holder's.
+ */
+export interface EscalationRaised {
+  type: "escalation.raised";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  reason: string;
+  work: Work;
+  tier?: number;
+  report?: Report;
+  grounds?: Grounds | null;
+}
+/**
+ * Who looks at it.
+ */
+export interface EscalationAssigned {
+  type: "escalation.assigned";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  person: string;
+  by: string;
+  sender: string;
+  control: string;
+}
+/**
+ * A person gave the work on: whom it names gets a turn, in a fresh segment.
+ */
+export interface EscalationResolved {
+  type: "escalation.resolved";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  work: Work;
+  by: string;
+  sender: string;
+  control: string;
+  summary?: string;
+  again?: boolean;
+  grounds: Grounds;
+}
+/**
+ * An effect may or may not have happened; the turn waits until somebody says which.
+ */
+export interface EffectDoubted {
+  type: "effect.doubted";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  effect: Doubt;
+  report?: Report;
+}
+/**
+ * Somebody said what became of it: the holder's next round.
+ */
+export interface EffectSettled {
+  type: "effect.settled";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  work: Work;
+  outcome: "done" | "not_done";
+  result?: {
+    [k: string]: unknown;
+  };
+  by?: string;
+  sender: string;
+  control: string;
+}
+/**
+ * Moves are deferred from here on, until a thaw.
+ */
+export interface RequestFrozen {
+  type: "request.frozen";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  by: string;
+  sender: string;
+  control: string;
+  reason?: string;
+}
+/**
+ * Moves are judged again; one that was deferred is judged first.
+ */
+export interface RequestThawed {
+  type: "request.thawed";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  by: string;
+  sender: string;
+  control: string;
+  reason?: string;
+}
+/**
+ * The answer. Ends every turn; nothing follows.
+ */
+export interface RequestCompleted {
+  type: "request.completed";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  answer: unknown;
+  report?: Report;
+  by?: string;
+  sender: string;
+  control?: string;
+  grounds?: Grounds | null;
+  digest?: string;
+}
+/**
+ * Given up: by the move `fail`, or because nobody was left to ask.
+ */
+export interface RequestFailed {
+  type: "request.failed";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  code: string;
+  reason?: string;
+  move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
+  report?: Report;
+  sender?: string | null;
+  grounds?: Grounds | null;
+  digest?: string;
+}
+/**
+ * Its deadline passed.
+ */
+export interface RequestExpired {
+  type: "request.expired";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  deadline: number;
+  digest?: string;
+}
+/**
+ * Its client or an operator called it off. Ends every turn; nothing follows.
+ */
+export interface RequestCancelled {
+  type: "request.cancelled";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  by: string;
+  sender: string;
+  control: string;
+  reason?: string;
+  digest?: string;
+}
+/**
+ * Everybody with credentials, by role. `revision` is the stream sequence it was read at.
+ */
+export interface Fleet {
+  name: string;
+  entry: string;
+  agents?: {
+    [k: string]: AgentEntry;
+  };
+  clients?: string[];
+  operators?: string[];
+  viewers?: string[];
+  human?: boolean;
+  log_max_age_s?: number;
+  lease_s?: number;
+  guard_lease_s?: number;
+  breaker?: BreakerRules;
+  breakers?: {
+    [k: string]: BreakerRules;
+  };
+  models?: {
+    [k: string]: ModelLimits;
+  };
+  labels?: {
+    [k: string]: string[];
+  };
+  revision?: number;
+}
+/**
+ * When a breaker opens and closes. All times in seconds.
+ */
+export interface BreakerRules {
+  failures?: number;
+  window_s?: number;
+  open_s?: number;
+  trial_s?: number;
+}
+/**
+ * How fast a model may be asked. Agents keep to it by themselves; nothing is judged by it.
+ */
+export interface ModelLimits {
+  concurrency?: number | null;
+  per_minute?: number | null;
+  instances?: number;
+}
+/**
+ * The last one published under an agent's name, by whichever instance started last.
+ */
+export interface Card {
+  v?: 1;
+  name: string;
+  version: string;
+  description?: string;
+  prompt_version?: string;
+  tools?: {}[];
+  instance?: string;
+  model?: string;
+  no_rules?: boolean;
+}
+/**
+ * A message that nobody could read or act on.
+ */
+export interface DeadLetter {
+  v?: 1;
+  at: number;
+  by: string;
+  code: string;
+  detail: string;
+  subject: string;
+  sender?: string;
+  request?: string;
+  delivered?: number;
+  headers?: {
+    [k: string]: string;
+  };
+  data?: string;
+  truncated?: boolean;
+}

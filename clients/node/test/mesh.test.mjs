@@ -1,0 +1,173 @@
+// The package against a real server and a real guard, under kill -9.
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, afterEach, before, describe, test } from "node:test";
+import { Client, GaveUp, NotTakenUp, requestId } from "../lib/index.js";
+import { Mesh, within } from "./mesh.mjs";
+
+describe("on a mesh", () => {
+  let mesh;
+  let client;
+  before(async () => {
+    mesh = await Mesh.open();
+    client = await mesh.client();
+  });
+  afterEach(() => mesh.dismiss());
+  after(() => mesh.close());
+
+  const result = (request, how) => within(request.result(how), () => request.id);
+  const types = async (request) => (await mesh.events(request.id)).map((event) => event.type);
+
+  test("a request is handed over after a refusal, handed back, and answered", async () => {
+    await Promise.all([mesh.agent("front", "handsOver"), mesh.agent("records", "handsBack")]);
+    const request = client.request("What do I owe?");
+    const end = await result(request);
+    assert.equal(end.answer, "You owe 12.99.");
+    assert.equal(end.digest, request.digest);
+    assert.deepEqual(await types(request), ["request.opened", "move.refused", "handoff.admitted", "handoff.admitted", "request.completed"]);
+  });
+
+  test("a process that is killed in an effect leaves it to the next, under the same key, and no read is repeated", async () => {
+    const ledger = join(mesh.directory, "killed");
+    writeFileSync(ledger, "");
+    const first = await mesh.agent("front", "diesInAnEffect", { LEDGER: ledger, FIRST: "yes" });
+    const request = client.request("refund");
+    const ended = result(request);
+    await first.until((said) => said.dying);
+    await first.kill();
+    await mesh.agent("front", "diesInAnEffect", { LEDGER: ledger });
+    const end = await ended;
+    assert.deepEqual(end.answer, { found: 7, paid: "paid" });
+    assert.deepEqual(end.report.actions, ["look_up", "refund"]);
+    const [read, one, other, ...more] = readFileSync(ledger, "utf8").trim().split("\n");
+    assert.equal(read, "look_up");
+    assert.equal(one, other);
+    assert.deepEqual(more, []);
+  });
+
+  test("an effect that cannot be asked about is in doubt after a kill, and goes by what a person says", async () => {
+    const ledger = join(mesh.directory, "doubted");
+    writeFileSync(ledger, "");
+    const first = await mesh.agent("front", "diesInAnEffect", { LEDGER: ledger, FIRST: "yes", EFFECT: "once" });
+    const request = client.request("refund");
+    const ended = result(request);
+    await first.until((said) => said.dying);
+    await first.kill();
+    await mesh.agent("front", "diesInAnEffect", { LEDGER: ledger, EFFECT: "once" });
+    const doubted = await mesh.event(request.id, (event) => event.type === "effect.doubted");
+    assert.deepEqual([doubted.effect.step, doubted.effect.action], ["0-1", "refund"]);
+    const ops = await mesh.connect("ops");
+    const settled = { kind: "settle", id: "s1", turn: doubted.turn, round: 0, outcome: "done", result: "by hand" };
+    await ops.request(`mesh.ctl.ops.${request.id}`, JSON.stringify(settled));
+    assert.deepEqual((await ended).answer, { found: 7, paid: "by hand" });
+    assert.equal(readFileSync(ledger, "utf8").split("\n").filter((line) => line.startsWith("refund")).length, 1);
+  });
+
+  for (const [how, code] of [["tooLarge", "proposal_too_large"], ["malformed", "proposal_malformed"], ["notANumber", "proposal_malformed"], ["forbidden", "action_not_allowed"]]) {
+    test(`what cannot be proposed fails its turn at once: ${how}`, async () => {
+      await mesh.agent("front", how);
+      const request = client.request("go");
+      const end = await result(request);
+      assert.equal(end.type, "request.failed");
+      const failed = (await mesh.events(request.id)).find((event) => event.type === "turn.failed");
+      assert.deepEqual([failed.error.code, failed.error.permanent, failed.sender], [code, true, "front"]);
+    });
+  }
+
+  test("a tool's own no is an outcome", async () => {
+    await mesh.agent("front", "saysNo");
+    assert.equal((await result(client.request("go"))).answer, "unknown");
+  });
+
+  test("a question is answered by the client", async () => {
+    await mesh.agent("front", "asks");
+    const end = await result(client.request("go"), { onQuestion: (event) => `${event.ask.question} F-17` });
+    assert.equal(end.answer, "Which invoice? F-17");
+  });
+
+  test("a client that hears no notes looks by itself", async () => {
+    const nc = await mesh.connect("app");
+    const deaf = new Client(new Proxy(nc, { get: (on, name) => (name === "subscribe" ? () => {} : typeof on[name] === "function" ? on[name].bind(on) : on[name]) }), "app");
+    await mesh.agent("front", "answers");
+    assert.equal((await result(deaf.request("hello"))).answer.text, "hello");
+  });
+
+  test("agent and client outlive a server that is killed while they wait", async () => {
+    await mesh.agent("front", "asks");
+    const request = client.request("go");
+    let asked = () => {};
+    const question = new Promise((resolve) => (asked = resolve));
+    const ended = result(request, { onQuestion: async () => (asked(), await restarted, "after all") });
+    const restarted = question.then(() => mesh.tell("kill-server")).then(() => mesh.tell("start-server"));
+    assert.equal((await ended).answer, "after all");
+  });
+
+  test("a submit is said again until a guard has taken it up, and is one request", async () => {
+    await mesh.agent("front", "answers");
+    await mesh.tell("stop-guard");
+    const request = client.request("hello");
+    const ended = result(request);
+    const said = await mesh.connect("admin");
+    const queued = async () => (await said.request("$JS.API.STREAM.INFO.PROP", "")).json().state.messages;
+    await within((async () => { while ((await queued()) < 2) await new Promise((resolve) => setTimeout(resolve, 100)); })(), () => "a second submit");
+    await mesh.tell("start-guard");
+    assert.equal((await ended).answer.text, "hello");
+    assert.deepEqual(await types(request), ["request.opened", "request.completed"]);
+  });
+
+  test("a request is gone on with by id and bytes", async () => {
+    await mesh.agent("front", "answers");
+    const request = client.request("hello");
+    await request.submit();
+    assert.equal((await result(client.resume(request.id, request.body))).digest, request.digest);
+    await assert.rejects(result(client.resume(request.id, '{"text":"other"}')), (error) => error instanceof NotTakenUp && error.code === "request_exists");
+  });
+
+  test("what is never taken up is told, and a wait can be given up", async () => {
+    const unusable = client.request("hello", requestId("app").toLowerCase());
+    await assert.rejects(result(unusable), (error) => error instanceof NotTakenUp && error.code === "unusable_id");
+    await assert.rejects(result(client.request("hello"), { signal: AbortSignal.timeout(300) }), GaveUp);
+    assert.throws(() => client.request({ text: 7 }), /Submit/);
+  });
+
+  test("a cancel stops the code that runs, and the request ends", async () => {
+    const agent = await mesh.agent("front", "waits");
+    const request = client.request("go");
+    const ended = result(request);
+    await agent.until((said) => said.took && said.request === request.id);
+    await request.cancel("changed my mind");
+    assert.equal((await ended).type, "request.cancelled");
+    assert.equal((await agent.until((said) => said.why)).why, "request.cancelled");
+    await agent.until((said) => said.proposed === "nothing");
+  });
+
+  test("a newer round stops the older one in the same process", async () => {
+    const agent = await mesh.agent("front", "waits");
+    const end = await result(client.request({ text: "go", policy: "hasty" }));
+    assert.equal(end.answer, "second");
+    assert.equal((await agent.until((said) => said.aborted === 0)).why, "a newer round began");
+  });
+
+  test("an event that nobody can read is buried, and the next is worked on", async () => {
+    const agent = await mesh.agent("front", "answers");
+    const admin = await mesh.connect("admin");
+    const id = requestId("app");
+    await admin.request(`mesh.evt.front.${id}`, "{no json");
+    const strange = { v: 1, type: "request.opened", request: id, to: "front" };
+    await admin.request(`mesh.evt.front.${id}`, JSON.stringify(strange));
+    await admin.request(`mesh.evt.front.${id}`, JSON.stringify({ ...strange, to: "records" }));
+    await agent.until((said) => said.why === "it is no JSON");
+    await agent.until((said) => said.why === "it gives no work");
+    await agent.until((said) => said.why === "it is another's");
+    assert.equal((await result(client.request("hello"))).answer.text, "hello");
+  });
+
+  test("an agent is found, and ends in good order", async () => {
+    const agent = await mesh.agent("front", "answers");
+    const ops = await mesh.connect("ops");
+    assert.equal((await ops.request("$SRV.PING.front", "", { timeout: 5_000 })).json().name, "front");
+    agent.child.kill("SIGTERM");
+    assert.equal(await within(agent.ended, () => "its end"), 0);
+  });
+});

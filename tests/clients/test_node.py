@@ -1,0 +1,26 @@
+"""The tests of `clients/node`, run by Node.js against a mesh in a process of its own."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import PACKAGE
+from tests.servers import ROOT
+
+FILES = sorted(file.name for file in (ROOT / PACKAGE / "test").glob("*.test.mjs"))
+
+
+@pytest.mark.timeout(300)  # two leases have to end, and a second submit comes after five seconds
+@pytest.mark.parametrize("file", FILES)
+def test_the_package_passes_its_own_tests(file: str, package: Path, node_environment: dict[str, str]) -> None:
+    command = ["node", "--test", f"test/{file}"]
+    ran = subprocess.run(
+        command, cwd=package, env=node_environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_package_has_tests_and_names_no_registry() -> None:
+    assert {"checked.test.mjs", "generated.test.mjs", "mesh.test.mjs", "readme.test.mjs"} <= set(FILES)
+    assert not (ROOT / PACKAGE / "package-lock.json").exists()
