@@ -48,8 +48,9 @@ imports: $(ENV)
 bench: $(ENV) ## Measure this machine
 	@$(BIN)/mesh bench
 
-schema: $(ENV) ## Write the JSON schemas of the wire contract into protocol/schema/
+schema: $(ENV) ## Write the JSON schemas of the wire contract, and what clients/node makes of them (needs npm)
 	@$(BIN)/mesh schema export --out protocol/schema
+	@cd clients/node && npm install --no-audit --no-fund --no-package-lock --loglevel=error && npm run --silent generate
 
 constraints: $(ENV) ## Pin the dependencies anew: UPGRADE=1 moves them to their newest versions
 	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --group dev --all-extras --output-file constraints.txt

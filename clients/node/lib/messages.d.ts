@@ -314,6 +314,7 @@ export interface ControlResolve {
   };
   summary?: string;
   facts?: Fact[];
+  budget?: Budget | null;
 }
 /**
  * Answer an ask.
@@ -472,6 +473,8 @@ export interface Grounds {
   peers?: string[];
   served?: boolean | null;
   longest_s?: number | null;
+  served_since?: number | null;
+  unbegun?: boolean;
 }
 /**
  * One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing.
@@ -744,6 +747,7 @@ export interface EscalationResolved {
   summary?: string;
   again?: boolean;
   grounds: Grounds;
+  budget?: Budget | null;
 }
 /**
  * An effect may or may not have happened; the turn waits until somebody says which.
