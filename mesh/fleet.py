@@ -52,22 +52,35 @@ guard_s = 3.0
 """
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from mesh.bus.keys import is_public_key
+from mesh.bus.roles import RESERVED
 from mesh.bus.streams import Storage
 from mesh.errors import MeshError
 from protocol.breaker import BreakerRules
-from protocol.codec import TEXT_FACT, is_label
+from protocol.documents import DocumentInvalid, fleet_mistakes, policy_of
 from protocol.fleet import (
     GUARD_LEASE_S,
     LEASE_S,
     LONGEST_LEASE_S,
+    MOST_AT_ONCE,
+    MOST_PER_MINUTE,
     SHORTEST_LEASE_S,
     AgentEntry,
     Fleet,
@@ -76,13 +89,11 @@ from protocol.fleet import (
 from protocol.ids import AgentName
 from protocol.policy import Policy
 from protocol.prices import unsaid
+from protocol.ranges import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
 
 FILE_NAME = "mesh.toml"
 LISTED = "listed"
 """In place of a model's price: as the vendor's list has it when the fleet is set up."""
-_MOST = 1 << 62
-"""Of an amount: no budget and no report on the wire may be more."""
-_DAY_S = 86_400.0
 
 
 class FleetFileError(MeshError):
@@ -92,13 +103,22 @@ class FleetFileError(MeshError):
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _public_key(said: str) -> str:
+    if not is_public_key(said):
+        raise PydanticCustomError("nkey", "not a user's public key: it begins with U and has 56 characters")
+    return said
+
+
+PublicKey = Annotated[str, AfterValidator(_public_key)]
 
 
 class Member(_Strict):
     """Somebody with credentials."""
 
-    nkey: str | None = None
+    nkey: PublicKey | None = None
     """Public key; made and kept beside the fleet file if there is none."""
     description: str = ""
 
@@ -106,10 +126,10 @@ class Member(_Strict):
 class BreakerSection(_Strict):
     """What differs from the rules above it; numbers of protocol.breaker.BreakerRules."""
 
-    failures: int | None = Field(default=None, ge=0, le=1000)
-    window_s: float | None = Field(default=None, gt=0, le=_DAY_S)
-    open_s: float | None = Field(default=None, gt=0, le=_DAY_S)
-    trial_s: float | None = Field(default=None, gt=0, le=_DAY_S)
+    failures: int | None = Field(default=None, ge=0, le=MOST_TIMES)
+    window_s: float | None = Field(default=None, gt=0, le=DAY_S)
+    open_s: float | None = Field(default=None, gt=0, le=DAY_S)
+    trial_s: float | None = Field(default=None, gt=0, le=DAY_S)
 
     def over(self, rules: BreakerRules) -> BreakerRules:
         return msgspec.structs.replace(rules, **self.model_dump(exclude_none=True))
@@ -137,9 +157,9 @@ class AgentSection(Member):
 class ModelSection(_Strict):
     """Numbers of protocol.fleet.ModelLimits."""
 
-    concurrency: int | None = Field(default=None, ge=1, le=100_000)
-    per_minute: int | None = Field(default=None, ge=1, le=10_000_000)
-    instances: int = Field(default=1, ge=1, le=100_000)
+    concurrency: int | None = Field(default=None, ge=1, le=MOST_AT_ONCE)
+    per_minute: int | None = Field(default=None, ge=1, le=MOST_PER_MINUTE)
+    instances: int = Field(default=1, ge=1, le=MOST_AT_ONCE)
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
@@ -158,11 +178,11 @@ class LongPriceSection(_Strict):
 
     model_config = ConfigDict(strict=True)
 
-    input: int = Field(ge=0, le=_MOST)
-    output: int = Field(ge=0, le=_MOST)
-    cache_read: int | None = Field(default=None, ge=0, le=_MOST)
-    cache_write: int | None = Field(default=None, ge=0, le=_MOST)
-    cache_write_1h: int | None = Field(default=None, ge=0, le=_MOST)
+    input: int = Field(ge=0, le=LARGEST_AMOUNT)
+    output: int = Field(ge=0, le=LARGEST_AMOUNT)
+    cache_read: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
+    cache_write: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
+    cache_write_1h: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
 
     @property
     def whole(self) -> dict[str, Any]:
@@ -173,7 +193,7 @@ class LongPriceSection(_Strict):
 class PriceSection(LongPriceSection):
     """Numbers of protocol.prices.Price."""
 
-    long_from: int | None = Field(default=None, ge=0, le=_MOST)
+    long_from: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
     long: LongPriceSection | None = None
 
     @model_validator(mode="after")
@@ -188,21 +208,13 @@ class PriceSection(LongPriceSection):
         return super().whole | ({} if self.long is None else {"long": self.long.whole})
 
 
-class BudgetSection(_Strict):
-    """Numbers of protocol.handoff.Budget."""
-
-    nano_dollars: int | None = Field(default=None, ge=0, le=_MOST)
-    tokens: int | None = Field(default=None, ge=0, le=_MOST)
-    model_calls: int | None = Field(default=None, ge=0, le=_MOST)
-
-
 class HumanSection(_Strict):
     description: str = ""
 
 
 class LogSection(_Strict):
-    max_age_days: float = Field(default=30.0, gt=0)
-    max_bytes: int = -1
+    max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
+    max_bytes: int = Field(default=-1, ge=-1, le=LARGEST_AMOUNT)
     replicas: int = Field(default=1, ge=1, le=5)
 
 
@@ -223,7 +235,7 @@ class FleetFile(_Strict):
     operators: Mapping[str, Member] = {}
     viewers: Mapping[str, Member] = {}
     human: HumanSection | None = None
-    policies: Mapping[str, Mapping[str, Any]] = {}
+    policies: Mapping[str, Any] = {}
     prices: Mapping[str, Any] = {}
     models: Mapping[str, ModelSection] = {}
     labels: Mapping[str, Labels] = {}
@@ -253,7 +265,7 @@ class FleetFile(_Strict):
             operators=tuple(AgentName(name) for name in self.operators),
             viewers=tuple(AgentName(name) for name in self.viewers),
             human=self.human is not None,
-            log_max_age_s=self.log.max_age_days * _DAY_S,
+            log_max_age_s=self.log.max_age_days * DAY_S,
             lease_s=self.lease.agent_s,
             guard_lease_s=self.lease.guard_s,
             breaker=breaker,
@@ -271,14 +283,10 @@ class FleetFile(_Strict):
 
     @property
     def rules(self) -> dict[str, Policy]:
-        """Every policy by name; `default` is there even if the file says nothing. Raises FleetFileError."""
-        found = {"default": Policy()}
-        for name, numbers in self.policies.items():
-            try:
-                found[name] = msgspec.convert({**numbers, "name": name}, Policy, strict=False)
-            except msgspec.ValidationError as wrong:
-                raise FleetFileError(f"policies.{name}: {wrong}") from wrong
-        return found
+        """Every policy by name; `default` is there even if the file says nothing."""
+        return {"default": Policy()} | {
+            name: policy_of(numbers, name) for name, numbers in self.policies.items()
+        }
 
     @property
     def priced(self) -> dict[str, Any]:
@@ -298,14 +306,6 @@ class FleetFile(_Strict):
             wrong += [f'prices.{model}: {mistake}; or say "{LISTED}"' for mistake in mistakes]
         return wrong
 
-    def _check_budgets(self) -> list[str]:
-        return [
-            f"policies.{name}.budget: {mistake}"
-            for name, numbers in self.policies.items()
-            if isinstance(numbers.get("budget"), Mapping)
-            for mistake in _mistakes(BudgetSection, numbers["budget"])
-        ]
-
     @property
     def storage(self) -> Storage:
         return Storage(replicas=self.log.replicas, log_max_bytes=self.log.max_bytes)
@@ -313,35 +313,29 @@ class FleetFile(_Strict):
     @property
     def given_keys(self) -> dict[str, str]:
         """Public keys that the file itself names."""
-        sections: dict[str, Member] = {**self.agents, **self.clients, **self.operators, **self.viewers}
-        return {name: section.nkey for name, section in sections.items() if section.nkey is not None}
+        return {name: section.nkey for name, section in self._sections.items() if section.nkey is not None}
 
-    def _check_labels(self) -> list[str]:
-        said = [(f"agents.{name}.clearance", section.clearance) for name, section in self.agents.items()]
-        said += [(f"labels.{key}", labels) for key, labels in self.labels.items()]
-        wrong = [
-            f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
-            for where, labels in said
-            for label in labels
-            if not is_label(label)
-        ]
-        if TEXT_FACT in self.labels:
-            words = "a submit's own words are free text: let the entry agent label or drop them"
-            wrong.append(f"labels.{TEXT_FACT}: {words}")
-        if "" in self.labels:
-            wrong.append('labels."": no fact has an empty key')
-        return wrong
+    @property
+    def _sections(self) -> dict[str, Member]:
+        return {**self.agents, **self.clients, **self.operators, **self.viewers}
 
     def _check(self) -> list[str]:
-        wrong = self._check_prices() + self._check_budgets() + self._check_labels()
-        if self.entry not in self.agents:
-            wrong.append(f"entry: {self.entry!r} is no agent of this file")
-        for name, section in self.agents.items():
-            wrong += [
-                f"agents.{name}.to: {to!r} is no agent of this file"
-                for to in section.to or ()
-                if to not in self.agents
-            ]
+        wrong = self._check_prices() + self._check_policies()
+        uses = Counter(self.given_keys.values())
+        wrong += [
+            f"{name}.nkey: another has it, too" for name, key in self.given_keys.items() if uses[key] > 1
+        ]
+        for name in sorted(self._sections.keys() & RESERVED):
+            wrong.append(f"{name}: this name has a key of its own in every mesh")
+        return wrong + fleet_mistakes(self.fleet)
+
+    def _check_policies(self) -> list[str]:
+        wrong = []
+        for name, numbers in self.policies.items():
+            try:
+                policy_of(numbers, name)
+            except DocumentInvalid as invalid:
+                wrong += [f"policies.{name}: {mistake}" for mistake in invalid.mistakes]
         return wrong
 
 
@@ -372,7 +366,6 @@ def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
     mistakes = parsed._check()
     if mistakes:
         raise FleetFileError("\n".join((f"{source}:", *mistakes)))
-    _ = parsed.rules
     return parsed
 
 
@@ -383,3 +376,5 @@ def load_fleet(path: Path) -> FleetFile:
         return parse_fleet(file.read_text(), str(file))
     except OSError as missing:
         raise FleetFileError(f"{file}: {missing.strerror}") from missing
+    except UnicodeDecodeError as wrong:
+        raise FleetFileError(f"{file} is not UTF-8: {wrong}") from wrong

@@ -21,10 +21,12 @@ import msgspec
 
 from protocol.ids import Cause, TurnId, event_id
 from protocol.messages import Failure
+from protocol.ranges import DAY_S, Times
 
 State = Literal["closed", "open", "half_open"]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
+BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
 
 AGENTS_OWN = ("crash_loop", "journal_mismatch")
 """Permanent failures that no other request would have fared better with."""
@@ -34,12 +36,12 @@ _OPENERS = ("request.opened", "handoff.admitted")
 class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """When a breaker opens and closes. All times in seconds."""
 
-    failures: int = 5
+    failures: Times = 5
     """Different turns that have to fail within `window_s`; 0 switches the breaker off."""
-    window_s: float = 60.0
-    open_s: float = 30.0
+    window_s: BreakerSpan = 60.0
+    open_s: BreakerSpan = 30.0
     """How long nothing is admitted before one handoff is tried."""
-    trial_s: float = 60.0
+    trial_s: BreakerSpan = 60.0
     """How long the others wait for what a trial comes to."""
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from protocol.errors import Malformed, UnknownEvent
 from protocol.events import VERSION, AnyEvent, type_of
-from protocol.handoff import LARGEST_AMOUNT, Artifact, Budget, Constraints, Fact
+from protocol.handoff import Artifact, Budget, Constraints, Fact
 from protocol.ids import TurnId, is_request_id, is_token
 from protocol.messages import (
     HANDOFF_MOVES,
@@ -38,6 +38,7 @@ from protocol.messages import (
     UnknownMove,
     Usage,
 )
+from protocol.ranges import LARGEST_AMOUNT, LONGEST_S
 
 T = TypeVar("T")
 
@@ -58,8 +59,6 @@ MAX_MODEL_CHARS = 128
 MAX_PROMPT_CHARS = 64
 MAX_CONVERSATION_CHARS = 128
 """It is kept with every request, and shown beside each."""
-LONGEST_S = 10 * 366 * 86_400.0
-"""No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
 
 UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """(type, version) of every released form that is no longer written, and how to bring it forward."""
@@ -81,7 +80,8 @@ _heads = msgspec.json.Decoder(_Head)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
-_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
+READ_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
+"""What reading bytes as a message may raise."""
 
 
 def readable(body: bytes, kind: type[T]) -> T | None:
@@ -93,7 +93,7 @@ def readable(body: bytes, kind: type[T]) -> T | None:
     hashable: Any = kind
     try:
         document: T | None = None if _is_too_deep(body) else _decoder(hashable).decode(body)
-    except _UNREADABLE:
+    except READ_ERRORS:
         return None
     return document
 
@@ -134,7 +134,7 @@ def decode_event(body: bytes) -> AnyEvent:
     """
     try:
         event = _events.decode(body)
-    except _UNREADABLE as error:
+    except READ_ERRORS as error:
         return _decode_other(body, error)
     return event if event.v == VERSION else _decode_other(body, None)
 
@@ -143,7 +143,7 @@ def _decode_other(body: bytes, error: Exception | None) -> AnyEvent:
     """Read what the newest decoder could not: an older version, or nothing we know."""
     try:
         head = _heads.decode(body)
-    except _UNREADABLE as unreadable:
+    except READ_ERRORS as unreadable:
         raise Malformed("not an event") from unreadable
     if not isinstance(head.v, int):
         raise Malformed("an event without a version") from error
@@ -178,7 +178,7 @@ def parse_proposal(body: bytes) -> Proposal:
     proposal: Proposal
     try:
         proposal = _proposals.decode(body)
-    except _UNREADABLE as error:
+    except READ_ERRORS as error:
         proposal = _with_unknown_move(body, error)
     if proposal.v != 1:
         raise Malformed(f"proposal: version {proposal.v} is not known; 1 is")
@@ -216,14 +216,14 @@ def failure_of(body: bytes, error: Malformed) -> TurnFailed | None:
     """
     try:
         spoken = _spoken.decode(body)
-    except _UNREADABLE:
+    except READ_ERRORS:
         return None
     if not is_token(spoken.turn) or not 0 <= spoken.round < 1 << 31:
         return None
     try:
         report = _reports.decode(spoken.report)
         _check_report(report)
-    except (Malformed, *_UNREADABLE):
+    except (Malformed, *READ_ERRORS):
         report = Report()
     failure = Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
     return TurnFailed(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
@@ -273,7 +273,7 @@ def _with_unknown_move(body: bytes, error: Exception) -> MoveProposed:
             v=msgspec.convert(raw.get("v", 1), int),
             move=UnknownMove(name=name),
         )
-    except (KeyError, TypeError, AttributeError, *_UNREADABLE) as unreadable:
+    except (KeyError, TypeError, AttributeError, *READ_ERRORS) as unreadable:
         raise problem from unreadable
 
 
@@ -307,7 +307,7 @@ def parse_control(body: bytes) -> Control:
 def _read(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
     try:
         return decoder.decode(body)
-    except _UNREADABLE as error:
+    except READ_ERRORS as error:
         raise Malformed(f"{what}: {_where(error)}") from error
 
 

@@ -5,16 +5,21 @@ verdicts rest on; what a running agent says of itself (its card) is for display 
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
 from protocol.breaker import BreakerRules
 from protocol.ids import AgentName
+from protocol.ranges import SomeSeconds
 
 LEASE_S = 6.0
 GUARD_LEASE_S = 3.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 600.0
 """What a fleet file may say. Shorter, and a pause of the process would lose a lease that it is keeping."""
+Lease = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_S)]
+MOST_AT_ONCE = 100_000
+MOST_PER_MINUTE = 10_000_000
 
 
 class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -36,11 +41,11 @@ class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 class ModelLimits(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How fast a model may be asked. Agents keep to it by themselves; nothing is judged by it."""
 
-    concurrency: int | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] | None = None
     """Requests under way at once, of all processes together."""
-    per_minute: int | None = None
+    per_minute: Annotated[int, msgspec.Meta(ge=1, le=MOST_PER_MINUTE)] | None = None
     """Requests that begin within a minute, of all processes together."""
-    instances: int = 1
+    instances: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = 1
     """How many processes ask it: each takes that part of the above."""
 
 
@@ -56,12 +61,12 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     viewers: tuple[AgentName, ...] = ()
     human: bool = False
     """Whether people read the `human` queue. Without one, nothing can be escalated."""
-    log_max_age_s: float = 30 * 86_400.0
+    log_max_age_s: SomeSeconds = 30 * 86_400.0
     """How long the log keeps events. A request's deadline is at most half of it, and a request id
     older than a quarter is refused, since its first run may have been forgotten."""
-    lease_s: float = LEASE_S
+    lease_s: Lease = LEASE_S
     """How long an agent's turn stays its own after its last sign of life; then another instance gets it."""
-    guard_lease_s: float = GUARD_LEASE_S
+    guard_lease_s: Lease = GUARD_LEASE_S
     """The same for what a guard has in hand."""
     breaker: BreakerRules = BreakerRules()
     """When an agent that keeps failing is given no more work."""

@@ -10,9 +10,6 @@ import msgspec
 
 from protocol.ids import AgentName, TurnId
 
-LARGEST_AMOUNT = 1 << 62
-"""Of a budget or a report: what may be added up without leaving 64 bits."""
-
 
 class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One thing that is known. A handoff holds a key once; another value is a new fact."""

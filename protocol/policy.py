@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from protocol.handoff import Budget
+from protocol.ranges import Bytes, Hops, Seconds, SomeSeconds, Times
 
 
 class Policy(
@@ -20,27 +21,27 @@ class Policy(
     name: str = "default"
     version: int = 1
     topology: str = "handoff"
-    max_depth: int = 5
+    max_depth: Hops = 5
     """Agent-to-agent hops of a segment, hand-backs included. 3 to 5 is what the field uses."""
-    max_refusals: int = 2
+    max_refusals: Times = 2
     """Rounds that a turn gets after a refusal; the next refusal escalates."""
-    max_retries: int = 2
+    max_retries: Times = 2
     """Rounds that a turn gets after a failure; the next failure escalates."""
-    retry_backoff_s: float = 1.0
+    retry_backoff_s: Seconds = 1.0
     """Wait before the first retry; it doubles with each, up to `retry_backoff_max_s`."""
-    retry_backoff_max_s: float = 60.0
-    max_asks: int = 3
-    max_escalations: int = 3
-    max_handoff_bytes: int = 65_536
-    deadline_s: float = 86_400.0
+    retry_backoff_max_s: Seconds = 60.0
+    max_asks: Times = 3
+    max_escalations: Times = 3
+    max_handoff_bytes: Bytes = 65_536
+    deadline_s: SomeSeconds = 86_400.0
     """How long a request may take if its submit does not say."""
-    turn_timeout_s: float = 900.0
+    turn_timeout_s: SomeSeconds = 900.0
     """How long one round may take, counted while its agent is served and has it, or while the queue before it
     stands still."""
-    unattended_after_s: float | None = 3_600.0
+    unattended_after_s: SomeSeconds | None = 3_600.0
     """How long a round waits for an agent that nobody serves, without a break, before it fails; None: as long
     as the request's deadline lets it."""
-    escalation_sla_s: float | None = None
+    escalation_sla_s: SomeSeconds | None = None
     """How long people have before an escalation is raised again, one tier up; None: no limit."""
     on_budget: Literal["escalate", "fail"] = "escalate"
     """What becomes of a request when a turn has used up its budget, or asks for more than it has left

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from protocol.ranges import Amount
+
 MTOK = 1_000_000
 
 
@@ -64,12 +66,12 @@ def metered(tokens: Tokens, nano_dollars: int) -> Metered:
 class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A model's prices, each in nano-dollars for a million tokens."""
 
-    input: int
-    output: int
-    cache_read: int = 0
-    cache_write: int = 0
-    cache_write_1h: int = 0
-    long_from: int | None = None
+    input: Amount
+    output: Amount
+    cache_read: Amount = 0
+    cache_write: Amount = 0
+    cache_write_1h: Amount = 0
+    long_from: Amount | None = None
     """From how many tokens of a prompt on all of its tokens cost what `long` says; exclusive."""
     long: "Price | None" = None
 

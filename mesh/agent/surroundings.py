@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from mesh import pace
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
-from mesh.bus.troubles import NO_FLEET
+from mesh.bus.troubles import NO_FLEET, UNREADABLE
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, BusError, Denied
-from protocol import codec, subjects
+from protocol import codec, documents, subjects
+from protocol.documents import DocumentInvalid
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
 from protocol.presence import Card
@@ -47,6 +48,8 @@ class Surroundings:
         self.fleet = Fleet(name="", entry=name)
         """As it is now; an agent that the fleet file does not describe is described by its card."""
         self._document = self.fleet
+        self._unreadable = False
+        """Whether there is a fleet that cannot be read."""
         self._said: dict[AgentName, str] = {}
         """What agents say of themselves."""
         self._changed = asyncio.Event()
@@ -59,7 +62,8 @@ class Surroundings:
         for subject in TOLD_AGENTS:
             await self._listen(subject)
         while not await self._bus.patiently(self._look):
-            self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
+            if not self._unreadable:
+                self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
             await asyncio.sleep(AGAIN_S)
         self._bus.troubles.well(NO_FLEET)
 
@@ -135,11 +139,14 @@ class Surroundings:
         found = await self._bus.request(f"{GET}CONF.{subjects.FLEET}")
         if found.status:
             return False
-        document = codec.readable(found.data, Fleet)
-        if document is None:
-            _log.error("conf_unreadable", entry=subjects.FLEET)
+        try:
+            self._document = documents.read_fleet(found.data)
+        except DocumentInvalid as invalid:
+            self._unreadable = True
+            self._bus.troubles.hit(UNREADABLE, subjects.FLEET, reason=str(invalid))
             return False
-        self._document = document
+        self._unreadable = False
+        self._bus.troubles.well(UNREADABLE, subjects.FLEET)
         pace.configure(self._document.models)
         return True
 

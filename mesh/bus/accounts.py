@@ -5,9 +5,11 @@ that is `mesh.bus.roles`, and this file only writes it in the server's language.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from mesh.bus.keys import is_public_key
 from mesh.bus.roles import ACCOUNT, SERVICES, TOLD_AGENTS, Account, Grants, Service, grants, members
 from protocol.fleet import Fleet
 
@@ -17,6 +19,9 @@ _CHANGES = tuple(
     f"{{ stream: {{ account: {Account.CORE}, subject: {json.dumps(subject)} }} }}" for subject in TOLD_AGENTS
 )
 _LIVE = f'{{ stream: {{ account: {Account.EDGE}, subject: "mesh.live.>" }} }}'
+_HOST = re.compile(r"[A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]")
+_SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SIZE = re.compile(r"[0-9]{1,18}[KMGTkmgt]?[Bb]?")
 _DISCOVERY = f'{{ service: {{ account: {Account.EDGE}, subject: "$SRV.>" }} }}'
 
 
@@ -87,28 +92,75 @@ def server_config(
         max_store: largest size of the store as the server writes sizes, for instance "200G".
         extra: lines added as they are (TLS, cluster, encryption).
 
-    Raises ValueError as `accounts_config` does, and when `anonymous` is asked for on another interface
-    than loopback: `no_auth_user` knows no addresses.
+    Raises ValueError as `accounts_config` and `server_head` do, and when `anonymous` is asked for on another
+    interface than loopback: `no_auth_user` knows no addresses.
     """
     if anonymous is not None and listen.rpartition(":")[0] not in LOOPBACK:
         raise ValueError(f"anonymous connections need a loopback address to listen on, not {listen!r}")
-    head = (
-        f"server_name: {json.dumps(server_name)}",
-        f"listen: {json.dumps(listen)}",
-        f"http: {json.dumps(http)}",
-        *([f"ports_file_dir: {json.dumps(str(ports_dir))}"] if ports_dir is not None else []),
+    head = server_head(
+        store=store,
+        listen=listen,
+        http=http,
+        sync_always=sync_always,
+        server_name=server_name,
+        ports_dir=ports_dir,
+        max_store=max_store,
+    )
+    return "\n".join((head, accounts_config(fleet, nkeys, anonymous=anonymous), extra, ""))
+
+
+def server_head(
+    *,
+    store: Path,
+    listen: str,
+    http: str,
+    sync_always: bool,
+    server_name: str,
+    ports_dir: Path | None,
+    max_store: str | None = None,
+) -> str:
+    """Return what stands before the accounts. Raises ValueError for what is no value of its setting."""
+    for address in (listen, http):
+        if not _is_address(address):
+            raise ValueError(f"not HOST:PORT: {address!r}")
+    if not _SERVER_NAME.fullmatch(server_name):
+        raise ValueError(f"a server's name has letters, digits, - and _: {server_name!r}")
+    if max_store is not None and not _SIZE.fullmatch(max_store):
+        raise ValueError(f'not a size as the server writes it, "200G" for instance: {max_store!r}')
+    lines = (
+        f"server_name: {quoted(server_name)}",
+        f"listen: {quoted(listen)}",
+        f"http: {quoted(http)}",
+        *([f"ports_file_dir: {quoted(str(ports_dir))}"] if ports_dir is not None else []),
         "lame_duck_duration: 30s",
         "jetstream {",
-        f"  store_dir: {json.dumps(str(store))}",
+        f"  store_dir: {quoted(str(store))}",
         *(["  sync_interval: always"] if sync_always else []),
         *([f"  max_file_store: {max_store}"] if max_store is not None else []),
         "}",
     )
-    return "\n".join((*head, accounts_config(fleet, nkeys, anonymous=anonymous), extra, ""))
+    return "\n".join(lines)
+
+
+def quoted(text: str) -> str:
+    """Return a string as a server's configuration has it. Raises ValueError for what no line can hold."""
+    if not text.isprintable():
+        raise ValueError(f"a server's configuration cannot hold {text!r}")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return _HOST.fullmatch(host) is not None and (
+        port == "-1" or (port.isdecimal() and port.isascii() and int(port) <= 65_535)
+    )
 
 
 def user(public_key: str, granted: Grants) -> str:
-    """Return one user's entry."""
+    """Return one user's entry. Raises ValueError for what is no public key of a user."""
+    if not is_public_key(public_key):
+        raise ValueError(f"not a user's public key: {public_key!r}")
     if granted.publish is None or granted.subscribe is None:
         return f"{{ nkey: {public_key} }}"
     allowed = f"publish: {json.dumps(granted.publish)}, subscribe: {json.dumps(granted.subscribe)}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from mesh.bus.accounts import server_head
 from mesh.bus.connection import connect
 from mesh.errors import (
     AuthenticationFailed,
@@ -76,6 +77,7 @@ class EmbeddedServer:
             JetStream answers it. Without one and with `accounts`, `healthz` alone decides.
         memory_limit_mib: soft limit of the server's heap (GOMEMLIMIT).
         ready_s: how long recovery of the store may take.
+        name: what the server is called; in a cluster each is called otherwise.
         lock_wait_s: how long to wait for the store: the server of a process that has just died is still
             on its way out.
         extra: lines added to the configuration, for instance a cluster.
@@ -92,6 +94,7 @@ class EmbeddedServer:
         probe_name: str = "admin",
         memory_limit_mib: int = 1024,
         ready_s: float = 60.0,
+        name: str = "embedded",
         lock_wait_s: float = 3.0,
         leash: Leash | None = None,
         extra: str = "",
@@ -107,6 +110,7 @@ class EmbeddedServer:
         self._lock_wait_s = lock_wait_s
         self._leash: Leash = leash or ("signal" if sys.platform == "linux" else "pipe")
         self._extra = extra
+        self._name = name
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._monitor_port = 0
@@ -212,14 +216,14 @@ class EmbeddedServer:
         path.write_text(
             "\n".join(
                 (
-                    "server_name: embedded",
-                    f"listen: 127.0.0.1:{self._port or -1}",
-                    f"http: 127.0.0.1:{_if_free(self._monitor_port) or -1}",
-                    f"ports_file_dir: {json.dumps(str(self.store))}",
-                    "jetstream {",
-                    f"  store_dir: {json.dumps(str(self.store))}",
-                    *(["  sync_interval: always"] if self._sync_always else []),
-                    "}",
+                    server_head(
+                        store=self.store,
+                        listen=f"127.0.0.1:{self._port or -1}",
+                        http=f"127.0.0.1:{_if_free(self._monitor_port) or -1}",
+                        sync_always=self._sync_always,
+                        server_name=self._name,
+                        ports_dir=self.store,
+                    ),
                     text,
                     self._extra,
                     "",

@@ -4,7 +4,9 @@ Seeds live one to a file, `<directory>/<name>.nk`, readable by their owner alone
 into a log line, an error or a configuration.
 """
 
+import base64
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from typing import NamedTuple
 import nkeys
 
 SEED_SUFFIX = ".nk"
+_PUBLIC = re.compile(r"[A-Z2-7]{56}")
 
 
 class KeyPair(NamedTuple):
@@ -35,6 +38,15 @@ def _pair(seed: str) -> KeyPair:
         return KeyPair(seed, pair.public_key.decode())
     finally:
         pair.wipe()
+
+
+def is_public_key(text: str) -> bool:
+    """Return True if `text` is the public key of a user: base32 of prefix, 32 bytes and their CRC-16."""
+    if _PUBLIC.fullmatch(text) is None:
+        return False
+    raw = base64.b32decode(text)
+    checksum: bytes = nkeys.crc16_checksum(raw[:-2])
+    return raw[0] == nkeys.PREFIX_BYTE_USER and raw[-2:] == checksum
 
 
 def seed_file(directory: Path, name: str) -> Path:

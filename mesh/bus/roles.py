@@ -65,6 +65,8 @@ too, "not enabled for this account", and mostly first."""
 
 ADMIN = "admin"
 GUARD = "guard"
+RESERVED = frozenset({ADMIN, GUARD})
+"""Names with a key in every mesh, beside those of its fleet."""
 INBOX = "_I"
 ANONYMOUS_INBOX = "_INBOX"
 

@@ -11,6 +11,7 @@ ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
 SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)
 """It settles later than a request times out: a disk that is stuck lets some through, too."""
 NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
+UNREADABLE = Kind("entry_unreadable", "entry_readable", "{} cannot be read: run `mesh doctor`", lasts=True)
 PULL_REFUSED = Kind("pull_refused", "pull_accepted", "the bus does not take pulls ({})")
 NO_DELIVERY = Kind(
     "no_delivery", "only_deliveries", "what is no delivery of {} came to its inbox", blocks=False

@@ -16,11 +16,11 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.kept import get, microseconds
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import STREAM_NAMES, queue_consumer
-from mesh.cli import standstills, unpriced
+from mesh.cli import documents, standstills, unpriced
 from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.roster import fleet_of
-from mesh.errors import ApiError, BusError, Denied, MeshError
+from mesh.errors import ApiError, BusError, Denied, MeshError, ProtocolError
 from mesh.fleet import FleetFile
 from mesh.settings import Access
 from mesh.setup import apply
@@ -54,6 +54,7 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
         varz = await _varz(monitor)
         looks: tuple[tuple[str, Callable[[], AsyncIterator[Finding]]], ...] = (
             ("streams", lambda: _streams(bus, access.name, fleet)),
+            ("documents", lambda: documents.readable(bus)),
             ("durability", lambda: _durability(bus, varz)),
             ("limits", lambda: _limits(bus, varz)),
             ("guards", lambda: _guards(bus)),
@@ -72,7 +73,7 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
                 findings.append(unknown(check, f"{access.name} may not ask: {denied}"))
             except ApiError as error:
                 findings.append(found(check, f"{error.description} ({error.err_code}); run `mesh setup`"))
-            except (NotFound, BusError) as error:
+            except (NotFound, BusError, ProtocolError) as error:
                 findings.append(found(check, str(error)))
     return findings
 

@@ -33,8 +33,8 @@ async def doctor(
 ) -> None:
     """Look a mesh over and say what is wrong with it.
 
-    Connection, server, streams, durability, limits, guards, agents, rules, dead letters, prices and clocks
-    are checked.
+    Connection, server, streams, documents, durability, limits, guards, agents, rules, dead letters, prices
+    and clocks are checked.
 
     As the admin it compares streams and consumers with what `mesh setup` would make; as an operator or
     a viewer it looks whether they are there. Durability can be told from the server's monitoring only.

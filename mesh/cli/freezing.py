@@ -1,7 +1,6 @@
 """The whole mesh, frozen and thawed: an entry of CONF that guards write, and that everybody may read."""
 
 import asyncio
-from typing import Any
 
 import msgspec
 
@@ -10,7 +9,7 @@ from mesh.bus.kept import Kept, get
 from mesh.cli.controlling import Ears
 from mesh.cli.output import when
 from mesh.client import Client
-from protocol import codec
+from protocol.documents import DocumentInvalid, read_freeze
 from protocol.messages import Freeze, Thaw
 from protocol.subjects import FREEZE, MESH_WIDE
 
@@ -47,15 +46,18 @@ async def mesh_freeze(bus: Bus) -> MeshFreeze:
 
 
 def _read(kept: Kept) -> MeshFreeze:
-    """Return an entry, whatever is in it: guards of other versions may write more."""
-    entry = codec.readable(kept.data, dict[str, Any]) or {}
-    since = entry.get("since")
+    """Return what an entry says. One that cannot be read is a freeze, as it is to guards."""
+    try:
+        entry = read_freeze(kept.data)
+    except DocumentInvalid as invalid:
+        reason = f"{FREEZE} cannot be read ({invalid}), which guards take for a freeze"
+        return MeshFreeze(frozen=True, by="", sender="", since=kept.at, reason=reason)
     return MeshFreeze(
-        frozen=bool(entry.get("frozen")),
-        by=str(entry.get("by") or ""),
-        sender=str(entry.get("sender") or ""),
-        since=since if isinstance(since, int) else kept.at,
-        reason=str(entry.get("reason") or ""),
+        frozen=entry.frozen,
+        by=entry.by,
+        sender=entry.sender,
+        since=entry.since or kept.at,
+        reason=entry.reason,
     )
 
 

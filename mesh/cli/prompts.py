@@ -20,7 +20,7 @@ from mesh.journals import journaled
 from mesh.model.choose import instead
 from mesh.model.claude import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
-from protocol import codec
+from protocol.documents import read_fleet
 from protocol.events import AnyEvent, Work
 from protocol.fleet import Fleet
 from protocol.ids import AgentName
@@ -78,8 +78,7 @@ async def shown(
     work = _round(happened, name, n)
     agent = _agent(name, module, fleet)
     kept = await get(bus, "CONF", FLEET)
-    document = None if kept is None else codec.readable(kept.data, Fleet)
-    known = document or Fleet(name="", entry=AgentName(agent.name))
+    known = Fleet(name="", entry=AgentName(agent.name)) if kept is None else read_fleet(kept.data)
     found = await journaled(bus, request, agent=name, journal=work.continues or work.turn)
     steps = {step.name: step.body for step in found}
     models: list[ClaudeModel] = []

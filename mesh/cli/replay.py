@@ -54,18 +54,17 @@ def read_policy(path: Path) -> "Policy":
     """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
     import tomllib
 
-    import msgspec
-
     from mesh.cli.errors import UsageWrong
-    from protocol.policy import Policy
+    from protocol.documents import DocumentInvalid, policy_of
 
     try:
         said: dict[str, Any] = tomllib.loads(path.read_text())
         numbers = said["policies"]["default"] if "policies" in said else said
-        return msgspec.convert({"name": path.stem, **numbers}, Policy, strict=False)
+        name = numbers.get("name", "default") if isinstance(numbers, dict) else "default"
+        return policy_of(numbers, name)
     except OSError as missing:
         raise UsageWrong(f"{path}: {missing.strerror}") from missing
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, KeyError, TypeError) as wrong:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, DocumentInvalid, KeyError, TypeError) as wrong:
         raise UsageWrong(f"{path} holds no policy: {wrong}") from wrong
 
 

@@ -11,6 +11,7 @@ from mesh.bus.wire import Incoming
 from mesh.cli.errors import NotFound
 from mesh.errors import BusError, Denied, NoResponders
 from protocol import codec
+from protocol.documents import read_fleet
 from protocol.fleet import AgentEntry, Fleet
 from protocol.presence import Card
 from protocol.subjects import FLEET, card
@@ -43,14 +44,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fleet_of(bus: Bus) -> Fleet:
-    """Return the fleet document as guards see it. Raises NotFound."""
+    """Return the fleet document as guards see it. Raises NotFound, DocumentInvalid."""
     kept = await get(bus, "CONF", FLEET)
     if kept is None:
         raise NotFound("the bus has no fleet document; run `mesh setup`")
-    fleet = codec.readable(kept.data, Fleet)
-    if fleet is None:
-        raise NotFound("the fleet document on the bus cannot be read; run `mesh setup`")
-    return msgspec.structs.replace(fleet, revision=kept.seq)
+    return msgspec.structs.replace(read_fleet(kept.data), revision=kept.seq)
 
 
 async def roster(bus: Bus) -> list[Member]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, up_to
@@ -13,7 +13,7 @@ from mesh.cli.output import when
 from mesh.cli.reading import decoded
 from mesh.cli.roster import fleet_of, inbox_state, instances
 from mesh.errors import LogError, ProtocolError
-from protocol import codec
+from protocol import documents
 from protocol.ledger import fold
 from protocol.subjects import inbox
 
@@ -48,18 +48,17 @@ async def breakers(bus: Bus) -> AsyncIterator[Finding]:
 
 
 def _breaker(kept: Kept) -> str | None:
-    """Return what is to be said of a breaker's entry, None if it is closed; its other fields may be any."""
+    """Return what is to be said of a breaker's entry, None if it is closed."""
     agent = kept.subject.rpartition(".")[2]
-    entry = codec.readable(kept.data, dict[str, Any])
-    if entry is None:
-        return f"the entry of {agent} cannot be read; guards go by the last one that could be"
-    state = str(entry.get("state", "closed"))
-    if state == "closed":
+    try:
+        entry = documents.read_breaker(kept.data)
+    except documents.DocumentInvalid as invalid:
+        return f"the entry of {agent} cannot be read ({invalid}): it is taken for open, until a trial"
+    if entry.state == "closed":
         return None
-    opened = entry.get("opened_at")
-    since = opened if isinstance(opened, int) and opened > 0 else kept.at
-    so = "it is given no work" if state == "open" else "it is given one piece of work, to see how that goes"
-    return f"the breaker of {agent} is {state} since {when(since)}: it failed too often, {so}"
+    so = "is given no work" if entry.state == "open" else "is given one piece of work, to see how that goes"
+    since = when(entry.opened_at or kept.at)
+    return f"the breaker of {agent} is {entry.state} since {since}: it failed too often, it {so}"
 
 
 # --- agents ---------------------------------------------------------------------------------------

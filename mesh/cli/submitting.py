@@ -176,7 +176,8 @@ def parse_budget(given: Sequence[str] | None) -> "Budget | None":
     from decimal import Decimal
 
     from mesh.cli.errors import UsageWrong
-    from protocol.handoff import LARGEST_AMOUNT, Budget
+    from protocol.handoff import Budget
+    from protocol.ranges import LARGEST_AMOUNT
 
     amounts: dict[str, int] = {}
     for each in given or ():

@@ -1,14 +1,14 @@
 """Which models drive a fleet's agents and have no price, as far as the agents' cards tell."""
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every, get
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.roster import fleet_of
 from protocol import codec
-from protocol.policy import Policy
+from protocol.documents import DocumentInvalid, read_policy, read_prices
 from protocol.presence import Card
 from protocol.prices import price_list, price_of
 from protocol.subjects import PRICES
@@ -19,11 +19,9 @@ _NO_ID = frozenset({"", "scripted", "claude", "a model"})
 
 
 async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
-    """Return the agents that each model without a price drives. Raises NotFound, BusError."""
+    """Return whom each model without a price drives. Raises NotFound, DocumentInvalid, BusError."""
     kept = await get(bus, "CONF", PRICES)
-    prices = {}
-    if kept is not None:
-        prices = price_list(codec.readable(kept.data, dict[str, Any]) or {})
+    prices = price_list({} if kept is None else read_prices(kept.data))
     agents = (await fleet_of(bus)).agents
     missing: dict[str, list[str]] = {}
     async for each in every(bus, "CARDS", "mesh.card.*"):
@@ -54,6 +52,8 @@ async def prices(bus: Bus) -> AsyncIterator[Finding]:
 async def _in_dollars(bus: Bus) -> AsyncIterator[str]:
     """Yield the policies whose budget is one of dollars, too."""
     async for kept in every(bus, "CONF", "mesh.conf.policy.*"):
-        policy = codec.readable(kept.data, Policy)
-        if policy is not None and policy.budget is not None and policy.budget.nano_dollars is not None:
-            yield kept.subject.rpartition(".")[2]
+        name = kept.subject.rpartition(".")[2]
+        with contextlib.suppress(DocumentInvalid):  # another check tells of it
+            policy = read_policy(kept.data, name)
+            if policy.budget is not None and policy.budget.nano_dollars is not None:
+                yield name

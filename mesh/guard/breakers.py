@@ -13,9 +13,9 @@ import structlog
 from mesh.bus.connection import Bus
 from mesh.errors import BusError, OutcomeUnknown
 from mesh.guard import conf
-from mesh.guard.conf import ConfChanged
+from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.trouble import Kind
-from protocol import breaker, events, subjects
+from protocol import breaker, documents, events, subjects
 from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
 from protocol.events import AnyEvent
 from protocol.held import Turn
@@ -66,12 +66,20 @@ class Breakers:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, agent: str) -> None:
-        """Read an agent's entry again. One that cannot be read leaves the last good one. Raises BusError."""
+        """Read an agent's entry again. Raises BusError.
+
+        One that cannot be read is taken for open since it was met; the trial that follows writes it anew.
+        """
         subject = subjects.breaker(agent)
         found = await conf.read(self._bus, subject, timeout_s=WAIT_S)
-        entry = CLOSED if found is None else conf.decoded(subject, found, BreakerEntry)
-        kept = self._copies.get(agent, _NONE).entry
-        self._copies[agent] = _Copy(kept if entry is None else entry, conf.sequence(found))
+        seq = conf.sequence(found)
+        if found is not None and self.is_known(agent, seq):
+            return
+        try:
+            entry = CLOSED if found is None else conf.parsed(subject, found, documents.read_breaker)
+        except ConfUnreadable:
+            entry = BreakerEntry(state="open", opened_at=self._now())
+        self._copies[agent] = _Copy(entry, seq)
 
     def is_known(self, agent: str, seq: int) -> bool:
         """Say whether the entry of this sequence was read or written already."""

@@ -1,5 +1,6 @@
 """Entries of CONF: read the last one of a subject, check it, write after the one that was read."""
 
+from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -10,22 +11,28 @@ from mesh.bus.log import CONFLICTS
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, NoResponders, PublishRefused
-from protocol import subjects
-from protocol.codec import LONGEST_S
-from protocol.fleet import Fleet
-from protocol.ids import is_name
-from protocol.policy import Policy
+from protocol.documents import DocumentInvalid
 
 _log = structlog.get_logger(__name__)
 
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+CODES = frozenset({"policy_unreadable", "fleet_unreadable", "prices_unreadable"})
+"""Under which a submit is refused that rests on an entry which cannot be read."""
 T = TypeVar("T")
 
 
 class ConfUnreadable(MeshError):
-    """An entry of CONF is needed, cannot be read, and never could be; an admin has to write it anew."""
+    """An entry of CONF is needed and cannot be read; an admin has to write it anew.
+
+    `refusal` is the code, of `CODES`, under which a submit that needs it is refused.
+    """
 
     code: ClassVar[str] = "conf.unreadable"
+
+    def __init__(self, entry: str, reason: str) -> None:
+        super().__init__(f"{entry} cannot be read: {reason}; an admin has to write it anew (`mesh setup`)")
+        self.entry = entry
+        self.reason = reason
+        self.refusal = f"{entry.split('.')[2]}_unreadable"
 
 
 class ConfChanged(MeshError):
@@ -49,13 +56,13 @@ def sequence(message: Incoming | None) -> int:
     return 0 if message is None else int(message.headers["Nats-Sequence"])
 
 
-def decoded(subject: str, message: Incoming, type_: type[T]) -> T | None:
-    """Return what an entry says; None, and a line in the log, where it cannot be read."""
+def parsed(subject: str, message: Incoming, parse: Callable[[bytes], T]) -> T:
+    """Return what an entry says. Raises ConfUnreadable, and logs it, where `parse` finds it invalid."""
     try:
-        return msgspec.json.decode(message.data, type=type_)
-    except _UNREADABLE:
-        _log.error("conf_unreadable", entry=subject)
-        return None
+        return parse(message.data)
+    except DocumentInvalid as invalid:
+        _log.error("conf_unreadable", entry=subject, reason=str(invalid))
+        raise ConfUnreadable(subject, str(invalid)) from invalid
 
 
 async def write(
@@ -73,23 +80,3 @@ async def write(
         if refused.err_code in CONFLICTS:
             raise ConfChanged(f"{subject} is not at {after}") from None
         raise
-
-
-def can_be(fleet: Fleet) -> bool:
-    """Say whether guards can work with a fleet: names that subjects can hold, times that end."""
-    spans = [fleet.log_max_age_s, fleet.lease_s, fleet.guard_lease_s]
-    for breaker in (fleet.breaker, *fleet.breakers.values()):
-        spans += (breaker.window_s, breaker.open_s, breaker.trial_s)
-    good = all(map(is_name, fleet.agents)) and all(0 < span <= LONGEST_S for span in spans)
-    if not good:
-        _log.error("conf_unreadable", entry=subjects.FLEET)
-    return good
-
-
-def can_rule(policy: Policy) -> bool:
-    """Say whether every time in a policy is one that clocks can hold."""
-    spans = [getattr(policy, name) for name in policy.__struct_fields__ if name.endswith(("_s", "_max_s"))]
-    good = all(0 <= span <= LONGEST_S for span in spans if span is not None)
-    if not good:
-        _log.error("conf_unreadable", entry=subjects.policy(policy.name))
-    return good

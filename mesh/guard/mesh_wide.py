@@ -7,7 +7,8 @@ freeze must not undo the thaw that came after it.
 
 from mesh.bus.connection import Bus
 from mesh.guard import conf
-from mesh.guard.conf import ConfChanged
+from mesh.guard.conf import ConfChanged, ConfUnreadable
+from protocol.documents import read_freeze
 from protocol.freeze import FreezeEntry
 from protocol.messages import Control, Freeze, Thaw
 from protocol.standing import Objection
@@ -41,8 +42,10 @@ class MeshWide:
             return Objection("not_allowed", "the whole mesh can only be frozen and thawed")
         for _ in range(_ATTEMPTS):
             found = await conf.read(self._bus, FREEZE)
-            stands = None if found is None else conf.decoded(FREEZE, found, FreezeEntry)
-            stands = stands or FreezeEntry()
+            try:
+                stands = FreezeEntry() if found is None else conf.parsed(FREEZE, found, read_freeze)
+            except ConfUnreadable:
+                stands = FreezeEntry()  # whatever it was: this order takes its place
             if not _is_newer(seq, stored_us, stands):
                 return None
             frozen = isinstance(control, Freeze)

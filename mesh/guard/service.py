@@ -175,6 +175,8 @@ class Guard:
                 message.nak(5 * _AGAIN_S)
             except Malformed as error:
                 await self._bury(message, Objection(error.code, str(error)))
+            except ConfUnreadable as error:
+                await self._bury(message, Objection(error.refusal, str(error)))
             except Frozen:
                 message.nak(_AGAIN_S)
             except StreamFull:  # the bus has said it; to make room takes a person, so ask less and less often
@@ -182,7 +184,7 @@ class Guard:
             except PASSING as error:
                 _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
                 message.nak(_AGAIN_S)
-            except (BusError, Contended, ConfChanged, ConfUnreadable) as error:
+            except (BusError, Contended, ConfChanged) as error:
                 self._bus.troubles.hit(NOT_NOW, error.code, held=message.subject, detail=str(error))
                 message.nak(_AGAIN_S)
             except Exception:

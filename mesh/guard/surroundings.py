@@ -1,8 +1,12 @@
 """What a verdict rests on besides the request's log, kept current from CONF and the clock.
 
 A guard holds copies of the fleet, the policies, the prices and the breakers. Each write to CONF is
-followed by a wake-up; since a wake-up can be lost, everything is read again now and then. An entry
-that cannot be read changes nothing: the last good one holds, and where there was none, the guard waits.
+followed by a wake-up; since a wake-up can be lost, everything is read again now and then.
+
+It fails closed on an entry that cannot be read. While that is the fleet or the prices, new requests are
+refused, and those that are under way go on by the last good one; a policy, and requests under it are
+refused; the freeze, and the mesh is taken for frozen; a breaker, and it is taken for open. A guard that
+never read a fleet waits for one.
 """
 
 import asyncio
@@ -10,6 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,15 +22,15 @@ import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED
-from mesh.bus.troubles import NO_FLEET
+from mesh.bus.troubles import NO_FLEET, UNREADABLE
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.guard import conf
 from mesh.guard.attendance import Attendance, Attended
 from mesh.guard.breakers import Breakers
-from mesh.guard.conf import ConfUnreadable
+from mesh.guard.conf import ConfUnreadable, T
 from mesh.trouble import Kind
-from protocol import rules, subjects
+from protocol import documents, rules, subjects
 from protocol.breaker import Use
 from protocol.control import resolves_to
 from protocol.decide import target_of
@@ -42,6 +47,7 @@ _log = structlog.get_logger(__name__)
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 _AGAIN_S = 1.0
+_TAKEN_FOR_FROZEN = FreezeEntry(frozen=True)
 
 
 def wall_clock_us() -> int:
@@ -77,8 +83,9 @@ class Surroundings:
         self._bus = bus
         self._clock = clock
         self._salt = salt
-        self._policies: dict[str, Policy | None] = {}
-        self._good_policies: dict[str, Policy] = {}
+        self._policies: dict[str, Policy | ConfUnreadable | None] = {}
+        self._unreadable: dict[str, str] = {}
+        """Entries that every new request rests on and that cannot be read, with the reason."""
         self._prices: dict[str, Any] | None = None
         self._stale = asyncio.Event()
         self._stale_breakers: set[str] | None = set()
@@ -95,7 +102,8 @@ class Surroundings:
     async def start(self) -> None:
         await self._bus.patiently(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
         while not await self._found():
-            self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
+            if not self._unreadable:
+                self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN_S):
                     await self._stale.wait()
@@ -147,23 +155,33 @@ class Surroundings:
 
     async def _refresh(self) -> bool:
         found = await conf.read(self._bus, subjects.FLEET)
-        fleet = None if found is None else conf.decoded(subjects.FLEET, found, Fleet)
-        if found is not None and fleet is not None and conf.can_be(fleet):
+        fleet = self._parsed(subjects.FLEET, found, documents.read_fleet, None)
+        if fleet is not None:
             self.fleet = msgspec.structs.replace(fleet, revision=conf.sequence(found))
         if not self.fleet.revision:
             return False
         self._policies.clear()
         prices = await conf.read(self._bus, subjects.PRICES)
-        if prices is None:
-            self._prices = None
-        elif (said := conf.decoded(subjects.PRICES, prices, dict[str, Any])) is not None:
-            self._prices = said
+        self._prices = self._parsed(subjects.PRICES, prices, documents.read_prices, self._prices)
         freeze = await conf.read(self._bus, subjects.FREEZE)
-        entry = FreezeEntry() if freeze is None else conf.decoded(subjects.FREEZE, freeze, FreezeEntry)
-        if entry is not None:
-            self._set_frozen(entry.frozen)
+        entry = self._parsed(subjects.FREEZE, freeze, documents.read_freeze, _TAKEN_FOR_FROZEN)
+        self._set_frozen(entry is not None and entry.frozen)
         await asyncio.gather(*(self.breakers.read(name) for name in self.fleet.agents))
         return True
+
+    def _parsed(
+        self, subject: str, found: Incoming | None, parse: Callable[[bytes], T], instead: T | None
+    ) -> T | None:
+        """Return an entry, None if there is none, and `instead` while it cannot be read."""
+        try:
+            said = None if found is None else conf.parsed(subject, found, parse)
+        except ConfUnreadable as error:
+            self._unreadable[subject] = error.reason
+            self._bus.troubles.hit(UNREADABLE, subject)
+            return instead
+        if self._unreadable.pop(subject, None) is not None:
+            self._bus.troubles.well(UNREADABLE, subject)
+        return said
 
     def _set_frozen(self, frozen: bool) -> None:
         if frozen != self.frozen.is_set():
@@ -193,25 +211,32 @@ class Surroundings:
         if not is_token(name):
             return None
         if name not in self._policies:
-            subject = subjects.policy(name)
-            found = await conf.read(self._bus, subject)
-            policy = None if found is None else conf.decoded(subject, found, Policy)
-            if policy is not None and conf.can_rule(policy):
-                self._good_policies[name] = policy
-            elif found is not None:
-                policy = self._good_policies.get(name)
-                if policy is None:
-                    raise ConfUnreadable(f"the policy {name!r} cannot be read")
-            self._policies[name] = policy
-        return self._policies[name]
+            self._policies[name] = await self._read_policy(name)
+        known = self._policies[name]
+        if isinstance(known, ConfUnreadable):
+            raise ConfUnreadable(known.entry, known.reason)
+        return known
+
+    async def _read_policy(self, name: str) -> Policy | ConfUnreadable | None:
+        subject = subjects.policy(name)
+        found = await conf.read(self._bus, subject)
+        try:
+            parse = partial(documents.read_policy, name=name)
+            return None if found is None else conf.parsed(subject, found, parse)
+        except ConfUnreadable as error:
+            return error
 
     async def world_for(self, ledger: Ledger, hearing: Hearing, trace: str = "") -> World:
         """Return the world for judging one message.
 
         Args:
             trace: `traceparent` of whatever judges it.
+
+        Raises BusError, and ConfUnreadable for a submit that rests on what cannot be read.
         """
         what = hearing.what
+        if isinstance(what, Submit) and self._unreadable:
+            raise ConfUnreadable(*next(iter(self._unreadable.items())))
         target: str | None
         if isinstance(what, Submit):
             target = what.to or self.fleet.entry

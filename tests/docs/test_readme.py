@@ -91,9 +91,9 @@ def test_another_policy_would_have_refused(desk: Path) -> None:
     sent = mesh("send", "Say hello", "--json", folder=desk)
     found = re.search(r"app_[0-9A-Z]{26}", sent.stdout)
     assert found is not None, sent.stdout + sent.stderr
-    (desk / "p.toml").write_text("max_depth = 0\n")
+    (desk / "p.toml").write_text("max_handoff_bytes = 10\n")
     changed = mesh("replay", found.group(), "--policy", "p.toml", folder=desk)
-    assert (changed.returncode, "depth" in changed.stdout) == (1, True), changed.stdout + changed.stderr
+    assert (changed.returncode, "size" in changed.stdout) == (1, True), changed.stdout + changed.stderr
 
 
 def test_every_link_leads_to_a_file() -> None:

@@ -350,15 +350,24 @@ async def test_one_that_was_opened_by_hand_stays_open_until_it_is_closed_by_hand
     assert isinstance(await submitted(stage), events.RequestOpened)
 
 
-async def test_an_entry_that_says_no_possible_time_changes_nothing(stage: Stage, guard: Guard) -> None:
-    admin, before = await stage.bus("admin"), await entry(stage)
-    for body in (b'{"state":"open","opened_at":-1}', b'{"state":"open","opened_at":9000000000000000000}'):
-        with capture_logs() as lines:
-            await admin.publish_durable(subjects.breaker("b"), body)
-            await until(lambda: any(line["event"] == "conf_unreadable" for line in lines))
-        assert isinstance(await submitted(stage), events.RequestOpened)
-    assert before == CLOSED
-    await open_it(stage)
+@pytest.mark.parametrize(
+    "body", [b"?", b'{"state":"open","opened_at":-1}', b'{"state":"open","opened_at":9000000000000000000}']
+)
+async def test_an_entry_that_cannot_be_read_is_taken_for_open_until_a_trial_writes_it_anew(
+    stage: Stage, guard: Guard, clock: Clock, body: bytes
+) -> None:
+    admin, b = await stage.bus("admin"), await stage.actor("b")
+    await admin.publish_durable(subjects.breaker("b"), body)
+    await until(lambda: guard._around.breakers.state("b") == "open")
+    refused = await submitted(stage)
+    assert isinstance(refused, events.RequestRefused)
+    assert refused.refusal.rule == "agent_available"
+    clock.ahead_s = OPEN_S + 1
+    tried = await submitted(stage)
+    assert isinstance(tried, events.RequestOpened)
+    assert (await entry(stage)).state == "half_open"
+    await b.propose(tried.request, await b.work(tried.request), DONE)
+    await becomes(stage, "closed")
 
 
 async def test_an_unknown_agent_has_no_breaker(stage: Stage, guard: Guard) -> None:

@@ -11,10 +11,12 @@ from structlog.testing import capture_logs
 
 from mesh.bus import streams
 from mesh.bus.pull import Message
+from mesh.cli.freezing import mesh_freeze
+from mesh.client import SubmitRejected
 from mesh.guard import service, surroundings
 from mesh.testing import LocalMesh
 from protocol import codec, subjects
-from protocol.messages import Complete, Transfer
+from protocol.messages import Complete, Thaw, Transfer
 from protocol.policy import Policy
 from tests.guard.stage import FLEET, POLICIES, Stage, furnish
 from tests.servers import eventually, until
@@ -170,19 +172,6 @@ async def test_a_submit_whose_policy_is_not_there_is_refused(stage: Stage) -> No
     assert outcome.reason.startswith("known_policy")
 
 
-async def test_a_submit_whose_policy_cannot_be_read_waits_until_it_can(stage: Stage) -> None:
-    admin, client = await stage.bus("admin"), await stage.client()
-    await admin.publish_durable(subjects.policy("odd"), b'{"name": "odd", "max_depht": 3}')
-    with saying() as lines:
-        await stage.guard()
-        request = await client.submit("hello", policy="odd")
-        await said(lines, "conf_unreadable")
-        await said(lines, "not_now")
-    assert await stage.types(request) == []
-    await admin.publish_durable(subjects.policy("odd"), msgspec.json.encode(Policy(name="odd", max_depth=3)))
-    await stage.reaches(request, "request.opened")
-
-
 RUBBISH = {
     "empty": b"",
     "no-utf-8": b"\xff\xfe",
@@ -193,6 +182,16 @@ RUBBISH = {
 NO_FLEET = {
     "a-name-that-is-none": b'{"name":"x","entry":"a","agents":{"a.b":{"name":"a.b"}}}',
     "an-age-that-is-none": b'{"name":"x","entry":"a","agents":{},"log_max_age_s":1e308}',
+    "an-entry-that-is-none": b'{"name":"x","entry":"z","agents":{"a":{"name":"a"}}}',
+}
+NO_POLICY = {
+    "a-rule-that-is-none": b'{"name":"lenient","max_depht":3}',
+    "no-depth": b'{"name":"lenient","max_depth":0}',
+    "no-time": b'{"name":"lenient","turn_timeout_s":0}',
+    "a-time-that-is-none": b'{"name":"lenient","deadline_s":1e300}',
+    "a-debt": b'{"name":"lenient","budget":{"tokens":-1}}',
+    "another-topology": b'{"name":"lenient","topology":"swarm"}',
+    "another-policy": b'{"name":"strict"}',
 }
 
 
@@ -200,29 +199,118 @@ def cases(bodies: dict[str, bytes]) -> list[Any]:
     return [pytest.param(body, id=name) for name, body in bodies.items()]
 
 
-@pytest.mark.parametrize("body", cases(RUBBISH | NO_FLEET))
-async def test_a_fleet_that_cannot_be_read_leaves_the_last_good_one(stage: Stage, body: bytes) -> None:
+async def refused_by_name(stage: Stage, entry: str, policy: str = "default") -> None:
+    """Submit, and be told that `entry` cannot be read; nothing of the submit gets into the log."""
+    client = await stage.client()
+    kind = entry.split(".")[2]
+
+    async def refused() -> bool:  # until the guard has read the entry, it takes requests
+        request = await client.submit("hello", policy=policy)
+        try:
+            outcome = await client.wait(request, timeout_s=0.5)
+        except SubmitRejected as rejected:
+            told = (rejected.reason, rejected.detail)
+            letter = await stage.buried(f"{kind}_unreadable", request=request)
+            assert told == (letter.code, letter.detail)
+            assert entry in letter.detail
+            assert await stage.types(request) == []
+            return True
+        except TimeoutError:
+            return False
+        raise AssertionError(outcome)
+
+    await eventually(refused)
+
+
+@pytest.mark.parametrize("body", cases(RUBBISH | NO_POLICY))
+async def test_a_submit_whose_policy_cannot_be_read_is_refused_by_its_name(stage: Stage, body: bytes) -> None:
     admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
-    await until(lambda: guard._around.fleet.revision > 0)
-    good = guard._around.fleet.revision
-    with saying() as lines:
-        await admin.publish_durable(subjects.FLEET, body)
-        await said(lines, "conf_unreadable")
-    await stage.reaches(await client.submit("hello"), "request.opened")
-    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
-    await until(lambda: guard._around.fleet.revision > good)
+    subject = subjects.policy("lenient")
+    await stage.reaches(await client.submit("hello", policy="lenient"), "request.opened")
+    await admin.publish_durable(subject, body)
+    await refused_by_name(stage, subject, "lenient")
+    await stage.reaches(await client.submit("hello"), "request.opened")  # the others go on
+    await admin.publish_durable(subject, msgspec.json.encode(POLICIES["lenient"]))
+
+    async def taken_again() -> bool:
+        request = await client.submit("hello", policy="lenient")
+        await eventually(lambda: _decided(stage, request))
+        return bool(await stage.types(request))
+
+    await eventually(taken_again)
     assert stage.alive(guard)
 
 
-OTHERS = (subjects.PRICES, subjects.FREEZE, subjects.breaker("a"), subjects.breaker("b"))
-
-
-@pytest.mark.parametrize("subject", OTHERS)
-async def test_no_entry_of_conf_ends_a_guard(stage: Stage, subject: str) -> None:
+@pytest.mark.parametrize(
+    ("subject", "body"),
+    [
+        *(
+            pytest.param(subjects.FLEET, body, id=f"fleet-{name}")
+            for name, body in (RUBBISH | NO_FLEET).items()
+        ),
+        pytest.param(subjects.PRICES, b"[]", id="prices-no-table"),
+        pytest.param(subjects.PRICES, b'{"m":{"input":-1,"output":0}}', id="prices-less-than-nothing"),
+    ],
+)
+async def test_without_a_readable_fleet_or_prices_new_requests_are_refused_and_the_others_go_on(
+    stage: Stage, subject: str, body: bytes
+) -> None:
     admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
     a = await stage.actor("a")
-    bodies = [body for body in RUBBISH.values() if subject != subjects.PRICES or not body.startswith(b"{")]
-    for body in bodies:
+    request = await client.submit("hello")
+    work = await a.work(request)
+    await admin.publish_durable(subject, body)
+    await refused_by_name(stage, subject)
+    assert [reason.code for reason in guard._bus.troubles.reasons()] == ["entry_unreadable"]
+    await a.propose(request, work, DONE)
+    assert (await client.wait(request, timeout_s=20)).status == "completed"
+    if subject == subjects.FLEET:
+        await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    else:
+        await admin.api("STREAM.PURGE.CONF", {"filter": subject})
+        await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))  # a purge wakes nobody
+    await until(lambda: not guard._bus.troubles.reasons())
+    await stage.reaches(await client.submit("hello"), "request.opened")
+    assert stage.alive(guard)
+
+
+async def test_a_guard_that_begins_with_a_fleet_that_cannot_be_read_says_so_and_waits(
+    own_stage: Stage,
+) -> None:
+    admin, client = await own_stage.bus("admin"), await own_stage.client()
+    await admin.publish_durable(subjects.FLEET, b"{}")
+    with saying() as lines:
+        guard = await own_stage.guard()
+        request = await client.submit("hello")
+        await said(lines, "entry_unreadable")
+    assert "fleet_missing" not in [line["event"] for line in lines]
+    assert [reason.text for reason in guard._bus.troubles.reasons()] == [
+        "mesh.conf.fleet cannot be read: run `mesh doctor`"
+    ]
+    assert await own_stage.types(request) == []
+    await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
+    await own_stage.reaches(request, "request.opened")
+
+
+@pytest.mark.parametrize("body", cases(RUBBISH))
+async def test_a_freeze_that_cannot_be_read_freezes_until_somebody_thaws(stage: Stage, body: bytes) -> None:
+    admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
+    await stage.ready(guard)
+    await admin.publish_durable(subjects.FREEZE, body)
+    await until(guard._around.frozen.is_set)
+    request = await client.submit("hello")
+    assert (await mesh_freeze(admin)).frozen
+    await stage.control(subjects.MESH_WIDE, Thaw(id=f"thaw-{request}"))
+    await stage.reaches(request, "request.opened")
+    assert not guard._around.frozen.is_set()
+    await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FREEZE})
+
+
+@pytest.mark.parametrize("agent", ["a", "b"])
+async def test_no_breakers_entry_ends_a_guard(stage: Stage, agent: str) -> None:
+    admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
+    a, subject = await stage.actor("a"), subjects.breaker(agent)
+    for body in RUBBISH.values():
         request = await client.submit("hello")
         work = await a.work(request)
         with saying() as lines:
@@ -232,27 +320,6 @@ async def test_no_entry_of_conf_ends_a_guard(stage: Stage, subject: str) -> None
         await stage.reaches(request, "handoff.admitted")
     assert stage.alive(guard)
     await admin.api("STREAM.PURGE.CONF", {"filter": subject})
-
-
-async def test_a_policy_that_can_no_longer_be_read_holds_as_it_last_was(stage: Stage) -> None:
-    admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
-    subject = subjects.policy("lenient")
-    await stage.reaches(await client.submit("hello", policy="lenient"), "request.opened")
-    for body in (*RUBBISH.values(), b'{"name":"lenient","deadline_s":1e300}'):
-        with saying() as lines:
-            await admin.publish_durable(subject, body)
-            while not any(line["event"] == "conf_unreadable" for line in lines):
-                await stage.reaches(await client.submit("hello", policy="lenient"), "request.opened")
-    assert stage.alive(guard)
-    await admin.publish_durable(subject, msgspec.json.encode(POLICIES["lenient"]))
-
-
-async def test_a_guard_that_starts_while_a_breaker_cannot_be_read_takes_it_for_closed(stage: Stage) -> None:
-    admin, client = await stage.bus("admin"), await stage.client()
-    await admin.publish_durable(subjects.breaker("a"), b"?")
-    await stage.guard()
-    await stage.reaches(await client.submit("hello"), "request.opened")
-    await admin.api("STREAM.PURGE.CONF", {"filter": subjects.breaker("a")})
 
 
 async def test_a_guard_sees_a_new_fleet_and_a_new_policy_at_once(stage: Stage) -> None:
@@ -267,6 +334,11 @@ async def test_a_guard_sees_a_new_fleet_and_a_new_policy_at_once(stage: Stage) -
         return await stage.types(request) == ["request.opened"]
 
     await eventually(taken)
+
+
+async def _decided(stage: Stage, request: str) -> bool:
+    letters = await stage.dead_letters()
+    return bool(await stage.types(request)) or any(letter.request == request for letter in letters)
 
 
 async def _any(stage: Stage, request: str) -> bool:

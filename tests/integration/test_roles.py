@@ -205,6 +205,44 @@ def test_the_generated_configuration_has_no_allow_responses_and_is_accepted(tmp_
     subprocess.run([server_binary(), "-t", "-c", path], check=True, capture_output=True)
 
 
+NASTY = 'a "quoted" \\\\ bäck $HOME # x'
+
+
+def test_whatever_a_directory_is_called_the_configuration_names_just_it(tmp_path: Path) -> None:
+    store, path = tmp_path / NASTY, tmp_path / "nats.conf"
+    path.write_text(server_config(FLEET, publics(), store=store, ports_dir=store, listen="[::1]:-1"))
+    subprocess.run([server_binary(), "-t", "-c", path], check=True, capture_output=True)
+    with pytest.raises(ValueError, match="cannot hold"):
+        server_config(FLEET, publics(), store=tmp_path / 'x"\n}\n')
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"max_store": "1G }"},
+        {"max_store": "-1"},
+        {"max_store": "lots"},
+        {"listen": 'x"\n'},
+        {"listen": "127.0.0.1:99999"},
+        {"listen": "127.0.0.1:x"},
+        {"http": "http://127.0.0.1:1"},
+        {"server_name": "two words"},
+        {"server_name": ""},
+    ],
+    ids=str,
+)
+def test_what_is_no_value_of_its_setting_is_refused(said: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"not HOST:PORT|not a size|a server's name"):
+        server_config(FLEET, publics(), store=tmp_path, **said)  # type: ignore[arg-type]
+
+
+def test_nothing_but_a_users_public_key_gets_into_the_configuration() -> None:
+    forged = publics()["a"] + " }, { nkey: " + keys.new_key().public
+    for key in (forged, "", keys.new_key().seed, publics()["a"].lower()):
+        with pytest.raises(ValueError, match="not a user's public key"):
+            accounts_config(FLEET, {**publics(), "a": key})
+
+
 @pytest.mark.parametrize("listen", ["0.0.0.0:4222", ":4222", "10.0.0.1:4222", "4222"])
 def test_anonymous_connections_are_for_loopback_only(listen: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="loopback"):

@@ -11,6 +11,8 @@ from mesh.model.instructions import Instructions
 from mesh.model.port import Reply
 from mesh.testing import StrictModel, WholeMesh, driven_by, fleet_of, says
 from protocol.events import type_of
+from protocol.fleet import AgentEntry
+from protocol.ids import AgentName
 from protocol.messages import Move, Usage
 from protocol.policy import Policy
 from protocol.prices import MTOK, Price, Tokens, price_list
@@ -40,13 +42,13 @@ async def test_a_request_goes_all_the_way(tmp_path: Path) -> None:
 
 
 async def test_the_fleet_and_its_policies_are_the_tests_own(tmp_path: Path) -> None:
-    fleet = fleet_of("front", "back", human=False)
-    policies = {"default": Policy(max_depth=0, max_refusals=0)}
+    fleet = fleet_of(AgentEntry(name=AgentName("front"), to=()), "back", human=False)
+    policies = {"default": Policy(max_refusals=1)}
     async with WholeMesh([front], tmp_path, fleet=fleet, policies=policies) as mesh:
         outcome = await mesh.send("hello")
         happened = await mesh.events(outcome.request)
     assert outcome.status == "failed"
-    assert "move.refused" in [type_of(event) for event in happened]
+    assert [type_of(event) for event in happened].count("move.refused") == 2
 
 
 async def test_what_a_service_dies_of_is_said(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ async def test_a_story_says_that_nobody_serves_whom_it_waits_for(office: Office,
             {"state": "open", "opened_at": 1_700_000_000_000_000}, "is open since 2023-11-14", id="open"
         ),
         pytest.param({"state": "half_open", "more": [1]}, "is half_open since 2", id="half-open"),
-        pytest.param({"state": "open", "opened_at": "?"}, "is open since 2", id="a-strange-time"),
+        pytest.param(
+            {"state": "open", "opened_at": "?"}, "opened_at: expected `int | null`", id="a-strange-time"
+        ),
         pytest.param([1], "the entry of d cannot be read", id="unreadable"),
     ],
 )
@@ -97,3 +99,46 @@ async def test_a_breaker_that_is_not_closed_is_named(
     assert said in text
     await admin.publish_durable(subjects.breaker("d"), b'{"state": "closed"}')
     assert await findings(office, "breakers", who="audit") == [("ok", "none is open")]
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "told"),
+    [
+        pytest.param(
+            subjects.policy("odd"),
+            b'{"name":"odd","max_depth":0,"deadline_s":-1}',
+            "max_depth: expected `int` >= 1; deadline_s: expected `float` > 0.0; guards refuse requests",
+            id="policy",
+        ),
+        pytest.param(subjects.PRICES, b"?", "guards refuse new requests", id="prices"),
+        pytest.param(subjects.FLEET, b'{"name":"x","entry":"z"}', "entry: 'z' is no agent", id="fleet"),
+    ],
+)
+async def test_a_document_that_guards_cannot_read_is_named_with_its_mistakes(
+    office: Office, stage: Stage, subject: str, body: bytes, told: str
+) -> None:
+    admin = await stage.bus("admin")
+    stands = await admin.request(f"$JS.API.DIRECT.GET.CONF.{subject}")
+    await admin.publish_durable(subject, body)
+    for who in ("op", "audit"):
+        [(state, text)] = await findings(office, "documents", who=who)
+        assert state == "found"
+        assert text.startswith(f"{subject} cannot be read: ")
+        assert told in text
+    if stands.status:
+        await admin.api("STREAM.PURGE.CONF", {"filter": subject})
+    else:
+        await admin.publish_durable(subject, stands.data)
+    assert await findings(office, "documents") == [("ok", "fleet, policies and prices can be read")]
+
+
+async def test_a_freeze_that_cannot_be_read_is_told_as_a_freeze_with_the_reason(
+    office: Office, stage: Stage
+) -> None:
+    admin = await stage.bus("admin")
+    await admin.publish_durable(subjects.FREEZE, b"?")
+    [(state, text)] = await findings(office, "freeze")
+    assert state == "found"
+    assert "mesh.conf.freeze cannot be read" in text
+    assert "mesh thaw" in text
+    await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FREEZE})

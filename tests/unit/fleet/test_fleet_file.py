@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from mesh.bus.keys import new_key
 from mesh.fleet import LISTED, FleetFileError, load_fleet, parse_fleet
 from protocol.breaker import BreakerRules
 from protocol.handoff import Budget
 from protocol.ids import AgentName
 from protocol.prices import MTOK, Price, Tokens, cost, price_list
 
-GOOD = """
+PUBLIC = new_key().public
+GOOD = f"""
 name = "desk"
 entry = "front"
 [agents.front]
@@ -22,7 +24,7 @@ intents = ["refund"]
 [agents.back.breaker]
 failures = 20
 [clients.app]
-nkey = "UABC"
+nkey = "{PUBLIC}"
 [operators.ops]
 [viewers.audit]
 [human]
@@ -49,7 +51,7 @@ def test_a_fleet_is_read() -> None:
     assert (fleet.guard_lease_s, fleet.guard_pull_s) == (3, 2)
     assert fleet.breaker_of(AgentName("front")) == BreakerRules(open_s=7)
     assert fleet.breaker_of(AgentName("back")) == BreakerRules(open_s=7, failures=20)
-    assert file.given_keys == {"app": "UABC"}
+    assert file.given_keys == {"app": PUBLIC}
 
 
 def test_labels_by_key_are_the_fleets() -> None:
@@ -87,6 +89,26 @@ def test_there_is_always_a_default_policy() -> None:
         pytest.param(('to = ["back"]', 'to = ["bakc"]'), "agents.front.to: 'bakc'", id="unknown-target"),
         pytest.param(("max_depth = 2", "max_dept = 2"), "max_dept", id="unknown-policy-field"),
         pytest.param(("[human]", "[humans]"), "humans", id="unknown-section"),
+        pytest.param(("max_depth = 2", "max_depth = 0"), r"policies\.strict: max_depth", id="no-depth"),
+        pytest.param(("max_depth = 2", 'max_depth = "2"'), r"policies\.strict: max_depth", id="a-text"),
+        pytest.param(("turn_timeout_s = 5", "turn_timeout_s = nan"), "turn_timeout_s", id="no-number"),
+        pytest.param(("max_depth = 2", 'topology = "swarm"'), "topology: known is", id="unknown-topology"),
+        pytest.param(
+            ("[policies.strict]", '[policies."a b"]'), "policies.a b: a policy's name", id="no-token"
+        ),
+        pytest.param(
+            ("[policies.strict]", "[policies]\nx = 5\n[policies.s]"), "policies.x: a", id="no-table"
+        ),
+        pytest.param(("max_age_days = 10", "max_age_days = inf"), "max_age_days", id="for-ever"),
+        pytest.param(("max_age_days = 10", "max_age_days = 1e9"), "max_age_days", id="too-long"),
+        pytest.param(("max_age_days = 10", "max_bytes = -5"), "max_bytes", id="fewer-bytes-than-none"),
+        pytest.param(("[viewers.audit]", "[viewers.app]"), r"clients\.app: two members", id="a-name-twice"),
+        pytest.param(("[viewers.audit]", "[viewers.guard]"), r"guard: this name has a key", id="a-guard"),
+        pytest.param(("[viewers.audit]", '[viewers."a.b"]'), "viewers: 'a.b' is no name", id="no-name"),
+        pytest.param(("[viewers.audit]", "[viewers.human]"), "viewers: 'human' is no name", id="human"),
+        pytest.param(
+            ("[operators.ops]", f'[operators.ops]\nnkey = "{PUBLIC}"'), "nkey: another", id="a-key-twice"
+        ),
         pytest.param(("max_age_days = 10", "max_age_days = 0"), "max_age_days", id="no-age"),
         pytest.param(("open_s = 7", "open_s = 0"), "breaker.open_s", id="a-breaker-that-never-opens"),
         pytest.param(("failures = 20", "failure = 20"), "agents.back.breaker.failure", id="unknown-number"),
@@ -119,11 +141,11 @@ PRICE = "input = 1, output = 2"
         ('[prices]\nm = "Listed"', r'prices\.m: a price is a table.*or say "listed"'),
         (
             "[policies.poor.budget]\nnano_dollar = 3",
-            r"policies\.poor\.budget: nano_dollar: Extra inputs",
+            r"policies\.poor: budget: unknown field `nano_dollar`",
         ),
-        ("[policies.poor.budget]\ntokens = -3", r"policies\.poor\.budget: tokens: .*greater"),
-        (f"[policies.poor.budget]\nmodel_calls = {2**63}", r"policies\.poor\.budget: model_calls: .*less"),
-        ("[policies.poor]\nbudget = 5", r"policies\.poor: Expected `object.*budget"),
+        ("[policies.poor.budget]\ntokens = -3", r"policies\.poor: budget\.tokens: expected 0 to 2\^62"),
+        (f"[policies.poor.budget]\nmodel_calls = {2**63}", r"policies\.poor: budget.model_calls: "),
+        ("[policies.poor]\nbudget = 5", r"policies\.poor: budget: expected `object"),
     ],
 )
 def test_a_mistake_about_money_is_named_with_its_place(lines: str, said: str) -> None:
@@ -165,3 +187,25 @@ def test_what_a_price_does_not_say_of_the_cache_is_never_less_than_what_a_vendor
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FleetFileError, match=r"mesh\.toml"):
         load_fleet(tmp_path)
+
+
+FORGED = f"{PUBLIC} }}, {{ nkey: {new_key().public}"
+"""As it was once written raw into the server's configuration: a second user, without permissions."""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("", id="none"),
+        pytest.param(FORGED, id="two-users"),
+        pytest.param(f"{PUBLIC}\\n", id="and-a-new-line"),
+        pytest.param(PUBLIC.lower(), id="lower-case"),
+        pytest.param(PUBLIC[:-1] + ("A" if PUBLIC[-1] != "A" else "B"), id="another-checksum"),
+        pytest.param("A" + PUBLIC[1:], id="an-accounts"),
+        pytest.param(new_key().seed, id="a-seed"),
+    ],
+)
+def test_what_is_no_public_key_of_a_user_is_refused_where_it_is_read(key: str) -> None:
+    with pytest.raises(FleetFileError, match=r"clients\.app\.nkey: not a user's public key") as refused:
+        parse_fleet(GOOD.replace(PUBLIC, key))
+    assert key not in str(refused.value) or not key  # it may be a secret that stands in the wrong place

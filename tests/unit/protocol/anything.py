@@ -95,16 +95,16 @@ reports = st.builds(
 )
 policies = st.builds(
     Policy,
-    max_depth=st.sampled_from([0, 1, 3, 5, 7, 9]),
+    max_depth=st.sampled_from([1, 2, 3, 5, 7, 9]),
     max_refusals=st.integers(0, 5),
     max_retries=st.integers(0, 3),
     max_asks=st.integers(0, 2),
     max_escalations=st.integers(0, 5),
     max_handoff_bytes=st.sampled_from([65_536, 65_536, 65_536, 500]),
     deadline_s=st.sampled_from([86_400.0, 86_400.0, 86_400.0, 30.0]),
-    turn_timeout_s=st.sampled_from([900.0, 20.0, 0.0]),
-    unattended_after_s=st.sampled_from([None, 50.0, 0.0]),
-    escalation_sla_s=st.sampled_from([None, 40.0, 0.0]),
+    turn_timeout_s=st.sampled_from([900.0, 20.0, 1e-6]),
+    unattended_after_s=st.sampled_from([None, 50.0, 1e-6]),
+    escalation_sla_s=st.sampled_from([None, 40.0, 1e-6]),
     retry_backoff_s=st.sampled_from([0.0, 1.0]),
     budget=st.none() | budgets,
 )

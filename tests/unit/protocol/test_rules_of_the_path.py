@@ -16,7 +16,7 @@ NEW = fact("new", 1)
 # --- depth ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_max_depth_hops_are_allowed_and_one_more_is_not(most: int) -> None:
     names = "abcdefg"
     court = opened(fleet=agents(names), policy=Policy(max_depth=most))
