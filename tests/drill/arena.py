@@ -39,7 +39,6 @@ from tests.servers import ROOT
 
 _AGAIN_S = 0.1
 GRACE_S = 30.0
-"""How long services may take to finish what they hold at the end; nothing may move while it is counted."""
 
 
 class DrillImpossible(MeshError):
@@ -200,12 +199,16 @@ class Arena:
 
     # --- evidence ---------------------------------------------------------------------------------
 
-    async def evidence(self) -> Evidence:
-        """End every service, then read everything that there is. Nothing can be sent afterwards."""
+    async def evidence(self, grace_s: float = GRACE_S) -> Evidence:
+        """End every service, then read everything that there is. Nothing can be sent afterwards.
+
+        Args:
+            grace_s: how long services may take to finish; nothing may move while it is counted.
+        """
         for window in windows.WINDOWS:
             self.processes.disarm(window)
         ended_at = now_us()
-        await self.processes.end(GRACE_S)
+        await self.processes.end(grace_s)
         return await self.gather(ended_at)
 
     async def gather(self, ended_at: int | None = None) -> Evidence:

@@ -19,7 +19,7 @@ from mesh.fleet import parse_fleet
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.refusals import Rule
-from tests.drill.arena import Arena, Setting
+from tests.drill.arena import GRACE_S, Arena, Setting
 from tests.drill.check import check
 from tests.drill.findings import Findings
 from tests.drill.fleet import drill_fleet
@@ -123,7 +123,7 @@ async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory:
     setting = Setting(file=file, guards=1, instances=1, commands=commands)
     async with Arena(setting, directory) as arena:
         await play(arena, scene, stops=scene.stops)
-        return check(await arena.evidence())
+        return check(await arena.evidence(0.5 if scene.stops else GRACE_S))
 
 
 async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:

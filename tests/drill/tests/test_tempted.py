@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol import codec, events, rules, submit
+from protocol import budget, carry, codec, decide, events, rules, submit, withhold
+from protocol.carry import Load
 from protocol.refusals import Refusal, Rule
 from protocol.rules import Case
 from protocol.trail import Segment
@@ -143,3 +144,48 @@ async def test_a_guard_that_admits_what_no_topology_has_breaks_loudly(
     without(Rule.KNOWN_MOVE)(monkeypatch)
     with pytest.raises(AssertionError, match="known_move"):
         [evidence async for evidence in played(TEMPTING, deeds)]
+
+
+def unsealed(verdict: Any, load: Any, **rest: Any) -> Any:
+    return HANDOFF_OF(verdict, load, **{**rest, "no_return": False})
+
+
+HANDOFF_OF = decide._Verdict._handoff_of
+MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
+    "a seal is forgotten": (
+        replaced(decide._Verdict, "_handoff_of", unsealed),
+        "tempted-past-the-seal",
+        "hands over another no_return",
+    ),
+    "what is hidden is shown": (
+        replaced(withhold, "divide", lambda load, clearance: (load, Load({}, {}))),
+        "withheld",
+        "hands over another facts",
+    ),
+    "a fact is lost": (
+        replaced(carry, "merge", lambda *_, **__: Load({}, {})),
+        "chain",
+        "hands over another facts",
+    ),
+    "all of the budget is granted": (
+        replaced(budget, "grant", lambda asked, rest: rest),
+        "tempted-beyond-its-terms",
+        "hands over another constraints",
+    ),
+    "a failure is the last": (
+        replaced(decide, "retry_at", never),
+        "retried",
+        "failure 1 of a turn is not to be tried again",
+    ),
+}
+"""Guards that make something else of what they admit: the story that shows it, and the complaint."""
+
+
+@pytest.mark.parametrize("how", MANGLED)
+async def test_a_guard_that_makes_something_else_of_a_move_is_found(
+    how: str, deeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking, name, complaint = MANGLED[how]
+    breaking(monkeypatch)
+    found = [detail async for evidence in played([name], deeds) for detail in complaints(evidence)]
+    assert any(complaint in detail for detail in found), found

@@ -90,6 +90,11 @@ def canonical(value: Any) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
 
 
+def same(one: Any, other: Any) -> bool:
+    """Return True if two values are one as JSON, in which `true` is not `1`."""
+    return canonical(one) == canonical(other)
+
+
 def spent(account: Account) -> Amounts:
     return {name: sum(usage[name] for usage in account.usage.values()) for name in DIMENSIONS}
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from protocol import events as ev
-from protocol.handoff import Budget, Handoff
+from protocol.handoff import Budget
 from protocol.messages import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
 from protocol.world import Grounds
-from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, learn, rest, spent
-from tests.unit.protocol.oracle.giving import MOVES, as_shown
+from tests.unit.protocol.oracle.account import DIMENSIONS, Account, learn, rest, same, spent
+from tests.unit.protocol.oracle.giving import MOVES, as_shown, differing
 from tests.unit.protocol.oracle.opinion import Opinion, opine
 from tests.unit.protocol.oracle.submits import submit_complaints
 
@@ -16,7 +16,7 @@ def complaints(account: Account, proposal: MoveProposed, event: ev.AnyEvent) -> 
     """Return what is wrong with the verdict on a proposal; nothing if it is right."""
     if isinstance(event, ev.MoveDeferred):
         found = [] if account.frozen else ["deferred, though nothing is frozen"]
-        return found if event.proposal == proposal else [*found, "defers another proposal"]
+        return found if same(event.proposal, proposal) else [*found, "defers another proposal"]
     grounds = getattr(event, "grounds", None)
     if grounds is None:
         return [f"{type(event).__name__} says not what it rests on"]
@@ -47,20 +47,18 @@ def _of_kind(account: Account, move: Move, event: ev.AnyEvent) -> list[str]:
     if not isinstance(event, expected):
         return [f"became a {type(event).__name__}"]
     match move, event:
-        case (Ask(), ev.TurnSuspended(ask=asked)) if asked != move:
+        case (Ask(), ev.TurnSuspended(ask=asked)) if not same(asked, move):
             return ["asks another question"]
-        case (Complete(answer=answer), ev.RequestCompleted(answer=said)) if canonical(said) != canonical(
-            answer
-        ):
+        case (Complete(answer=answer), ev.RequestCompleted(answer=said)) if not same(said, answer):
             return ["answers otherwise"]
-        case (Fail() | Escalate(), ev.RequestFailed(move=given_up)) if given_up != move:
+        case (Fail() | Escalate(), ev.RequestFailed(move=given_up)) if not same(given_up, move):
             return ["gives up by another move"]
     return []
 
 
 def _of_round(account: Account, move: Move, event: ev.MoveRefused) -> list[str]:
     """Complain of a refusal that names another move, or of the round that it opens or does not open."""
-    found = [] if event.move == move else ["refuses another move"]
+    found = [] if same(event.move, move) else ["refuses another move"]
     left = account.refusals < account.policy.max_refusals
     if (event.work is not None) != left:
         return [*found, f"refusal {account.refusals + 1} of a turn {'opens no' if left else 'opens a'} round"]
@@ -95,8 +93,8 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     to_people = isinstance(event, ev.EscalationRaised)
     clearance = () if grounds.target is None else grounds.target.clearance
     expected = whole if to_people else as_shown(whole, clearance)
-    if work.handoff != expected:
-        found.append(f"hands over another {_differing(work.handoff, expected)}")
+    if not same(work.handoff, expected):
+        found.append(f"hands over another {differing(work.handoff, expected)}")
     hidden = len(whole.facts) - len(expected.facts), len(whole.artifacts) - len(expected.artifacts)
     told = (0, 0) if work.withheld is None else (work.withheld.facts, work.withheld.artifacts)
     if hidden != told:
@@ -110,11 +108,6 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     if str(work.turn) != event.id or work.round != 0 or event.to != whole.to_agent:
         found.append("opens another turn than its own")
     return found
-
-
-def _differing(one: Handoff, other: Handoff) -> str:
-    """Return the names of the fields that differ: what stands in them may be a secret."""
-    return ", ".join(name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name))
 
 
 def _or(one: int | None, other: int | None) -> int | None:

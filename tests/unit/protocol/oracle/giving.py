@@ -4,7 +4,7 @@ import msgspec
 
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, MoveProposed, Transfer
-from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, spent_after
+from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, same, spent_after
 
 MOVES = {
     Transfer: "transfer",
@@ -111,4 +111,11 @@ def as_shown(handoff: Handoff, clearance: tuple[str, ...]) -> Handoff:
         facts=tuple(fact for fact in handoff.facts if fact.key not in hidden),
         artifacts=tuple(item for item in handoff.artifacts if set(item.labels) <= cleared),
         constraints=msgspec.structs.replace(handoff.constraints, must_carry=keys),
+    )
+
+
+def differing(one: Handoff, other: Handoff) -> str:
+    """Return the names of the fields that differ: what stands in them may be a secret."""
+    return ", ".join(
+        name for name in one.__struct_fields__ if not same(getattr(one, name), getattr(other, name))
     )

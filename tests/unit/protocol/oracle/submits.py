@@ -10,8 +10,8 @@ from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.messages import Submit
 from protocol.policy import Policy
 from protocol.world import Grounds
-from tests.unit.protocol.oracle.account import DIMENSIONS, canonical
-from tests.unit.protocol.oracle.giving import as_shown, ends_at, shown_budget
+from tests.unit.protocol.oracle.account import DIMENSIONS, canonical, same
+from tests.unit.protocol.oracle.giving import as_shown, differing, ends_at, shown_budget
 
 SUMMARY_CHARS = 200
 T = TypeVar("T", Fact, Artifact)
@@ -25,13 +25,14 @@ def submit_complaints(submit: Submit, event: ev.RequestOpened | ev.RequestRefuse
             return [f"refused by {event.refusal.rule}, though no rule forbids it"]
         if rule != event.refusal.rule:
             return [f"refused by {event.refusal.rule}, though {rule} comes first"]
-        return [] if event.submit == submit else ["refuses another submit"]
+        return [] if same(event.submit, submit) else ["refuses another submit"]
     if rule is not None:
         return [f"opened, though {rule} forbids it"]
     target = event.grounds.target
     assert target is not None  # else known_agent forbids it
     whole = _whole(submit, event.policy, target, event.grounds, event.at, event.client)
-    found = [] if event.work.handoff == as_shown(whole, target.clearance) else ["hands over something else"]
+    expected, given = as_shown(whole, target.clearance), event.work.handoff
+    found = [] if same(given, expected) else [f"hands over another {differing(given, expected)}"]
     if event.deadline != whole.constraints.deadline:
         found.append("has another deadline")
     if (event.to, list(event.work.path), event.work.depth) != (target.name, [target.name], 0):
