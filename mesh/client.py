@@ -27,6 +27,7 @@ from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, RequestId, request_id
 from protocol.messages import Cancel, Control, Reply, Submit
 from protocol.notices import Notice
+from protocol.told import named
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -72,8 +73,8 @@ class Outcome(NamedTuple):
                 return f"{refusal.rule}: {refusal.detail}"
             case events.RequestFailed(code=code, reason=reason):
                 return f"{code}: {reason}" if reason else code
-            case events.RequestCancelled(by=by, reason=reason):
-                return f"cancelled by {by}" + (f": {reason}" if reason else "")
+            case events.RequestCancelled(by=by, sender=sender, reason=reason):
+                return f"cancelled by {named(by, sender)}" + (f": {reason}" if reason else "")
             case events.RequestExpired():
                 return "the request's deadline passed"
         return ""

@@ -19,7 +19,7 @@ from protocol.ledger import Ledger
 from protocol.messages import Submit, Usage, move_name, move_summary
 from protocol.prices import Price, price_list
 from protocol.spending import unpriced_in
-from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, Waiting
+from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, Waiting, named
 
 
 def _spent(usage: Usage, prices: Mapping[str, Price]) -> Spent:
@@ -105,8 +105,9 @@ def _error(ended: AnyEvent | None) -> dict[str, str] | None:
             return {"code": code, "detail": reason}
         case events.RequestExpired():
             return {"code": "expired", "detail": "the request's deadline passed"}
-        case events.RequestCancelled(by=by, reason=reason):
-            return {"code": "cancelled", "detail": f"by {by}: {reason}" if reason else f"by {by}"}
+        case events.RequestCancelled(by=by, sender=sender, reason=reason):
+            who = named(by, sender)
+            return {"code": "cancelled", "detail": f"by {who}: {reason}" if reason else f"by {who}"}
     return None
 
 
@@ -131,7 +132,7 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:
         return
     if ledger.frozen_at is not None:
         frozen = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
-        why = f"{frozen.by} froze it" + (f": {frozen.reason}" if frozen.reason else "")
+        why = f"{named(frozen.by, frozen.sender)} froze it" + (f": {frozen.reason}" if frozen.reason else "")
         yield Waiting(for_="thaw", since=ledger.frozen_at, why=why)
     for turn in ledger.open.values():
         why = {
@@ -162,6 +163,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
         "dropped": tuple(key for key in before if key not in after) if opens else (),
         "withheld": work.withheld if isinstance(work, Work) else None,
         "turn": _turn(ledger, _about(ledger, event), {}),
+        "sender": getattr(event, "sender", None) if getattr(event, "control", "") else None,
     }
     return MoveTold(**(fields | said))
 

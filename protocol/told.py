@@ -58,6 +58,11 @@ class TurnTold(_Told, frozen=True, kw_only=True):
     """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
 
 
+def named(by: str, sender: str | None) -> str:
+    """Return who gave an order: what they call themselves, and whose credentials they had if that differs."""
+    return by if sender in (None, "", by) else f"{by} ({sender})" if by else str(sender)
+
+
 class MoveTold(_Told, frozen=True, kw_only=True):
     """One thing that happened."""
 
@@ -81,6 +86,8 @@ class MoveTold(_Told, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()
     withheld: Withheld | None = None
     turn: TurnTold | None = None
+    sender: str | None = None
+    """Of a control message: whose credentials sent it, by the broker's word. `from` is the name they gave."""
 
 
 class Waiting(_Told, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from mesh.client import Client
 from protocol.documents import DocumentInvalid, read_freeze
 from protocol.messages import Freeze, Thaw
 from protocol.subjects import FREEZE, MESH_WIDE
+from protocol.told import named
 
 _LOOK_S = 0.05
 
@@ -31,7 +32,7 @@ class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_words(self) -> str:
         """Who did it, since when, and why."""
-        who = self.by or self.sender or "somebody"
+        who = named(self.by, self.sender) or "somebody"
         return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
 
 

@@ -124,6 +124,7 @@ async def verify(
     that there was none after it: for these, compare with the log on the bus.
     """
     from mesh.cli.chains import Chains
+    from mesh.cli.errors import NotFound
     from mesh.cli.reading import bodies_of
 
     chains = Chains()
@@ -134,6 +135,8 @@ async def verify(
         for bodies in (await bodies_of(where, source)).values():
             for body in bodies:
                 chains.take(body)
+    if not chains.events:
+        raise NotFound("the log holds no event: there is nothing to verify")
     for request, broken in chains.breaks:
         say(f"{request} event {broken.n}: {broken.what}")
     looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"

@@ -21,6 +21,7 @@ from protocol.policy import Policy
 from protocol.refusals import Refusal
 from protocol.rules import RULES_FOR
 from protocol.timeline import timeline
+from protocol.told import named
 from protocol.world import Grounds
 
 VERDICTS = (
@@ -93,7 +94,7 @@ def reasons(happened: Sequence[AnyEvent], n: int | None = None) -> Reasons:
         at=event.at,
         type=type_of(event),
         verdict="recorded" if told is None else told.verdict,
-        who="guard" if told is None else told.from_,
+        who="guard" if told is None else named(told.from_, told.sender),
         to=None if told is None else told.to,
         move=type_of(event) if told is None else told.move,
         summary="" if told is None else told.summary,

@@ -13,6 +13,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, bounds, up_to
 from mesh.bus.log import JetStreamLog
+from mesh.cli.output import when
 from mesh.cli.reading import ENDS, decoded, glance
 from mesh.cli.waiting import waiting_in
 from mesh.errors import LogError, ProtocolError
@@ -21,6 +22,7 @@ from protocol.events import AnyEvent
 from protocol.ids import HUMAN, NOBODY
 from protocol.ledger import fold
 from protocol.timeline import timeline
+from protocol.told import named
 
 _PIECE = 2000
 _MOST = 200_000
@@ -41,6 +43,13 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     since: int
     """UTC µs."""
     reason: str
+    sender: str
+    """The operator whose credentials they had."""
+
+    @property
+    def in_words(self) -> str:
+        """Who did it, and since when."""
+        return f"by {named(self.by, self.sender)} since {when(self.since)}"
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +149,7 @@ def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
     frozen = None
     if ledger.frozen_at is not None:
         began = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
-        frozen = Frozen(by=began.by, since=began.at, reason=began.reason)
+        frozen = Frozen(by=began.by, sender=began.sender, since=began.at, reason=began.reason)
     return msgspec.structs.replace(
         seen,
         status="human" if for_people else "open",

@@ -96,7 +96,7 @@ async def ls(
                     when(each.at),
                     each.events,
                     each.conversation or "",
-                    "" if each.frozen is None else f"by {each.frozen.by} since {when(each.frozen.since)}",
+                    "" if each.frozen is None else each.frozen.in_words,
                 )
                 for each in found
             ],

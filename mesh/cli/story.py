@@ -16,7 +16,7 @@ from protocol.events import AnyEvent
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
 from protocol.timeline import timeline
-from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold
+from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, named
 
 ASKED = "a question waits for its reply"
 """Why a request waits, as `protocol.timeline` says it of one that has asked somebody."""
@@ -116,7 +116,8 @@ def entry(move: MoveTold) -> Iterator[Text]:
     """Yield one thing that happened: a line, and what was handed over beneath it."""
     line = Text.assemble((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
-    between = move.from_ if move.to is None else f"{move.from_} {arrow} {move.to}"
+    giver = named(move.from_, move.sender)
+    between = giver if move.to is None else f"{giver} {arrow} {move.to}"
     line.append(_line(between), style="bold")
     line.append(f"  {_line(move.move)}  ", style="cyan")
     line.append(move.verdict, style=_VERDICT_STYLE.get(move.verdict, "dim"))

@@ -65,8 +65,14 @@ def steps_in(path: Path) -> list[StoredStep]:
 
 
 def load(path: Path) -> dict[str, list[bytes]]:
-    """Return each request's events in order of their numbers. Raises Malformed with the line's number."""
-    return sort(path.read_bytes().splitlines())
+    """Return each request's events in order of their numbers. Raises Malformed with the line's number.
+
+    A file without any event is Malformed, too: that nothing was found wrong with it would mean nothing.
+    """
+    found = sort(path.read_bytes().splitlines())
+    if not found:
+        raise Malformed(f"{path} holds no event")
+    return found
 
 
 def sort(lines: Iterable[bytes]) -> dict[str, list[bytes]]:

@@ -115,7 +115,7 @@ async def test_an_outcome_says_how_and_why_a_request_ended(stage: Stage) -> None
     ends = [await client.wait(request, timeout_s=20) for request in (failed, cancelled, expired, refused)]
     assert [(end.status, end.reason) for end in ends] == [
         ("failed", "failed: cannot be done"),
-        ("cancelled", "cancelled by kim: never mind"),
+        ("cancelled", "cancelled by kim (c1): never mind"),
         ("expired", "the request's deadline passed"),
         ("refused", "known_agent: 'zoe' is not in the fleet"),
     ]

@@ -28,7 +28,7 @@ async def test_a_frozen_request_goes_on_where_it_was_and_others_are_not_touched(
 
     told = (await office.mesh("request", "show", one)).out
     assert "waits for thaw since" in told
-    assert "kim froze it: look first" in told
+    assert "kim (op) froze it: look first" in told
     listed = {each["request"]: each for each in (await office.mesh("request", "ls", "--json")).json}
     assert (listed[one]["frozen"]["by"], listed[other]["frozen"]) == ("kim", None)
     frozen = await office.mesh("request", "ls", "--status", "frozen", "--json")
@@ -79,7 +79,7 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     begun = [await office.begun() for _ in range(3)]
     done = await office.mesh("freeze", "--reason", "it burns", "--by", "kim")
     assert done.status == Exit.DONE, done
-    assert done.out.startswith("the mesh is frozen by kim since 2")
+    assert done.out.startswith("the mesh is frozen by kim (op) since 2")
     guard = next(iter(stage._guards))
     await guard._around.frozen.wait()
     for request, work in begun:
@@ -89,9 +89,9 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
         unknown = await office.mesh(*command, fresh)
         assert unknown.status == Exit.FAILED
         assert f"there is no request {fresh} in the log; it may wait in its queue: the whole" in unknown.err
-        assert "mesh is frozen by kim since 2" in unknown.err
+        assert "mesh is frozen by kim (op) since 2" in unknown.err
 
-    said = "the whole mesh is frozen by kim since 2"
+    said = "the whole mesh is frozen by kim (op) since 2"
     looked = await office.mesh("doctor")
     assert looked.status == Exit.FAILED
     assert f"FOUND    freeze: {said}" in looked.out
@@ -110,7 +110,7 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     async with office.running("request", "watch", fresh, until=queued) as watch:
         done = await office.mesh("thaw", "--by", "kim")
         assert done.status == Exit.DONE, done
-        assert "the mesh goes on; it was frozen by kim" in done.out
+        assert "the mesh goes on; it was frozen by kim (op)" in done.out
         for request, _ in begun:
             await b.work(request)
         await a.work(fresh)
@@ -132,7 +132,7 @@ async def test_an_order_to_a_mesh_without_guards_is_kept(office: Office, stage: 
         await eventually(is_kept)
         guard = await stage.guard("late")
         assert await asyncio.to_thread(freezing.ended) == Exit.DONE
-        assert "frozen by kim" in freezing.said
+        assert "frozen by kim (op)" in freezing.said
     await guard._around.frozen.wait()
     assert (await office.mesh("thaw")).status == Exit.DONE
 
@@ -164,6 +164,10 @@ async def test_cancelling_stops_the_running_turn_before_its_next_model_call(
     await begun.wait()
     done = await office.mesh("request", "cancel", request, "--reason", "never mind", "--by", "kim")
     assert done.status == Exit.DONE, done
+    cancelled = (await office.mesh("request", "show", request, "--json")).json["moves"][-1]
+    assert (cancelled["from"], cancelled["sender"]) == ("kim", "op"), "whose credentials they were"
+    why = (await office.mesh("why", request, 1)).out
+    assert "kim (op): cancel (never mind)." in why
     may_go_on.set()
     other = await client.submit("slow", to="d")
     assert (await client.wait(other, timeout_s=20)).answer == "done"

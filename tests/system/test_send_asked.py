@@ -138,7 +138,7 @@ async def test_an_end_elsewhere_is_told_at_once(office: Office, stage: Stage) ->
         await seat.shows("which one?\n> ")
         await office.mesh("request", "cancel", request, "--reason", "enough", "--by", "kim")
         assert await seat.ends() == Exit.FAILED
-    assert seat.shown.endswith(f"> \nmesh: {request} was cancelled by kim: enough\n")
+    assert seat.shown.endswith(f"> \nmesh: {request} was cancelled by kim (op): enough\n")
 
 
 async def test_whoever_ends_the_input_is_told_how_to_reply_elsewhere(office: Office, stage: Stage) -> None:

@@ -51,6 +51,17 @@ def test_show_at_an_event_is_the_state_after_it(mesh: Mesh) -> None:
     assert mesh("request", "show", STORY, "--at", 21).exit_code == Exit.FAILED
 
 
+@pytest.mark.parametrize("command", ["replay", "log verify", "cost", "request show", "why"])
+@pytest.mark.parametrize("content", [b"", b"\n\n"], ids=["empty", "empty lines"])
+def test_a_file_without_events_is_said_to_be_one(
+    mesh: Mesh, tmp_path: Path, command: str, content: bytes
+) -> None:
+    (tmp_path / "empty.jsonl").write_bytes(content)
+    done = mesh(*command.split(), tmp_path / "empty.jsonl")
+    assert done.exit_code == Exit.FAILED
+    assert "holds no event" in done.output
+
+
 def test_why_explains_the_last_refusal_by_default(mesh: Mesh) -> None:
     said = mesh("why", STORY).output
     assert "event 2 (move.refused)" in said

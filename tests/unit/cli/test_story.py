@@ -52,7 +52,7 @@ def test_an_end_that_has_no_other_reason_than_its_status_is_named_once() -> None
     cancelled.say(Cancel(id="c", by="kim", reason="never mind"), "client")
     expired.wait(61)
     assert last_lines(failed) == ["failed: there is nothing to be done"]
-    assert last_lines(cancelled) == ["cancelled: by kim: never mind"]
+    assert last_lines(cancelled) == ["cancelled: by kim (client): never mind"]
     assert last_lines(expired) == ["expired: the request's deadline passed"]
 
 
@@ -68,7 +68,7 @@ def test_whoever_waited_is_told_the_end_once_and_why(capsys: pytest.CaptureFixtu
     assert said_of(court.events[-1], capsys) == "was given up: there is nothing to be done"
     court = begun()
     court.say(Cancel(id="c", by="kim", reason="never mind"), "client")
-    assert said_of(court.events[-1], capsys) == "was cancelled by kim: never mind"
+    assert said_of(court.events[-1], capsys) == "was cancelled by kim (client): never mind"
     court = begun(deadline_s=60.0)
     court.wait(61)
     assert said_of(court.events[-1], capsys) == "was too late: the request's deadline passed"
