@@ -126,8 +126,8 @@ class Timeline(_Told, frozen=True, kw_only=True):
     cost: Spent
     """What its turns reported, summed up."""
     charged: Spent
-    """What counts against its budget: `cost`, and all that was left to each turn that was ended without
-    ever having reported, where that is a number."""
+    """What counts against its budget: `cost`, and all that was left to each turn that had begun and was
+    ended without ever having reported, where that is a number."""
     waiting: tuple[Waiting, ...] = ()
     moves: tuple[MoveTold, ...] = ()
     running: tuple[TurnTold, ...] = ()
