@@ -16,6 +16,7 @@ actions = ["find_customer"]       # tools it may call; leave out for all of its 
 [operators.ops]
 [viewers.audit]
 [human]                           # people read the `human` queue
+tiers = ["support", "lead"]       # who has an escalation: at first, and each time it is raised again
 
 [policies.default]                # numbers of protocol.policy.Policy
 max_depth = 5
@@ -65,6 +66,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -86,7 +88,7 @@ from protocol.fleet import (
     Fleet,
     ModelLimits,
 )
-from protocol.ids import AgentName
+from protocol.ids import AgentName, is_name
 from protocol.policy import Policy
 from protocol.prices import unsaid
 from protocol.ranges import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
@@ -210,6 +212,15 @@ class PriceSection(LongPriceSection):
 
 class HumanSection(_Strict):
     description: str = ""
+    tiers: tuple[str, ...] = ()
+    """Names of those who have an escalation, in turn: each time it is raised again, the next."""
+
+    @field_validator("tiers")
+    @classmethod
+    def _names(cls, tiers: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(tiers)) != len(tiers) or not all(map(is_name, tiers)):
+            raise ValueError("tiers are different names of 1 to 24 of a-z 0-9 -")
+        return tiers
 
 
 class LogSection(_Strict):
@@ -265,6 +276,7 @@ class FleetFile(_Strict):
             operators=tuple(AgentName(name) for name in self.operators),
             viewers=tuple(AgentName(name) for name in self.viewers),
             human=self.human is not None,
+            tiers=() if self.human is None else self.human.tiers,
             log_max_age_s=self.log.max_age_days * DAY_S,
             lease_s=self.lease.agent_s,
             guard_lease_s=self.lease.guard_s,

@@ -61,6 +61,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     viewers: tuple[AgentName, ...] = ()
     human: bool = False
     """Whether people read the `human` queue. Without one, nothing can be escalated."""
+    tiers: tuple[str, ...] = ()
+    """Who of the people has an escalation: the first tier at first, the next each time it is raised again."""
     log_max_age_s: SomeSeconds = 30 * 86_400.0
     """How long the log keeps events. A request's deadline is at most half of it, and a request id
     older than a quarter is refused, since its first run may have been forgotten."""
@@ -77,6 +79,14 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     labels: Mapping[str, tuple[str, ...]] = {}
     """By fact key: labels that a fact of this key has, whoever brings it and whatever they say."""
     revision: int = 0
+
+    def tier_for(self, raised: int) -> str:
+        """Return the tier that has what was raised so often; empty where the fleet names no tiers.
+
+        What is raised more often than there are tiers stays with the last. Questions and doubts are never
+        raised (0): the first tier has them.
+        """
+        return self.tiers[min(max(raised, 1), len(self.tiers)) - 1] if self.tiers else ""
 
     def breaker_of(self, agent: AgentName) -> BreakerRules:
         return self.breakers.get(agent, self.breaker)

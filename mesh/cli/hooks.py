@@ -31,6 +31,7 @@ def environment(alarm: Alarm) -> dict[str, str]:
         "MESH_URL": alarm.url,
         "MESH_SEQ": "" if alarm.seq is None else alarm.seq,
         "MESH_TIER": "" if alarm.waiting is None else alarm.waiting.tier or "",
+        "MESH_TIER_NAME": alarm.tier_name,
     }
     return {name: short(str(value), _VALUE_CHARS) for name, value in facts.items()}
 

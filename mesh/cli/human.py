@@ -6,7 +6,7 @@ import typer
 
 from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.human_watch import watch
-from mesh.cli.options import AsJson, By, Output, RequestArgument, Where, on_the_bus, person
+from mesh.cli.options import AsJson, By, Output, RequestArgument, Tier, Where, on_the_bus, person
 from mesh.cli.output import Format, chosen, emit, say, short, table, when
 from mesh.cli.output import show as show_text
 
@@ -24,23 +24,26 @@ _READERS = ("operator", "viewer", "admin")
 
 @app.command("ls")
 @on_the_bus
-async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+async def ls(where: Where, tier: Tier = None, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
     """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
-    from mesh.cli.waiting import queue
+    from mesh.cli.waiting import people_of, queue, require_tier
 
     async with await where.connect(*_READERS) as bus:
-        found = await queue(bus)
+        if tier is not None:
+            require_tier(tier, await people_of(bus))
+        found = [each for each in await queue(bus) if tier in (None, each.tier_name)]
     if chosen(output, as_json) is Format.JSON:
         emit(found)
         return
     table(
-        ("request", "since", "from", "what", "person", "summary"),
+        ("request", "since", "from", "what", "tier", "person", "summary"),
         [
             (
                 each.request,
                 when(each.since),
                 each.from_agent,
                 each.what,
+                each.tier_name or each.tier or "",
                 each.person,
                 short(each.summary, 100),
             )

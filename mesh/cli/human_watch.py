@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.options import AsJson, Where, on_the_bus
+from mesh.cli.options import AsJson, Tier, Where, on_the_bus
 from mesh.cli.output import emit, remark, say, short, when
 
 if TYPE_CHECKING:
@@ -33,20 +33,22 @@ async def watch(
     exec_timeout: Annotated[
         float, typer.Option("--exec-timeout", help="Seconds that CMD may take.", min=0.1)
     ] = 60.0,
+    tier: Tier = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell of escalations, questions to people, effects in doubt and dead letters, until Ctrl-C.
 
     It begins with what waits already, dead letters excepted. CMD has the facts in its environment:
     MESH_WHAT (escalation, ask, doubt or dead_letter), MESH_REQUEST, MESH_AGENT, MESH_SUMMARY, MESH_REASON,
-    MESH_AT (UTC µs), MESH_TIER, MESH_SEQ, MESH_URL; and all of them as JSON on its standard input. A CMD
-    that fails is named on standard error, and the watch goes on.
+    MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL; and all of them as JSON on its standard
+    input. A CMD that fails is named on standard error, and the watch goes on.
     """
     from mesh.bus.connection import connect
     from mesh.cli.errors import UsageWrong
     from mesh.cli.hooks import Hooks
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.times import server_time
+    from mesh.cli.waiting import people_of, require_tier
     from mesh.cli.watching import Watch
 
     if new and (once or since is not None):
@@ -58,13 +60,16 @@ async def watch(
         ended_by_signals(),
         await connect(access.url, name=access.name, seed=access.seed) as bus,
     ):
+        if tier is not None:
+            require_tier(tier, await people_of(bus))
         if not once:
             remark("mesh: watching; Ctrl-C ends it")
         try:
             watching = Watch(bus, access.url)
             async for alarm in watching.alarms(since=begin, waiting=not new, goes_on=not once):
-                _tell(alarm, as_json)
-                hooks.add(alarm)
+                if tier in (None, alarm.tier_name):
+                    _tell(alarm, as_json)
+                    hooks.add(alarm)
             await hooks.finish()
         finally:
             await hooks.close()

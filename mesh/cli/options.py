@@ -28,6 +28,9 @@ Health = Annotated[
     typer.Option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH.", show_default=False),
 ]
 By = Annotated[str, typer.Option("--by", help="Your name, for the record; by default your login.")]
+Tier = Annotated[
+    str | None, typer.Option("--tier", help="Only what this tier of people has.", show_default=False)
+]
 RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
 SourceArgument = Annotated[
     str, typer.Argument(metavar="ID|FILE", help="A request's id, or a file of exported events.")

@@ -9,12 +9,14 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every
 from mesh.bus.log import JetStreamLog
-from mesh.cli.errors import NotFound
+from mesh.cli.errors import NotFound, UsageWrong
 from mesh.cli.output import remark
 from mesh.cli.reading import decoded, glance, has_ended
+from mesh.cli.roster import fleet_of
 from mesh.errors import LogError, ProtocolError
 from protocol import events
 from protocol.events import AnyEvent
+from protocol.fleet import Fleet
 from protocol.held import Turn
 from protocol.ids import HUMAN, NOBODY
 from protocol.ledger import Ledger, fold
@@ -45,6 +47,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Who looks at it, if it was assigned."""
     tier: int = 0
     """Of an escalation: how often it was raised."""
+    tier_name: str = ""
+    """Which tier of the fleet's people has it; empty where the fleet names none, or nobody has looked."""
     client: str = ""
     text: str = ""
     """What the client wrote."""
@@ -61,10 +65,31 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def queue(bus: Bus) -> list[Waiting]:
-    """Return everything that waits for people, the oldest first."""
+    """Return everything that waits for people, the oldest first, each with the tier that has it."""
     requests = {kept.subject.rpartition(".")[2] async for kept in every(bus, "LOG", inbox(HUMAN))}
     requests |= {kept.subject.rpartition(".")[2] async for kept in _doubted(bus)}
-    return await _look(bus, requests)
+    fleet = await people_of(bus)
+    return [routed(each, fleet) for each in await _look(bus, requests)]
+
+
+async def people_of(bus: Bus) -> Fleet:
+    """Return the fleet, for its tiers of people; one without any where the document cannot be read."""
+    try:
+        return await fleet_of(bus)
+    except NotFound:
+        return Fleet(name="", entry=NOBODY)
+
+
+def routed(waiting: Waiting, fleet: Fleet) -> Waiting:
+    """Return the same with the tier of the fleet's people that has it."""
+    return msgspec.structs.replace(waiting, tier_name=fleet.tier_for(waiting.tier))
+
+
+def require_tier(tier: str | None, fleet: Fleet) -> None:
+    """Raise UsageWrong for a tier that the fleet does not name."""
+    if tier is not None and tier not in fleet.tiers:
+        named = ", ".join(fleet.tiers) or "none; say them in mesh.toml, [human] tiers"
+        raise UsageWrong(f"the fleet has no tier {tier!r}; its tiers: {named}")
 
 
 async def doubts(bus: Bus) -> list[Waiting]:

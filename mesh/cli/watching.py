@@ -17,7 +17,7 @@ from mesh.bus.kept import bounds, first_since
 from mesh.bus.log import JetStreamLog, Stored
 from mesh.cli import letters
 from mesh.cli.reading import Glance, decoded, glance
-from mesh.cli.waiting import Waiting, queue, waiting_in
+from mesh.cli.waiting import Waiting, people_of, queue, waiting_in
 from mesh.errors import PASSING, BusError, MeshError
 from protocol import events
 from protocol.ids import HUMAN
@@ -47,6 +47,8 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting | None = None
     seq: int | None = None
     """Of a dead letter: its number in `mesh dead ls`."""
+    tier_name: str = ""
+    """Which tier of the fleet's people it is for; empty where the fleet names none."""
 
 
 class Alarms:
@@ -87,7 +89,7 @@ class Watch:
     async def alarms(
         self, *, since: str | None = None, waiting: bool = True, goes_on: bool = True
     ) -> AsyncIterator[Alarm]:
-        """Yield alarms as they come.
+        """Yield alarms as they come, each with the tier that has it by the fleet as it is then.
 
         Args:
             since: begin with what was raised from this time on (RFC 3339), settled since or not.
@@ -96,6 +98,12 @@ class Watch:
 
         Raises BusError when the bus cannot be reached at the beginning.
         """
+        async for alarm in self._alarms(since, waiting=waiting, goes_on=goes_on):
+            fleet = await self._bus.patiently(lambda: people_of(self._bus))
+            raised = 0 if alarm.waiting is None else alarm.waiting.tier
+            yield msgspec.structs.replace(alarm, tier_name=fleet.tier_for(raised))
+
+    async def _alarms(self, since: str | None, *, waiting: bool, goes_on: bool) -> AsyncIterator[Alarm]:
         log_from = (await bounds(self._bus, "LOG"))[1] + 1
         dead_from = (await bounds(self._bus, letters.STREAM))[1] + 1
         if since is not None:

@@ -61,6 +61,7 @@ FLEET = Fleet(
     operators=(AgentName("op"),),
     viewers=(AgentName("audit"),),
     human=True,
+    tiers=("desk", "lead"),
     breaker=BreakerRules(failures=0),  # where many turns fail on purpose, none is to be kept from work
 )
 

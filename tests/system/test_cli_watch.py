@@ -81,13 +81,37 @@ async def test_somebody_is_told_of_whatever_waits_for_people(
 
 
 async def test_each_tier_of_an_escalation_is_told(office: Office, tmp_path: Path) -> None:
-    async with office.running("human", "watch", "--new", "--exec", pager(tmp_path), until=WATCHING):
+    async with (
+        office.running("human", "watch", "--new", "--exec", pager(tmp_path), until=WATCHING),
+        office.running("human", "watch", "--new", "--tier", "lead", until=WATCHING) as lead,
+    ):
         request = await office.escalated(policy="tiered")
-        await until(lambda: len(told(tmp_path)) >= 3)
-    tiers = [each["facts"]["MESH_TIER"] for each in told(tmp_path)]
-    assert tiers[:3] == ["1", "2", "3"]
+        await until(lambda: len(told(tmp_path)) >= 3 and lead.said.count(request) >= 2)
+        said = lead.said
+    tiers = [(each["facts"]["MESH_TIER"], each["facts"]["MESH_TIER_NAME"]) for each in told(tmp_path)]
+    assert tiers[:3] == [("1", "desk"), ("2", "lead"), ("3", "lead")], "the last tier keeps it"
     assert {each["facts"]["MESH_REQUEST"] for each in told(tmp_path)} == {request}
+    first = next(each for each in told(tmp_path) if each["facts"]["MESH_TIER"] == "1")
+    at = datetime.fromtimestamp(int(first["facts"]["MESH_AT"]) / 1e6, UTC)
+    assert at.isoformat(timespec="milliseconds").removesuffix("+00:00") not in said, "that was the desk's"
     await office.mesh("request", "cancel", request)
+
+
+async def test_each_tier_lists_what_it_has(office: Office, stage: Stage) -> None:
+    raised = await office.escalated(policy="tiered")
+    await stage.reaches(raised, "escalation.raised", 2)
+    asked = await office.asked()
+
+    async def listed(*options: str) -> dict[str, str]:
+        done = await office.mesh("human", "ls", "--json", *options)
+        return {each["request"]: each["tier_name"] for each in done.json}
+
+    assert (await listed("--tier", "lead")).get(raised) == "lead"
+    assert (await listed("--tier", "desk")).get(asked) == "desk"
+    assert asked not in await listed("--tier", "lead")
+    wrong = await office.mesh("human", "ls", "--tier", "nobody")
+    assert (wrong.status, "its tiers: desk, lead" in wrong.err) == (Exit.USAGE, True)
+    await office.mesh("request", "cancel", raised)
 
 
 async def test_what_strangers_write_is_never_a_command(office: Office, stage: Stage, tmp_path: Path) -> None:

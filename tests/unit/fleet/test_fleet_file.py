@@ -209,3 +209,19 @@ def test_what_is_no_public_key_of_a_user_is_refused_where_it_is_read(key: str) -
     with pytest.raises(FleetFileError, match=r"clients\.app\.nkey: not a user's public key") as refused:
         parse_fleet(GOOD.replace(PUBLIC, key))
     assert key not in str(refused.value) or not key  # it may be a secret that stands in the wrong place
+
+
+def with_tiers(tiers: str) -> str:
+    return GOOD.replace("[human]\n", f"[human]\ntiers = {tiers}\n")
+
+
+def test_tiers_of_people_have_an_escalation_in_turn_and_the_last_keeps_it() -> None:
+    fleet = parse_fleet(with_tiers('["desk", "lead"]')).fleet
+    assert [fleet.tier_for(raised) for raised in (0, 1, 2, 3, 9)] == ["desk", "desk", "lead", "lead", "lead"]
+    assert parse_fleet(GOOD).fleet.tier_for(1) == ""
+
+
+@pytest.mark.parametrize("tiers", ['["a", "a"]', '["Two Words"]', '[""]'])
+def test_tiers_have_names_of_their_own(tiers: str) -> None:
+    with pytest.raises(FleetFileError, match="tiers"):
+        parse_fleet(with_tiers(tiers))
