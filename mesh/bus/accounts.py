@@ -1,28 +1,26 @@
 """The server's configuration: accounts, users, exports and imports, generated from the roles' table.
 
+Streams, guards and the admin are in one account, and every other member has its own. What goes over from
+one to the other is a service or a stream with the member's own name in it.
+
 Nothing here is secret: users are known by public keys. Nothing here decides who may do what either;
 that is `mesh.bus.roles`, and this file only writes it in the server's language.
 """
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mesh.bus.keys import is_public_key
-from mesh.bus.roles import ACCOUNT, SERVICES, TOLD_AGENTS, Account, Grants, Service, grants, members
+from mesh.bus.roles import ANSWERS, API, CALLS, CORE, HEARS, ME, OUTSIDE_API, Grants, Service, grants, members
 from protocol.fleet import Fleet
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
-_NOTES = f'{{ stream: {{ account: {Account.CORE}, subject: "mesh.note.>" }} }}'
-_CHANGES = tuple(
-    f"{{ stream: {{ account: {Account.CORE}, subject: {json.dumps(subject)} }} }}" for subject in TOLD_AGENTS
-)
-_LIVE = f'{{ stream: {{ account: {Account.EDGE}, subject: "mesh.live.>" }} }}'
 _HOST = re.compile(r"[A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]")
 _SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SIZE = re.compile(r"[0-9]{1,18}[KMGTkmgt]?[Bb]?")
-_DISCOVERY = f'{{ service: {{ account: {Account.EDGE}, subject: "$SRV.>" }} }}'
 
 
 def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | None = None) -> str:
@@ -38,35 +36,68 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
     """
     if anonymous is not None and anonymous not in fleet.clients:
         raise ValueError(f"anonymous connections must be a client of the fleet, not {anonymous!r}")
-    users: dict[Account, list[str]] = {account: [] for account in Account}
+    core = _Core()
+    others = []
     for role, name in members(fleet):
         if name not in nkeys:
             raise ValueError(f"no public key for {name!r}")
         granted = grants(role, name, anonymous=name == anonymous)
-        users[granted.account].append(user(nkeys[name], granted))
-    exports = (
-        *_exports(),
-        _entry('stream: "mesh.note.>"', (Account.EDGE, Account.USERS)),
-        *(_entry(f"stream: {json.dumps(subject)}", (Account.EDGE,)) for subject in TOLD_AGENTS),
-    )
-    answered = 'service: "$SRV.>", response_type: stream'
-    edge_exports = (
-        _entry('stream: "mesh.live.>"', (Account.USERS,)),
-        _entry(answered, (Account.USERS, Account.CORE)),
-    )
-    edge_imports = (*_imports(Account.EDGE), _NOTES, *_CHANGES)
-    users_imports = (*_imports(Account.USERS), _NOTES, _LIVE, _DISCOVERY)
+        entry = user(nkeys[name], granted)
+        if granted.account == CORE:
+            core.users.append(entry)
+            continue
+        imports = [
+            *(core.called_by(name, service) for service in CALLS[role]),
+            *(core.heard_by(name, subject) for subject in HEARS[role]),
+        ]
+        exports = [core.asks(name, service) for service in ANSWERS[role]]
+        others.append(_account(name, (entry,), exports, imports))
     blocks = (
         "accounts {",
-        _account(Account.CORE, users[Account.CORE], exports, (_DISCOVERY,), "jetstream: enabled"),
-        _account(Account.EDGE, users[Account.EDGE], edge_exports, edge_imports),
-        _account(Account.USERS, users[Account.USERS], (), users_imports),
+        _account(CORE, core.users, core.exports, core.imports, "jetstream: enabled"),
+        *others,
         "  SYS {}",
         "}",
         "system_account: SYS",
         *([f"no_auth_user: {nkeys[anonymous]}"] if anonymous is not None else []),
     )
     return "\n".join(blocks) + "\n"
+
+
+class _Core:
+    """The account of streams and guards, as it grows with every member that is described.
+
+    Each export is the very subject that is imported, for the accounts that import it and no other: of
+    several exports that match an import, the server takes any.
+    """
+
+    def __init__(self) -> None:
+        self.users: list[str] = []
+        self.imports: list[str] = []
+        self._exported: defaultdict[str, list[str]] = defaultdict(list)
+
+    @property
+    def exports(self) -> list[str]:
+        return [_entry(what, accounts) for what, accounts in self._exported.items()]
+
+    def called_by(self, name: str, service: Service) -> str:
+        """Let `name` call a service of this account; return what it imports."""
+        subject = service.subject.replace(ME, name)
+        here = subject.replace(OUTSIDE_API, API)
+        self._exported[_service(here, many=service.many)].append(name)
+        return _import("service", CORE, here, "" if here == subject else subject)
+
+    def heard_by(self, name: str, pattern: str) -> str:
+        """Let `name` hear what is published here; return what it imports."""
+        subject = pattern.replace(ME, name)
+        self._exported[f"stream: {json.dumps(subject)}"].append(name)
+        return _import("stream", CORE, subject)
+
+    def asks(self, name: str, service: Service) -> str:
+        """Call a service in the account of `name`; return what that exports."""
+        subject = service.subject.replace(ME, name)
+        self.imports.append(_import("service", name, subject))
+        return _entry(_service(subject, many=service.many), (CORE,))
 
 
 def server_config(
@@ -167,43 +198,23 @@ def user(public_key: str, granted: Grants) -> str:
     return f"{{ nkey: {public_key}, permissions: {{ {allowed} }} }}"
 
 
-def _called_from(account: Account) -> list[Service]:
-    """Return what `account` imports from CORE, each export once."""
-    found: dict[str, Service] = {}
-    for role, services in SERVICES.items():
-        if ACCOUNT[role] is account:
-            found |= {service.export: service for service in services}
-    return list(found.values())
+def _service(subject: str, *, many: bool) -> str:
+    return f"service: {json.dumps(subject)}{', response_type: stream' if many else ''}"
 
 
-def _exports() -> list[str]:
-    callers: dict[tuple[str, bool], list[Account]] = {}
-    for account in (Account.EDGE, Account.USERS):
-        for service in _called_from(account):
-            callers.setdefault((service.export, service.many), []).append(account)
-    return [
-        _entry(f"service: {json.dumps(subject)}{', response_type: stream' if many else ''}", accounts)
-        for (subject, many), accounts in callers.items()
-    ]
+def _import(kind: str, account: str, subject: str, to: str = "") -> str:
+    source = f"{{ account: {json.dumps(account)}, subject: {json.dumps(subject)} }}"
+    return f"{{ {kind}: {source}{f', to: {json.dumps(to)}' if to else ''} }}"
 
 
-def _imports(account: Account) -> list[str]:
-    entries = []
-    for service in _called_from(account):
-        source = f"service: {{ account: {Account.CORE}, subject: {json.dumps(service.export)} }}"
-        renamed = f", to: {json.dumps(service.local)}" if service.local else ""
-        entries.append(f"{{ {source}{renamed} }}")
-    return entries
-
-
-def _entry(what: str, accounts: Iterable[Account]) -> str:
-    return f"{{ {what}, accounts: [{', '.join(accounts)}] }}"
+def _entry(what: str, accounts: Iterable[str]) -> str:
+    return f"{{ {what}, accounts: {json.dumps(list(accounts))} }}"
 
 
 def _account(
-    name: Account, users: Iterable[str], exports: Iterable[str], imports: Iterable[str], *settings: str
+    name: str, users: Iterable[str], exports: Iterable[str], imports: Iterable[str], *settings: str
 ) -> str:
-    lines = [f"  {name} {{", *(f"    {setting}" for setting in settings)]
+    lines = [f"  {json.dumps(name)} {{", *(f"    {setting}" for setting in settings)]
     for key, entries in (("users", users), ("exports", exports), ("imports", imports)):
         listed = [f"      {entry}" for entry in entries]
         if listed:

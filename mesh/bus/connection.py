@@ -277,16 +277,23 @@ class Bus:
 
     # --- listening --------------------------------------------------------------------------------
 
-    async def subscribe(self, subject: str, sink: Sink, *, queue: str = "") -> Subscription:
+    async def subscribe(
+        self, subject: str, sink: Sink, *, queue: str = "", most: int | None = None
+    ) -> Subscription:
         """Hand every message on `subject` to `sink`; returns once the server has the subscription.
 
         It survives reconnects (what is sent meanwhile does not). Raises Denied, Unreachable, Disconnected;
         then there is none.
+
+        Args:
+            most: after so many messages the server ends the subscription, and sends no more.
         """
         self._link.require()
         inner = await self._wire.subscribe(subject, queue=queue, cb=_nothing)
         self._wire.sinks[inner._id] = sink
         try:
+            if most is not None:
+                await inner.unsubscribe(limit=most)
             await self.settle()
         except BaseException:
             self._wire.sinks.pop(inner._id, None)

@@ -1,10 +1,10 @@
 """Roles: who may publish and subscribe where. One table; accounts and permissions are read from it.
 
-Three rules keep it safe. Nobody outside `CORE` is in the account that owns the streams: the server checks
-the subject of a message, never its *reply* subject, so inside `CORE` a reply subject could write a log
-entry; answers to a service import are delivered in the asker's own account, where no stream listens.
-Nobody has `allow_responses`, which would let an answer go anywhere a question names. And whatever
-carries a sender's name carries the one that the broker knows, at a place fixed by the permission.
+Three rules keep it safe. Everybody but guards and the admin is alone in an account: the server checks the
+subject of a message, never its *reply* subject, but the answer to a service import is delivered in the
+asker's own account, and from there nowhere else. So a reply subject reaches nobody but who named it.
+Nobody has `allow_responses`, which would let an answer go anywhere a question names. And what carries a
+sender's name carries the one that the broker knows, at a place fixed by the account's imports.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,14 +14,8 @@ from typing import NamedTuple
 from protocol.fleet import Fleet
 from protocol.ids import is_name
 
-
-class Account(StrEnum):
-    CORE = "CORE"
-    """Streams, guards and admin."""
-    EDGE = "EDGE"
-    """Agents alone."""
-    USERS = "USERS"
-    """Clients, viewers and operators."""
+CORE = "CORE"
+"""The account of the streams, the guards and the admin. Every other member's account has its own name."""
 
 
 class Role(StrEnum):
@@ -36,22 +30,21 @@ class Role(StrEnum):
 class Grants(NamedTuple):
     """What one user may do, and where. `None` for publish and subscribe together: everything."""
 
-    account: Account
+    account: str
     publish: tuple[str, ...] | None
     subscribe: tuple[str, ...] | None
 
 
-class Service(NamedTuple):
-    """Something in CORE that another account may call."""
+ME = "{me}"
+"""Stands in a subject for the name of the member that it is for."""
 
-    grant: str
-    """The subject that the caller may publish to; `{me}` stands for its own name."""
-    export: str
-    """The subject under which CORE exports it: as narrow as wildcards allow."""
+
+class Service(NamedTuple):
+    """A subject that is called in one account and answered in another."""
+
+    subject: str
     many: bool = False
-    """Whether one call has several answers."""
-    local: str = ""
-    """The name of `export` in the caller's account, if it is another one."""
+    """Whether one call may have several answers. Else the server passes on the first and no more."""
 
 
 API = "$JS.API."
@@ -77,93 +70,84 @@ CARDS, `mesh.changed.card.<agent>`."""
 TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
 """Of these wake-ups, those that agents hear, too."""
 
-_SUBMIT = Service("mesh.prop.{me}.*", "mesh.prop.*.*")
-_CONTROL = Service("mesh.ctl.{me}.*", "mesh.ctl.*.*")
-_ANSWERS = Service(GET + "LOG.mesh.evt.{me}.*", GET + "LOG.>")
+_SUBMIT = Service("mesh.prop.{me}.*")
+_CONTROL = Service("mesh.ctl.{me}.*")
 
 _AGENT = (
     _SUBMIT,
-    Service("mesh.step.{me}.*.*.*", "mesh.step.*.*.*.*"),
-    Service("mesh.card.{me}", "mesh.card.*"),
-    Service("mesh.dead.{me}", "mesh.dead.*"),
-    Service(NEXT + "LOG.in-{me}", NEXT + "LOG.*", many=True),
-    Service("$JS.ACK.LOG.in-{me}.>", "$JS.ACK.LOG.>"),
-    Service(GET + "STEPS.mesh.step.{me}.*.*.*", GET + "STEPS.mesh.step.*.*.*.*"),
-    Service(GET + "STEPS.mesh.end.{me}.*.*", GET + "STEPS.mesh.end.*.*.*"),
-    Service(GET + "CARDS.mesh.card.*", GET + "CARDS.mesh.card.*"),
-    Service(GET + "CONF.mesh.conf.fleet", GET + "CONF.mesh.conf.fleet"),
+    Service("mesh.step.{me}.*.*.*"),
+    Service("mesh.card.{me}"),
+    Service("mesh.dead.{me}"),
+    Service(NEXT + "LOG.in-{me}", many=True),
+    Service("$JS.ACK.LOG.in-{me}.>"),
+    Service(GET + "STEPS.mesh.step.{me}.*.*.*"),
+    Service(GET + "STEPS.mesh.end.{me}.*.*"),
+    Service(GET + "CARDS.mesh.card.*"),
+    Service(GET + "CONF.mesh.conf.fleet"),
+    Service("mesh.live.*.*.{me}.*"),
 )
-
-
-def _api(verb: str, grant: str = "") -> Service:
-    return Service(OUTSIDE_API + (grant or verb), API + verb, local=OUTSIDE_API + verb)
-
-
 _READABLE = ("LOG", "STEPS", "CARDS", "CONF", "DEAD")
 _VIEWER = (
-    *(Service(f"{GET}{stream}", f"{GET}{stream}", many=True) for stream in _READABLE),
-    *(Service(f"{GET}{stream}.>", f"{GET}{stream}.>") for stream in _READABLE),
-    _api("STREAM.MSG.GET.LOG"),
-    _api("STREAM.INFO.*"),
-    _api("CONSUMER.INFO.*.*"),
+    *(Service(f"{GET}{stream}", many=True) for stream in _READABLE),
+    *(Service(f"{GET}{stream}.>") for stream in _READABLE),
+    Service(f"{OUTSIDE_API}STREAM.MSG.GET.LOG"),
+    Service(f"{OUTSIDE_API}STREAM.INFO.*"),
+    Service(f"{OUTSIDE_API}CONSUMER.INFO.*.*"),
 )
-SERVICES: dict[Role, tuple[Service, ...]] = {
+CALLS: dict[Role, tuple[Service, ...]] = {
     Role.AGENT: _AGENT,
-    Role.CLIENT: (_SUBMIT, _CONTROL, _ANSWERS),
+    Role.CLIENT: (_SUBMIT, _CONTROL, Service(GET + "LOG.mesh.evt.{me}.*")),
     Role.VIEWER: _VIEWER,
-    Role.OPERATOR: (*_VIEWER, _SUBMIT, _CONTROL),
+    Role.OPERATOR: (*_VIEWER, _SUBMIT, _CONTROL, Service("$SRV.>", many=True)),
 }
 """What the roles outside CORE call in it."""
 
-OWN_PUBLISH: dict[Role, tuple[str, ...]] = {
-    Role.GUARD: (
-        "mesh.evt.*.*",
-        "mesh.timer.at.*",
-        "mesh.note.*.*",
-        "mesh.dead.guard.*",
-        "mesh.end.*.*.*",
-        "mesh.conf.freeze",
-        "mesh.conf.breaker.*",
-        *(f"{NEXT}{stream}.*" for stream in ("PROP", "CTL", "TIMER")),
-        *(f"$JS.ACK.{stream}.>" for stream in ("PROP", "CTL", "TIMER")),
-        LEADER_GET + "LOG",
-        LEADER_GET + "TIMER",
-        f"{API}CONSUMER.INFO.LOG.*",
-        GET + "LOG",
-        GET + "LOG.>",
-        GET + "CONF.>",
-        GET + "STEPS.mesh.step.*.*.*.*",
-        "$SRV.PING.*",
-    ),
-    Role.AGENT: ("mesh.live.*.*.{me}.*", "_R_.>"),  # `_R_.` leads back to whoever asked, and only there
-    Role.CLIENT: (),
-    Role.VIEWER: (),
-    Role.OPERATOR: ("$SRV.>",),
-}
-"""What a role publishes in its own account (agents' live output and answers are carried on from there)."""
-
-SUBSCRIBE: dict[Role, tuple[str, ...]] = {
-    Role.GUARD: ("mesh.note._.>", CONF_CHANGED + ".>"),
+_LIVE = Service("mesh.live.{me}.>")
+ANSWERS: dict[Role, tuple[Service, ...]] = {
     Role.AGENT: (
-        "mesh.note.{me}.*",
-        *TOLD_AGENTS,
-        *(f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")),
-        *(f"$SRV.{verb}.{{me}}{tail}" for verb in ("PING", "INFO", "STATS") for tail in ("", ".*")),
+        Service("$SRV.*"),
+        Service("$SRV.PING.{me}"),
+        Service("$SRV.INFO.{me}"),
+        Service("$SRV.STATS.{me}", many=True),  # of each instance; operators alone ask
+        Service("$SRV.*.{me}.*"),
     ),
-    Role.CLIENT: ("mesh.note.{me}.*", "mesh.live.{me}.>"),
+    Role.CLIENT: (_LIVE,),
     Role.VIEWER: (),
-    Role.OPERATOR: ("mesh.note.{me}.*", "mesh.live.{me}.>"),
+    Role.OPERATOR: (_LIVE,),
 }
-"""What a role listens to, beside its own inbox."""
+"""What CORE calls in the accounts of the roles outside it. None overlaps another: each would be answered."""
 
-ACCOUNT: dict[Role, Account] = {
-    Role.ADMIN: Account.CORE,
-    Role.GUARD: Account.CORE,
-    Role.AGENT: Account.EDGE,
-    Role.CLIENT: Account.USERS,
-    Role.VIEWER: Account.USERS,
-    Role.OPERATOR: Account.USERS,
+HEARS: dict[Role, tuple[str, ...]] = {
+    Role.AGENT: ("mesh.note.{me}.*", *TOLD_AGENTS),
+    Role.CLIENT: ("mesh.note.{me}.*",),
+    Role.VIEWER: (),
+    Role.OPERATOR: ("mesh.note.{me}.*",),
 }
+"""What the roles outside CORE hear of what is published in it."""
+
+GUARD_PUBLISHES: tuple[str, ...] = (
+    "mesh.evt.*.*",
+    "mesh.timer.at.*",
+    "mesh.note.*.*",
+    "mesh.dead.guard.*",
+    "mesh.end.*.*.*",
+    "mesh.conf.freeze",
+    "mesh.conf.breaker.*",
+    *(f"{NEXT}{stream}.*" for stream in ("PROP", "CTL", "TIMER")),
+    *(f"$JS.ACK.{stream}.>" for stream in ("PROP", "CTL", "TIMER")),
+    LEADER_GET + "LOG",
+    LEADER_GET + "TIMER",
+    f"{API}CONSUMER.INFO.LOG.*",
+    GET + "LOG",
+    GET + "LOG.>",
+    GET + "CONF.>",
+    GET + "STEPS.mesh.step.*.*.*.*",
+    "$SRV.PING.*",
+)
+GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>")
+
+ANSWER = "_R_.>"
+"""Where an agent answers what it is asked: it leads back to who asked, and only there."""
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:
@@ -178,18 +162,18 @@ def grants(role: Role, name: str, *, anonymous: bool = False) -> Grants:
     """
     if not is_name(name):
         raise ValueError(f"not a name: {name!r}")
-    account = ACCOUNT[role]
     if role is Role.ADMIN:
-        return Grants(account, None, None)
-    called = (service.grant for service in SERVICES.get(role, ()))
-    publish = (*called, *OWN_PUBLISH[role])
+        return Grants(CORE, None, None)
     inboxes = (f"{INBOX}.{name}.>", *([f"{ANONYMOUS_INBOX}.>"] if anonymous else []))
-    subscribe = (*inboxes, *SUBSCRIBE[role])
-    return Grants(account, _named(publish, name), _named(subscribe, name))
+    if role is Role.GUARD:
+        return Grants(CORE, GUARD_PUBLISHES, (*inboxes, *GUARD_HEARS))
+    publish = (*(call.subject for call in CALLS[role]), *((ANSWER,) if role is Role.AGENT else ()))
+    subscribe = (*HEARS[role], *(answer.subject for answer in ANSWERS[role]))
+    return Grants(name, _named(publish, name), (*inboxes, *_named(subscribe, name)))
 
 
 def _named(subjects: Iterable[str], name: str) -> tuple[str, ...]:
-    return tuple(subject.replace("{me}", name) for subject in subjects)
+    return tuple(subject.replace(ME, name) for subject in subjects)
 
 
 def members(fleet: Fleet) -> Iterator[tuple[Role, str]]:

@@ -88,9 +88,9 @@ async def add(
         async with await where.connect("admin") as bus:
             for change in await apply(bus, changed):
                 say(f"{change.action} {change.what}")
-        say(f"the server still has to read {out / ACCOUNTS} before it knows the new key")
+        say(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
         return
-    say(f"next: let the server read {out / ACCOUNTS} anew, then `mesh setup`, then run it:")
+    say(f"next: let the server read {out / ACCOUNTS} anew, twice, then `mesh setup`, then run it:")
     say(f"  MESH_CREDENTIALS={out / KEYS / f'{name}.nk'} mesh agent run {module or 'MODULE:NAME'}")
 
 

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
+from mesh.bus.presence import is_served
 from mesh.cli.freezing import MeshFreeze, mesh_freeze
 from mesh.cli.options import Where
 from mesh.cli.output import remark
-from mesh.errors import Denied, MeshError, NoResponders, OutcomeUnknown
+from mesh.errors import Denied, MeshError
 from protocol.ids import HUMAN
 from protocol.told import Timeline
-
-_PING_S = 1.0
 
 
 async def looked_at(where: Where, told: Timeline) -> Timeline:
@@ -46,11 +45,6 @@ async def served(bus: Bus, agents: Iterable[str]) -> Mapping[str, bool]:
 
 async def _is_served(bus: Bus, agent: str) -> bool | None:
     try:
-        await bus.request(f"$SRV.PING.{agent}", timeout_s=_PING_S)
-    except NoResponders:
-        return False
+        return await is_served(bus, agent)
     except Denied:
         return None
-    except OutcomeUnknown:
-        return True  # somebody listens, and is busy
-    return True

@@ -1,29 +1,31 @@
 """Who is there: the fleet document, the agents' cards, and who answers at this moment."""
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import get
+from mesh.bus.presence import ping, statistics
 from mesh.bus.streams import inbox_consumer
-from mesh.bus.wire import Incoming
 from mesh.cli.errors import NotFound
-from mesh.errors import BusError, Denied, NoResponders
+from mesh.errors import Denied
 from protocol import codec
 from protocol.documents import read_fleet
 from protocol.fleet import AgentEntry, Fleet
 from protocol.presence import Card
 from protocol.subjects import FLEET, card
 
-_GATHER_S = 0.4
-"""How long instances are given to answer; nothing says how many there are."""
+_AT_ONCE = 32
+"""Agents that are asked side by side."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One process that serves an agent, by its own word."""
 
     id: str
+    """Empty: it is there and does not say who it is."""
     version: str
     started: str = ""
     handled: int = 0
@@ -54,13 +56,13 @@ async def fleet_of(bus: Bus) -> Fleet:
 async def roster(bus: Bus) -> list[Member]:
     """Return the fleet's agents, each with its card and its instances. Raises NotFound, BusError."""
     fleet = await fleet_of(bus)
-    alive = await instances(bus)
+    alive = await instances(bus, fleet.agents)
     return [
         Member(
             name=name,
             entry=entry,
             card=await _card(bus, name),
-            instances=None if alive is None else tuple(alive.get(name, ())),
+            instances=None if alive is None else alive[name],
             waiting=(await inbox_state(bus, name))[0],
         )
         for name, entry in fleet.agents.items()
@@ -80,29 +82,34 @@ async def inbox_state(bus: Bus, agent: str) -> tuple[int, int]:
     return int(info["num_pending"]) + int(info["num_ack_pending"]), int(info["ack_floor"]["stream_seq"]) + 1
 
 
-async def instances(bus: Bus) -> dict[str, list[Instance]] | None:
-    """Return who answers, by agent; None if these credentials may not ask."""
-    found: dict[str, list[Instance]] = {}
+async def instances(bus: Bus, agents: Iterable[str]) -> dict[str, tuple[Instance, ...]] | None:
+    """Return who serves each of `agents`; None if these credentials may not ask. Raises BusError."""
+    room = asyncio.Semaphore(_AT_ONCE)
 
-    def hear(message: Incoming) -> None:
-        said = codec.readable(message.data, _Stats)
-        if said is not None:
-            found.setdefault(said.name, []).append(_instance(said))
+    async def asked(agent: str) -> tuple[str, tuple[Instance, ...]]:
+        async with room:
+            return agent, await _instances_of(bus, agent)
 
     try:
-        await bus.request("$SRV.PING")  # whether anybody is there, and whether one may ask
-    except NoResponders:
-        return {}
+        return dict(await asyncio.gather(*(asked(agent) for agent in agents)))
     except Denied:
         return None
-    except BusError:
-        pass
-    inbox = bus.new_inbox()
-    heard = await bus.subscribe(inbox, hear)
-    bus.send("$SRV.STATS", reply=inbox)
-    await asyncio.sleep(_GATHER_S)
-    await heard.close()
-    return found
+
+
+async def _instances_of(bus: Bus, agent: str) -> tuple[Instance, ...]:
+    """Return the instances of an agent: those that tell how they fare, and the one that answers a ping.
+
+    An agent need not tell more than that it is there; one that is silent has no id.
+    """
+    pinged = await ping(bus, agent)
+    if pinged is None:
+        return ()
+    told = [_instance(data, agent) for data in await statistics(bus, agent)]
+    found = {each.id: each for each in told if each is not None}
+    there = _instance(pinged, agent) or Instance(id="", version="")
+    if not found or there.id:
+        found.setdefault(there.id, there)
+    return tuple(found.values())
 
 
 class _Endpoint(msgspec.Struct, frozen=True):
@@ -122,7 +129,11 @@ class _Stats(msgspec.Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-def _instance(said: _Stats) -> Instance:
+def _instance(data: bytes, agent: str) -> Instance | None:
+    """Return who answered, by its own word; None if that is nobody who serves `agent`."""
+    said = codec.readable(data, _Stats)
+    if said is None or said.name != agent:
+        return None
     endpoint = said.endpoints[0] if said.endpoints else _Endpoint()
     return Instance(
         id=said.id,

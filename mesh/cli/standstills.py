@@ -67,11 +67,11 @@ def _breaker(kept: Kept) -> str | None:
 async def agents(bus: Bus) -> AsyncIterator[Finding]:
     """Name every agent that nobody serves, and what waits for it since when."""
     fleet = await fleet_of(bus)
-    alive = await instances(bus)
+    alive = await instances(bus, fleet.agents)
     if alive is None:
         yield unknown("agents", f"{bus.name} may not ask who is there")
         return
-    away = [name for name in fleet.agents if name not in alive]
+    away = [name for name in fleet.agents if not alive[name]]
     for name in away:
         yield found("agents", f"nobody serves {name}; {await _what_waits(bus, name)}")
     if not away:

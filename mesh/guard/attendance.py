@@ -14,16 +14,17 @@ from typing import NamedTuple
 import structlog
 
 from mesh.bus.connection import Bus
+from mesh.bus.presence import is_served
 from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer
-from mesh.errors import ApiError, BusError, NoResponders, OutcomeUnknown
+from mesh.errors import ApiError, BusError
 
 _log = structlog.get_logger(__name__)
 
 LOOK_S = 5.0
 GAP_S = 3 * LOOK_S
 """Looks further apart than this tell nothing of the time between them."""
-PING_S = 1.0
+_ANSWER_S = 1.0
 _NO_CONSUMER = 10014
 _MOST_MARKS = 1_000
 
@@ -130,35 +131,21 @@ class Attendance:
         return Attended(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
     async def _look(self, agent: str) -> _Agent:
-        served, delivered = await asyncio.gather(self._is_served(agent), self._delivered(agent))
+        served, delivered = await asyncio.gather(is_served(self._bus, agent), self._delivered(agent))
         at = self._now()
         seen = self._agents.setdefault(agent, _Agent())
         seen.seen(served, at)
         seen.queue.seen(delivered, at)
         return seen
 
-    async def _is_served(self, agent: str) -> bool:
-        """Return True if any instance of `agent` runs.
-
-        Nobody listening is known at once. Somebody who listens and is silent counts as there: what
-        they hold is for the turn's own time to end.
-        """
-        try:
-            await self._bus.request(f"$SRV.PING.{agent}", timeout_s=PING_S)
-        except NoResponders:
-            return False
-        except OutcomeUnknown:
-            return True
-        return True
-
     async def _is_there(self, step: str) -> bool:
-        found = await self._bus.request(f"{GET}STEPS.{step}", timeout_s=PING_S)
+        found = await self._bus.request(f"{GET}STEPS.{step}", timeout_s=_ANSWER_S)
         return found.status != 404
 
     async def _delivered(self, agent: str) -> int:
         """Return up to which stream sequence the agent's inbox was delivered; 0 for one that is not there."""
         try:
-            info = await self._bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=PING_S)
+            info = await self._bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=_ANSWER_S)
         except ApiError as error:
             if error.err_code == _NO_CONSUMER:
                 return 0

@@ -14,7 +14,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.embedded import server_binary
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
-from mesh.bus.roles import CONF_CHANGED, Account, Role, grants, members, role_of
+from mesh.bus.roles import CONF_CHANGED, CORE, Role, grants, members, role_of
 from mesh.bus.streams import GUARD_GROUP, STREAM_NAMES, inbox_consumer, queue_consumer
 from mesh.bus.wire import Incoming
 from protocol.ids import AgentName
@@ -187,7 +187,7 @@ def publics() -> dict[str, str]:
 def test_nobody_outside_core_may_name_what_is_anothers() -> None:
     for role, name in members(FLEET):
         granted = grants(role, name)
-        if granted.account is Account.CORE or granted.publish is None or granted.subscribe is None:
+        if granted.account == CORE or granted.publish is None or granted.subscribe is None:
             continue
         for subject in granted.publish:
             assert not subject.startswith(("mesh.evt", "mesh.end", "mesh.conf", "mesh.timer", "mesh.note"))

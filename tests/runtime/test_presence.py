@@ -13,6 +13,8 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
 from mesh.bus.wire import Incoming
+from mesh.cli.roster import instances
+from mesh.cli.standstills import agents
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
@@ -31,6 +33,7 @@ async def answers(turn: Turn) -> Move:
     return turn.complete("done")
 
 
+LARGE = b"x" * 500_000
 AGENT = Agent("a", answers, version="1.4", description="Answers.", prompt_version="p7", tools=(pay,))
 
 
@@ -50,22 +53,78 @@ async def asked(stage: Stage, subject: str, count: int = 1) -> list[dict[str, An
     return got
 
 
-async def test_every_instance_answers_who_it_is(stage: Stage) -> None:
+async def test_an_agent_answers_who_it_is(stage: Stage) -> None:
     one = await stage.runtime(AGENT, use="1")
     two = await stage.runtime(AGENT, use="2")
     for subject in ("$SRV.PING", "$SRV.PING.a"):
-        pings = await asked(stage, subject, 2)
-        assert {ping["id"] for ping in pings} == {one.instance, two.instance}
-        for ping in pings:
-            assert ping == {
-                "type": "io.nats.micro.v1.ping_response",
-                "name": "a",
-                "id": ping["id"],
-                "version": "1.4.0",
-                "metadata": {"role": "agent", "agent-version": "1.4"},
-            }
-    (own,) = await asked(stage, f"$SRV.PING.a.{one.instance}")
-    assert own["id"] == one.instance
+        ping, *_ = await asked(stage, subject)  # two that answer in the same moment may both get through
+        assert ping["id"] in (one.instance, two.instance)
+        assert ping == {
+            "type": "io.nats.micro.v1.ping_response",
+            "name": "a",
+            "id": ping["id"],
+            "version": "1.4.0",
+            "metadata": {"role": "agent", "agent-version": "1.4"},
+        }
+    for each in (one, two):
+        (own,) = await asked(stage, f"$SRV.PING.a.{each.instance}")
+        assert own["id"] == each.instance
+    stats = await asked(stage, "$SRV.STATS.a", 2)
+    assert {each["id"] for each in stats} == {one.instance, two.instance}
+
+
+# --- who looks ------------------------------------------------------------------------------------
+
+
+async def answering(stage: Stage, name: str, subject: str, answer: bytes) -> None:
+    bus = await stage.bus(name)
+    await bus.subscribe(subject, lambda message: bus.send(message.reply, answer) and None)
+
+
+async def present(stage: Stage) -> dict[str, list[str]]:
+    """Return the ids of each agent's instances, as an operator sees them."""
+    alive = await instances(await stage.bus("op"), FLEET.agents)
+    assert alive is not None
+    return {name: sorted(each.id for each in found) for name, found in alive.items() if found}
+
+
+async def test_who_looks_sees_every_instance_and_what_it_did(stage: Stage) -> None:
+    runtimes = [await stage.runtime(AGENT, use=str(number)) for number in range(2)]
+    client = await stage.client()
+    await client.wait(await client.submit("hello"), timeout_s=20)
+    assert await present(stage) == {"a": sorted(each.instance for each in runtimes)}
+
+    async def counted() -> bool:
+        alive = await instances(await stage.bus("op"), ["a"])
+        return alive is not None and sum(each.handled for each in alive["a"]) == 1
+
+    await eventually(counted)
+    assert await instances(await stage.bus("audit"), FLEET.agents) is None  # viewers may not ask
+
+
+async def test_an_agent_that_answers_pings_alone_is_there(stage: Stage) -> None:
+    await answering(stage, "b", "$SRV.PING.b", b'{"name":"b","id":"one","version":"1.0.0"}')
+    await answering(stage, "c", "$SRV.PING.c", b"not even JSON")
+    await answering(stage, "d", "$SRV.STATS.d", b'{"name":"d","id":"no ping","version":"1.0.0"}')
+    assert await present(stage) == {"b": ["one"], "c": [""]}
+    findings = [finding async for finding in agents(await stage.bus("op"))]
+    assert [finding.text.split(";")[0] for finding in findings] == [f"nobody serves {each}" for each in "ade"]
+
+
+async def test_what_an_agent_says_of_another_does_not_count(stage: Stage) -> None:
+    for verb in ("PING", "STATS"):
+        await answering(stage, "b", f"$SRV.{verb}.b", b'{"name":"a","id":"a lie","version":"1.0.0"}')
+    assert await present(stage) == {"b": [""]}
+
+
+async def test_no_more_instances_are_heard_than_fit_into_a_servers_buffer(stage: Stage) -> None:
+    bus, op = await stage.bus("b"), await stage.bus("op")
+    await answering(stage, "b", "$SRV.PING.b", b'{"name":"b","id":"0","version":"1.0.0"}')
+    await bus.subscribe("$SRV.STATS.b", lambda message: [bus.send(message.reply, LARGE) for _ in range(300)])
+    assert await present(stage) == {"b": ["0"]}
+    assert op.connected
+    assert op.counters.disconnects == 0
+    assert op.counters.in_messages < 100
 
 
 async def test_an_instance_answers_what_it_serves(stage: Stage) -> None:

@@ -23,7 +23,7 @@ MISSING = 10037
 
 def one_account(mesh: LocalMesh, *, permissions: bool) -> str:
     """Return a configuration without the walls between accounts, and if asked without permissions too."""
-    everybody = roles.Grants(roles.Account.CORE, None, None)
+    everybody = roles.Grants(roles.CORE, None, None)
     users = []
     for role, name in roles.members(mesh.fleet):
         granted = roles.grants(role, name)

@@ -1,0 +1,186 @@
+"""Attacks by reply subjects that make the server speak to others: megabytes for bytes, in anybody's name.
+
+An answer is as large as what is read, and the server sends it wherever the question's reply subject says.
+Inside one account that is everybody: a pull or a direct get cuts a victim's connection, forges a notice,
+wakes it for nothing, or speaks in its live feed.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mesh.bus.connection import Bus
+from mesh.bus.roles import GET, Role, grants, role_of
+from mesh.errors import BusError
+from protocol.subjects import card, evt, step
+from tests.security.attacks import append, has_effect
+from tests.security.scenes import Scene, attempt, hearing, quiet
+from tests.security.test_reply_subjects import body_for, concrete
+from tests.servers import FLEET, fresh, until
+
+VICTIMS = ("a", "c1", "op", "audit", "guard")
+LARGE = b"x" * 200_000
+
+
+def heard_by(name: str, mark: str) -> list[str]:
+    """Return a subject for each place where `name` listens, with `mark` in it where it may differ."""
+    role = role_of(FLEET, name)
+    assert role is not None
+    places = grants(role, name).subscribe
+    assert places is not None
+    return [concrete(place, mark) for place in places]
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    scene: Scene, names: tuple[str, ...], mark: str
+) -> AsyncIterator[list[list[tuple[str, bytes]]]]:
+    """Let everybody listen everywhere they may; give what comes to each place."""
+    async with contextlib.AsyncExitStack() as stack:
+        places = [(await scene.bus(name), place) for name in names for place in heard_by(name, mark)]
+        yield [await stack.enter_async_context(hearing(bus, place)) for bus, place in places]
+
+
+async def leave_much(scene: Scene, attacker: str) -> list[str]:
+    """Store something large that the attacker may read; return the subjects that read it."""
+    request = fresh()
+    if attacker == "b":
+        subject = step("b", request, "t", "0-0")
+        scene.expected |= {("STEPS", subject), ("CARDS", card("b"))}
+        await (await scene.bus("b")).publish_durable(subject, LARGE)
+        await (await scene.bus("b")).publish_durable(card("b"), b"{}")
+        return [GET + f"STEPS.{subject}", GET + f"CARDS.{card('b')}"]
+    await append(scene, attacker, request)
+    return [GET + f"LOG.{evt(attacker, request)}"]
+
+
+@pytest.mark.parametrize("attacker", ["b", "c2", "op", "audit"])
+async def test_no_reply_subject_reaches_anybody_else(
+    attacker: str, shipped: Scene, without_walls: Scene
+) -> None:
+    """Everything that a member may publish, answered to every place where any other listens."""
+
+    async def attack(scene: Scene) -> bool:
+        mark, role = f"m{fresh()}", role_of(FLEET, attacker)
+        assert role is not None
+        publish = grants(role, attacker).publish
+        assert publish is not None
+        bus, victims = await scene.bus(attacker), tuple(name for name in VICTIMS if name != attacker)
+        calls = [
+            concrete(subject, f"{fresh()}") for subject in publish if not subject.startswith("mesh.live")
+        ]
+        if not scene.shipped:
+            calls = [call.replace("mesh.api.", "$JS.API.") for call in calls]
+        calls += await leave_much(scene, attacker)
+        async with listening(scene, victims, mark) as heard:
+            for name in victims:
+                for bait in heard_by(name, mark):
+                    for call in calls:
+                        bus.send(call, body_for(call), reply=bait)
+            await bus.settle()
+            await quiet(await scene.admin())
+            for name in victims:
+                await (await scene.bus(name)).settle()
+            return any(heard)
+
+    assert await has_effect(without_walls, attack, attacker)
+    assert not await has_effect(shipped, attack, attacker)
+
+
+@pytest.mark.parametrize(
+    ("attacker", "victim", "place"),
+    [
+        pytest.param("b", "a", "mesh.note.a.{mark}", id="an-agent-to-anothers-notes"),
+        pytest.param("b", "a", "mesh.changed.fleet", id="an-agent-to-the-wake-ups-of-agents"),
+        pytest.param("b", "a", "mesh.changed.card.{mark}", id="an-agent-to-the-wake-ups-of-cards"),
+        pytest.param("b", "a", "_I.a.{mark}", id="an-agent-to-anothers-inbox"),
+        pytest.param("b", "a", "$SRV.PING.a", id="an-agent-to-anothers-pings"),
+        pytest.param("b", "c1", "mesh.note.c1.{mark}", id="an-agent-to-a-clients-notes"),
+        pytest.param("b", "c1", "mesh.live.c1.{mark}.a.t", id="an-agent-to-a-clients-live-feed"),
+        pytest.param("b", "guard", "mesh.changed.{mark}", id="an-agent-to-the-wake-ups-of-guards"),
+        pytest.param("c2", "c1", "mesh.note.c1.{mark}", id="a-client-to-anothers-notes"),
+        pytest.param("c2", "c1", "mesh.live.c1.{mark}.a.t", id="a-client-to-anothers-live-feed"),
+        pytest.param("c2", "c1", "_I.c1.{mark}", id="a-client-to-anothers-inbox"),
+        pytest.param("c2", "op", "mesh.note.op.{mark}", id="a-client-to-an-operators-notes"),
+        pytest.param("op", "c1", "mesh.note.c1.{mark}", id="an-operator-to-a-clients-notes"),
+    ],
+)
+async def test_no_answer_is_sent_to_another(
+    attacker: str, victim: str, place: str, shipped: Scene, without_walls: Scene
+) -> None:
+    """Each way by itself: 20 questions of a few bytes, and how much the victim is sent for them."""
+
+    async def attack(scene: Scene) -> bool:
+        bus, other = await scene.bus(attacker), await scene.bus(victim)
+        bait = place.format(mark=fresh())
+        calls = await leave_much(scene, attacker)
+        async with hearing(other, bait) as heard:
+            for _ in range(20):
+                for call in calls:
+                    bus.send(call, b"", reply=bait)
+            await bus.settle()
+            await quiet(await scene.admin())
+            await other.settle()
+            if not scene.shipped:
+                await until(lambda: len(heard) == 20 * len(calls))
+            return bool(heard)
+
+    assert await has_effect(without_walls, attack, attacker)
+    assert not await has_effect(shipped, attack, attacker)
+
+
+async def flooded(asker: Bus, subject: str, agent: Bus, count: int) -> int:
+    """Let an agent answer one question `count` times; return how many answers come in."""
+
+    asked: list[str] = []
+    inbox: list[int] = []
+    answering = await agent.subscribe(subject, lambda message: asked.append(message.reply))
+    listening = await asker.subscribe(asker.new_inbox(), lambda message: inbox.append(len(message.data)))
+    try:
+        asker.send(subject, reply=listening.subject)
+        await until(lambda: bool(asked))
+        for _ in range(count):
+            await agent.publish(asked[0], LARGE)
+        await agent.settle()
+        await asker.settle()
+        return len(inbox)
+    finally:
+        await answering.close()
+        await listening.close()
+
+
+async def test_an_agent_answers_a_question_once(shipped: Scene, without_permissions: Scene) -> None:
+    """A guard's connection was cut with 500 answers of 900 KB each: the server takes one."""
+
+    async def attack(scene: Scene) -> bool:
+        agent = await scene.bus("b")
+        for asker, subject in (("guard", "$SRV.PING.b"), ("op", "$SRV.PING"), ("op", "$SRV.INFO.b")):
+            if await flooded(await scene.bus(asker), subject, agent, 30) > 1:
+                return True
+        return False
+
+    assert await has_effect(without_permissions, attack)
+    assert not await has_effect(shipped, attack)
+
+
+async def test_an_agent_shows_live_output_to_a_client_in_its_own_name_alone(shipped: Scene) -> None:
+    """The control to the attacks on live feeds: an agent's own output crosses to the client it names."""
+    client, other, agent = await shipped.bus("c1"), await shipped.bus("c2"), await shipped.bus("b")
+    mark = fresh()
+    async with hearing(client, "mesh.live.c1.>") as heard, hearing(other, "mesh.live.c2.>") as not_heard:
+        await agent.publish(f"mesh.live.c1.{mark}.b.t", b"a token")
+        await attempt(agent, f"mesh.live.c1.{mark}.a.t", b"a lie", reply="nowhere")
+        await until(lambda: bool(heard))
+        await client.settle()
+        assert [subject for subject, _ in heard] == [f"mesh.live.c1.{mark}.b.t"]
+        assert not_heard == []
+        with pytest.raises(BusError):
+            await client.request(f"mesh.live.c1.{mark}.b.t", timeout_s=0.3)
+
+
+def test_every_member_outside_core_is_alone_in_its_account() -> None:
+    accounts = [grants(Role.AGENT, name).account for name in FLEET.agents]
+    accounts += [grants(Role.CLIENT, name).account for name in FLEET.clients]
+    accounts += [grants(Role.OPERATOR, "op").account, grants(Role.VIEWER, "audit").account]
+    assert len(set(accounts)) == len(accounts)
