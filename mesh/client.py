@@ -222,7 +222,7 @@ class Client:
         A schema that cannot be used is the asker's mistake, and no reason to leave it without a reply.
         """
         try:
-            check_reply(question.schema, value)
+            await asyncio.to_thread(check_reply, question.schema, value)
         except SchemaUnusable as unusable:
             _log.warning("reply_unchecked", request=question.request, detail=str(unusable))
         reply = Reply(id=os.urandom(8).hex(), by=by, turn=question.turn, round=question.round, value=value)  # type: ignore[arg-type]

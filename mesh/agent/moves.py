@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mesh.replies import check_schema
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName
 from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
@@ -80,7 +81,11 @@ class Moves:
         schema: Mapping[str, Any] | None = None,
         expires_s: float | None = None,
     ) -> Move:
-        """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`."""
+        """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`.
+
+        Raises SchemaUnusable for a schema by which no reply could be judged.
+        """
+        check_schema(schema)
         asked = AgentName(of) if of is not None else self.client
         return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
 

@@ -69,6 +69,7 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
 
     Raises EOFError when nobody will say anything.
     """
+    import asyncio
     import contextlib
 
     import msgspec
@@ -87,7 +88,7 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
             with contextlib.suppress(msgspec.DecodeError):
                 value = msgspec.json.decode(value)
         try:
-            check_reply(question.schema, value)
+            await asyncio.to_thread(check_reply, question.schema, value)
         except ReplyInvalid as wrong:
             remark(f"not what was asked for: {wrong}")
         except SchemaUnusable:

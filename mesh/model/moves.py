@@ -19,6 +19,7 @@ from mesh.agent.turn import Turn
 from mesh.model.brief import one_line
 from mesh.model.outlook import Outlook, outlook_now
 from mesh.model.port import ToolCall, ToolSpec
+from mesh.replies import SchemaUnusable
 from protocol import codec
 from protocol.errors import Malformed
 from protocol.fleet import AgentEntry
@@ -184,7 +185,10 @@ class MoveTools:
                 return turn.complete(said.model_dump(mode="json", by_alias=True)["answer"])
             case AskArguments():
                 of = HUMAN if isinstance(said, AskAnybodyArguments) and said.of == HUMAN else None
-                return turn.ask(said.question, of=of, schema=said.reply_schema, expires_s=said.expires_s)
+                try:
+                    return turn.ask(said.question, of=of, schema=said.reply_schema, expires_s=said.expires_s)
+                except SchemaUnusable as wrong:
+                    raise ToolArgumentsInvalid(call.name, (f"schema: {wrong}",)) from wrong
             case EscalateArguments():
                 return turn.escalate(said.reason, facts=self._facts(said))
             case HandBackArguments():

@@ -1,10 +1,12 @@
 """Replies held against the schema of their question."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
+from mesh import replies
+from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply, check_schema
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,62 @@ def test_what_is_wrong_is_said_in_few_words() -> None:
 def test_a_schema_that_cannot_be_used_is_an_error_of_its_own(schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaUnusable):
         check_reply(schema, "x")
+
+
+def multiplying(depth: int) -> dict[str, Any]:
+    """Return a small schema that is judged 2^depth times."""
+    twice = {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(depth)}
+    return {"$ref": "#/$defs/0", "$defs": {**twice, str(depth): {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param({"pattern": "^(a+)+$"}, id="a-pattern-that-backtracks"),
+        pytest.param({"allOf": [{"not": {"pattern": "^(a|aa)+$"}}]}, id="a-pattern-inside"),
+        pytest.param(multiplying(40), id="references-that-multiply"),
+    ],
+)
+def test_a_schema_that_would_be_judged_for_ever_ends(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "WITHIN_S", 1.5)
+    with pytest.raises(SchemaUnusable, match=r"longer than 1\.5 s"):
+        check_reply(schema, "a" * 60 + "!")
+
+
+def test_a_pattern_that_can_be_used_is() -> None:
+    schema = {"type": "object", "patternProperties": {"^n": {"type": "string", "pattern": "^[A-Z]{3}$"}}}
+    check_reply(schema, {"name": "ABC"})
+    with pytest.raises(ReplyInvalid, match=r"at \$\.name: 'abc' does not match"):
+        check_reply(schema, {"name": "abc"})
+
+
+def test_it_is_judged_where_the_caller_stands_by_nobody_elses_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mesh.py").write_text("raise SystemExit('owned')")
+    (tmp_path / "jsonschema.py").write_text("raise SystemExit('owned')")
+    monkeypatch.chdir(tmp_path)
+    check_reply({"pattern": "^x$"}, "x")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param({"type": "colour"}, id="no-such-type"),
+        pytest.param({"pattern": "("}, id="no-pattern"),
+        pytest.param({"properties": 7}, id="no-properties"),
+        pytest.param({"$schema": 7}, id="no-draft"),
+        pytest.param({"description": "x" * 20_000}, id="too-large"),
+    ],
+)
+def test_who_asks_is_told_of_a_schema_that_nobody_can_reply_to(schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaUnusable):
+        check_schema(schema)
+
+
+def test_who_asks_is_told_nothing_of_one_that_can_be_used() -> None:
+    check_schema(None)
+    check_schema({"type": "string", "pattern": "^x"})
+    check_schema({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}})

@@ -196,6 +196,12 @@ def test_an_answer_has_the_form_that_the_agent_says() -> None:
         moves.read(ToolCall("1", "complete", {"answer": [{"number": "LH1", "on": "tomorrow"}]}))
 
 
+@pytest.mark.parametrize("schema", [{"type": "colour"}, {"pattern": "("}])
+def test_a_question_by_whose_schema_no_reply_can_be_judged_goes_back_to_the_model(schema: Any) -> None:
+    with pytest.raises(ToolArgumentsInvalid, match="schema: not a JSON Schema"):
+        MoveTools(turn()).read(ToolCall("1", "ask", {"question": "which?", "schema": schema}))
+
+
 def test_an_answer_without_a_schema_is_no_form() -> None:
     with pytest.raises(ToolsUnusable, match="the answer's type has no JSON schema"):
         answer_form(Turn)
