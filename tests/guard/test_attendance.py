@@ -5,7 +5,9 @@ from mesh.guard.attendance import Attendance, Queue
 from mesh.testing import LocalMesh
 from protocol import subjects
 from protocol.events import RequestOpened
+from protocol.messages import Complete
 from tests.guard.stage import Stage
+from tests.servers import eventually
 
 STEP = "mesh.step.a.c1_none.t."
 
@@ -55,6 +57,29 @@ async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: LocalMesh, s
     assert await seen(looker) == (False, clock.now)
     later = clock.moves(attendance.GAP_S + 1)
     assert await seen(looker) == (False, later)
+
+
+async def test_a_time_without_guards_ends_no_round(stage: Stage) -> None:
+    first = await stage.guard("first")
+    client, a = await stage.client(), await stage.actor("a", served=True)
+    request = await client.submit("hello", policy="leisurely")
+    work = await a.work(request)
+    await stage.dismiss(first)
+
+    async def fired() -> bool:
+        return await stage.schedule(request) is None
+
+    await eventually(fired)  # its time is up, and nobody looks
+    looks = await stage.last_seq("TIMER")
+    await stage.guard("second")
+
+    async def looked() -> bool:
+        return await stage.last_seq("TIMER") > looks  # in vain: the timer is armed again
+
+    await eventually(looked)
+    await a.propose(request, work, Complete(answer="done"))
+    assert (await client.wait(request, timeout_s=20)).answer == "done"
+    assert await stage.types(request) == ["request.opened", "request.completed"]
 
 
 async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_queue(

@@ -40,6 +40,8 @@ async def test_a_round_of_a_served_agent_that_takes_too_long_fails_and_is_tried_
     assert isinstance(first, events.TurnFailed)
     assert isinstance(second, events.TurnFailed)
     assert (first.error.code, second.error.code) == ("timeout", "timeout")
+    assert first.grounds is not None
+    assert not first.grounds.unbegun  # the agent took it, and said nothing
     assert first.at - log[0].at >= 250_000
     assert retried.at >= (first.retry_at or 0)
     assert human_turn(log).reason == "timeout"
@@ -100,6 +102,7 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
 
     await stage.runtime(Agent("a", hang, concurrency=1))
     requests = [await client.submit("hello", policy="brisk") for _ in range(2)]
+    unbegun = []
     for request in requests:
         failed = (await stage.reaches(request, "turn.failed"))[1]
         assert isinstance(failed, events.TurnFailed)
@@ -107,6 +110,8 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
         assert failed.grounds is not None
         assert failed.grounds.served_since is not None
         assert failed.at - failed.grounds.served_since >= 250_000
+        unbegun.append(failed.grounds.unbegun)
+    assert sorted(unbegun) == [False, True]
     for request in requests:
         await client.cancel(request)
         await client.wait(request, timeout_s=20)
