@@ -25,8 +25,8 @@ from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file
+from mesh.bus.queues import QUEUE_CONSUMERS, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.streams import queue_consumer
 from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.garbage import collect_rarely
@@ -139,7 +139,7 @@ async def _opened(admin: Bus) -> AsyncIterator[dict[str, float]]:
 
 
 async def _in_hand(admin: Bus) -> int:
-    infos = [await admin.api(f"CONSUMER.INFO.PROP.{queue_consumer(each)}") for each in range(PARTITIONS)]
+    infos = [await admin.api(f"CONSUMER.INFO.{proposals_of(CLIENT)}.{each}") for each in QUEUE_CONSUMERS]
     return sum(int(info["num_ack_pending"]) for info in infos)
 
 

@@ -24,6 +24,15 @@ max_depth = 5
 [log]
 max_age_days = 30
 replicas = 1
+max_bytes = 20_000_000_000        # reserved for it; left out, it takes what the others leave of the store
+steps_max_bytes = 2_147_483_648   # of all agents' journals together
+
+[limits]                          # of each sender: what may wait for guards. `mesh setup` only raises them
+messages = 10_000
+mib = 64
+
+[clients.app.limits]              # what differs for one client, agent or operator
+messages = 100_000
 
 [breaker]                         # an agent whose turns keep failing is given no more work for a while
 failures = 5                      # turns that fail within window_s; 0: never
@@ -72,8 +81,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mesh.bus.keys import is_public_key
+from mesh.bus.queues import Limits
 from mesh.bus.roles import RESERVED
-from mesh.bus.streams import Storage
+from mesh.bus.streams import DEFAULT_STORAGE, MIB, Storage
 from mesh.errors import MeshError
 from protocol.breaker import BreakerRules
 from protocol.documents import DocumentInvalid, fleet_mistakes, policy_of
@@ -125,6 +135,26 @@ class Member(_Strict):
     description: str = ""
 
 
+class LimitsSection(_Strict):
+    """Numbers of mesh.bus.queues.Limits."""
+
+    messages: int | None = Field(default=None, ge=1, le=1 << 40)
+    mib: int | None = Field(default=None, ge=1, le=1 << 20)
+
+    def over(self, limits: Limits) -> Limits:
+        return Limits(
+            limits.messages if self.messages is None else self.messages,
+            limits.bytes if self.mib is None else self.mib * MIB,
+        )
+
+
+class Sender(Member):
+    """Somebody who may say something that guards decide."""
+
+    limits: LimitsSection = LimitsSection()
+    """What differs for it from those of everybody."""
+
+
 class BreakerSection(_Strict):
     """What differs from the rules above it; numbers of protocol.breaker.BreakerRules."""
 
@@ -146,7 +176,7 @@ def _listed(said: object) -> object:
 Labels = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
-class AgentSection(Member):
+class AgentSection(Sender):
     module: str | None = None
     """`MODULE:NAME` of its code, for whoever starts a whole fleet."""
     clearance: Labels = ()
@@ -226,6 +256,7 @@ class HumanSection(_Strict):
 class LogSection(_Strict):
     max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
     max_bytes: int = Field(default=-1, ge=-1, le=LARGEST_AMOUNT)
+    steps_max_bytes: int = Field(default=DEFAULT_STORAGE.steps_max_bytes, ge=MIB, le=LARGEST_AMOUNT)
     replicas: int = Field(default=1, ge=1, le=5)
 
 
@@ -242,8 +273,8 @@ class FleetFile(_Strict):
     url: str | None = None
     """Where the bus is, for commands in this folder that are not told otherwise."""
     agents: Mapping[str, AgentSection] = {}
-    clients: Mapping[str, Member] = {}
-    operators: Mapping[str, Member] = {}
+    clients: Mapping[str, Sender] = {}
+    operators: Mapping[str, Sender] = {}
     viewers: Mapping[str, Member] = {}
     human: HumanSection | None = None
     policies: Mapping[str, Any] = {}
@@ -252,6 +283,7 @@ class FleetFile(_Strict):
     labels: Mapping[str, Labels] = {}
     log: LogSection = LogSection()
     lease: LeaseSection = LeaseSection()
+    limits: LimitsSection = LimitsSection()
     breaker: BreakerSection = BreakerSection()
 
     @property
@@ -320,7 +352,19 @@ class FleetFile(_Strict):
 
     @property
     def storage(self) -> Storage:
-        return Storage(replicas=self.log.replicas, log_max_bytes=self.log.max_bytes)
+        limits = self.limits.over(Limits())
+        senders: dict[str, Sender] = {**self.agents, **self.clients, **self.operators}
+        return Storage(
+            replicas=self.log.replicas,
+            log_max_bytes=self.log.max_bytes,
+            steps_max_bytes=self.log.steps_max_bytes,
+            queue=limits,
+            queues={
+                name: section.limits.over(limits)
+                for name, section in senders.items()
+                if section.limits.model_fields_set
+            },
+        )
 
     @property
     def given_keys(self) -> dict[str, str]:

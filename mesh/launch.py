@@ -21,15 +21,15 @@ from typing import ClassVar, Self
 from mesh.bus.connection import Bus, connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.keys import seed_file
+from mesh.bus.queues import QUEUE_CONSUMERS
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.streams import inbox_consumer, queue_consumer
+from mesh.bus.streams import inbox_consumer, standing_queues
 from mesh.errors import BusError, MeshError, NoResponders
 from mesh.fleet import FleetFile
 from mesh.leash import VARIABLE as LEASH
 from mesh.leash import die_with_parent, leash_here
 from mesh.setup import KEYS, apply, prepare
 from mesh.vendor_keys import VARIABLES
-from protocol.subjects import PARTITIONS
 
 _LOOK_S = 0.02
 _SERVER_LOOK_S = 0.25
@@ -284,8 +284,8 @@ class LocalFleet:
 
     async def _guards_wait(self, admin: Bus) -> None:
         """Wait until as many guards as were started wait for work in every partition."""
-        awaited = {queue_consumer(partition) for partition in range(PARTITIONS)}
-        for stream in ("CTL", "PROP", "TIMER"):
+        awaited = set(QUEUE_CONSUMERS)
+        for stream in await standing_queues(admin):
             while await self._waiting(admin, stream, awaited) < self._guards:  # noqa: ASYNC110 - at the bus
                 await asyncio.sleep(_LOOK_S)
 

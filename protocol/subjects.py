@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from protocol.ids import NOBODY, is_token
 
-PARTITIONS = 16
+PARTITIONS = 4
 """How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:
 another number would move requests between partitions while they are being decided."""
 

@@ -86,3 +86,9 @@ async def child(module: str, *arguments: str) -> AsyncIterator[Child]:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def queues(admin: Bus, kind: str) -> list[str]:
+    """Return the streams of a kind: all senders' queues for PROP or CTL, else the one of this name."""
+    names: list[str] = (await admin.api("STREAM.NAMES"))["streams"]
+    return [name for name in names if kind in (name, name.partition("-")[0])]

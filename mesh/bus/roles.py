@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from mesh.bus.queues import QUEUE_CONSUMERS
 from protocol.fleet import Fleet
 from protocol.ids import is_name
 
@@ -133,8 +134,9 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.end.*.*.*",
     "mesh.conf.freeze",
     "mesh.conf.breaker.*",
-    *(f"{NEXT}{stream}.*" for stream in ("PROP", "CTL", "TIMER")),
-    *(f"$JS.ACK.{stream}.>" for stream in ("PROP", "CTL", "TIMER")),
+    f"{API}STREAM.NAMES",
+    *(f"{NEXT}*.{consumer}" for consumer in QUEUE_CONSUMERS),
+    *(f"$JS.ACK.*.{consumer}.>" for consumer in QUEUE_CONSUMERS),
     LEADER_GET + "LOG",
     LEADER_GET + "TIMER",
     f"{API}CONSUMER.INFO.LOG.*",

@@ -12,20 +12,28 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.queues import (
+    CONTROLS,
+    PROPOSALS,
+    TIMERS,
+    Limits,
+    controls_of,
+    kind_of,
+    queue_filters,
+    queue_table,
+)
 from mesh.bus.roles import CONF_CHANGED, members
 from mesh.errors import ApiError, NewerSchema, UnsafeChange
 from protocol.fleet import Fleet
-from protocol.subjects import FLEET, PARTITIONS, inbox
+from protocol.subjects import FLEET, inbox
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of this layout, kept in each stream's metadata."""
 
 NS = 1_000_000_000
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 GUARD_GROUP = "guard"
-
-STREAM_NAMES = ("PROP", "CTL", "LOG", "STEPS", "TIMER", "CONF", "CARDS", "DEAD")
 
 _API_S = 30.0
 _NOT_FOUND = (10059, 10014)  # stream, consumer
@@ -41,7 +49,8 @@ _NEVER = {
 """What would let a writer erase or alter what others wrote, or write around the compare-and-set."""
 
 _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *_NEVER)
-_STREAM_GROWS = ("max_age", "max_bytes", "max_msg_size")
+_CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
+_STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 _CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")
 """What an update may change, and what it may only widen. Everything else is unsafe."""
 
@@ -52,6 +61,12 @@ class Storage(NamedTuple):
     replicas: int = 1
     log_max_bytes: int = -1
     """-1: as much as the store takes. When it is full, appends are refused; nothing is dropped."""
+    steps_max_bytes: int = 2 * GIB
+    """Of all journals together: what they take, the log does not get."""
+    queue: Limits = Limits()
+    """What may wait for guards of each sender."""
+    queues: Mapping[str, Limits] = {}
+    """The same for senders with limits of their own."""
 
 
 DEFAULT_STORAGE = Storage()
@@ -78,8 +93,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     """Return every stream's configuration, as JetStream spells it, by name."""
     age = int(fleet.log_max_age_s * NS)
     table: dict[str, dict[str, Any]] = {
-        "PROP": _queue("prop", GIB),
-        "CTL": _queue("ctl", 256 * MIB),
+        **queue_table(fleet, storage.queue, storage.queues),
         "LOG": {
             "subjects": ["mesh.evt.*.*"],
             "allow_direct": True,
@@ -102,9 +116,11 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
             "discard": "new",
             "discard_new_per_subject": True,
             "max_msgs_per_subject": 1,
+            "max_bytes": storage.steps_max_bytes,
             "max_age": age,
         },
-        # The server forbids `discard: new` beside schedules, so that this stream has no size limit.
+        # The server forbids `discard: new` beside schedules, so that this stream has no size limit: it holds
+        # one schedule for each open request, and guards alone write it.
         "TIMER": {
             "subjects": ["mesh.timer.at.*", "mesh.timer.fire.*.*"],
             "retention": "workqueue",
@@ -158,25 +174,25 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     }
 
 
-def _queue(kind: str, max_bytes: int) -> dict[str, Any]:
-    """A work queue whose subjects get the request's partition put in when a message is stored."""
-    partition = f"{{{{partition({PARTITIONS},2)}}}}"
-    return {
-        "subjects": [f"mesh.{kind}.*.*"],
-        "retention": "workqueue",
-        "discard": "new",
-        "max_bytes": max_bytes,
-        "max_msg_size": 256 * KIB,
-        "subject_transform": {
-            "src": f"mesh.{kind}.*.*",
-            "dest": f"mesh.{kind}.{partition}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}",
-        },
-    }
+def stream_names(fleet: Fleet) -> list[str]:
+    """Return the name of each stream that `fleet` needs."""
+    return list(stream_table(fleet))
 
 
-def queue_consumer(partition: int) -> str:
-    """Name of the guards' consumer of one partition, the same in PROP, CTL and TIMER."""
-    return f"g{partition}"
+async def standing_queues(bus: Bus) -> list[str]:
+    """Return every queue that the server has, of members who left the fleet, too, and TIMER.
+
+    Controls come first, those of operators before all. Raises BusError.
+    """
+    found: list[str] = []
+    while True:
+        page = await bus.api("STREAM.NAMES", {"offset": len(found)})
+        found += page["streams"] or ()
+        if not page["streams"] or len(found) >= page["total"]:
+            break
+    order = (CONTROLS, TIMERS, PROPOSALS)
+    queues = [(order.index(kind), name) for name in found if (kind := kind_of(name)) is not None]
+    return [name for _, name in sorted(queues)]
 
 
 def inbox_consumer(agent: str) -> str:
@@ -186,16 +202,10 @@ def inbox_consumer(agent: str) -> str:
 
 def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
     """Yield every consumer that `fleet` needs."""
-    for partition in range(PARTITIONS):
-        filters = {
-            "CTL": f"mesh.ctl.{partition}.>",
-            "PROP": f"mesh.prop.{partition}.>",
-            "TIMER": f"mesh.timer.fire.{partition}.*",
-        }
-        for stream, subject in filters.items():
-            guards = {"priority_policy": "prioritized", "priority_groups": [GUARD_GROUP]}
-            leased = _leased(subject, fleet.guard_lease_s, max_ack_pending=256)
-            yield _consumer(stream, queue_consumer(partition), {**leased, **guards})
+    guards = {"priority_policy": "prioritized", "priority_groups": [GUARD_GROUP]}
+    for stream, consumer, subject in queue_filters(fleet):
+        leased = _leased(subject, fleet.guard_lease_s, max_ack_pending=256)
+        yield _consumer(stream, consumer, {**leased, **guards})
     for agent in fleet.agents:
         yield _consumer("LOG", inbox_consumer(agent), _leased(inbox(agent), fleet.lease_s, 1000))
 
@@ -254,7 +264,7 @@ async def provision(
 
 
 async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
-    steps = []
+    steps = await _plan_retired(bus, table)
     for name, wanted in table.items():
         what = f"stream {name}"
         stands = await _config(bus, f"STREAM.INFO.{name}")
@@ -264,10 +274,30 @@ async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
         metadata = stands.get("metadata") or {}
         if (found := int(metadata.get(_SCHEMA_KEY, 0))) > SCHEMA:
             raise NewerSchema(what, found, SCHEMA)
+        if 0 < found < SCHEMA:
+            raise UnsafeChange(what, _SCHEMA_KEY, found, SCHEMA)
         merged = {**wanted, "metadata": {**metadata, **wanted["metadata"]}}
-        detail = _differences(what, stands, merged, _STREAM_FREE, _STREAM_GROWS)
+        free = (*_STREAM_FREE, *(_CONTROLS_FREE if kind_of(name) == CONTROLS else ()))
+        detail = _differences(what, stands, merged, free, _STREAM_GROWS)
         if detail:
             steps.append(_Step(Change("update", what, detail), f"STREAM.UPDATE.{name}", {**stands, **merged}))
+    return steps
+
+
+async def _plan_retired(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
+    """Take its subject from the control queue of a client who is one no longer; what is in it stays.
+
+    It might be an operator now, whose control messages go to CTL.
+    """
+    steps = []
+    for name in await standing_queues(bus):
+        stands = await _config(bus, f"STREAM.INFO.{name}")
+        retired = {"subjects": [f"mesh.retired.{name}"], "subject_transform": None}
+        is_left = name not in table and name.startswith(controls_of(""))
+        if not is_left or stands is None or stands["subjects"] == retired["subjects"]:
+            continue
+        change = Change("update", f"stream {name}", ("it belongs to no client any more",))
+        steps.append(_Step(change, f"STREAM.UPDATE.{name}", {**stands, **retired}))
     return steps
 
 

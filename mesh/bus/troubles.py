@@ -1,5 +1,6 @@
 """What can be the matter with the bus, as a connection meets it: the kinds, and whom a subject concerns."""
 
+from mesh.bus.queues import proposals_of
 from mesh.errors import NoResponders, OutcomeUnknown, StreamFull, TimedOut
 from mesh.trouble import Kind, Troubles
 
@@ -19,7 +20,6 @@ NO_DELIVERY = Kind(
 PULL_SILENT = Kind("pull_silent", "pull_heard", "nothing is heard of pulls", settle_s=10.0)
 
 _STREAMS = {
-    "prop": "PROP",
     "ctl": "CTL",
     "evt": "LOG",
     "step": "STEPS",
@@ -34,6 +34,8 @@ _STREAMS = {
 def stream_of(subject: str) -> str:
     """Return the stream that a message on `subject` is stored in or read from; empty for anything else."""
     match subject.split("."):
+        case ["mesh", "prop", sender, *_]:
+            return proposals_of(sender)
         case ["mesh", kind, _, *_] if kind in _STREAMS:
             return _STREAMS[kind]
         case ["$JS", "API", "DIRECT", "GET", stream, *_] | ["$JS", "API", "STREAM", "MSG", "GET", stream]:

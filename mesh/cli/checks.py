@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.kept import get, microseconds
+from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, kind_of
 from mesh.bus.roles import ADMIN
-from mesh.bus.streams import STREAM_NAMES, queue_consumer
+from mesh.bus.streams import stream_names
 from mesh.cli import documents, standstills, unpriced
 from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
@@ -26,7 +27,7 @@ from mesh.settings import Access
 from mesh.setup import apply
 from protocol import codec
 from protocol.presence import Card
-from protocol.subjects import PARTITIONS, card
+from protocol.subjects import card
 
 OLDEST_SERVER = (2, 12)
 FULL = 0.8
@@ -137,7 +138,8 @@ async def _streams(bus: Bus, name: str, fleet: FleetFile | None) -> AsyncIterato
         if not changes:
             yield ok("streams", "streams, consumers, fleet and policies are as the fleet file wants them")
         return
-    missing = [stream for stream in STREAM_NAMES if await _info(bus, stream) is None]
+    fleet_there = await fleet_of(bus)
+    missing = [stream for stream in stream_names(fleet_there) if await _info(bus, stream) is None]
     if missing:
         yield found("streams", f"missing: {', '.join(missing)}; run `mesh setup`")
     else:
@@ -174,7 +176,7 @@ async def _durability(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Fi
 
 async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Finding]:
     near = []
-    for stream in STREAM_NAMES:
+    for stream in stream_names(await fleet_of(bus)):
         info = await bus.api(f"STREAM.INFO.{stream}")
         config, state = info["config"], info["state"]
         for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
@@ -193,17 +195,18 @@ async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Findin
 
 
 async def _guards(bus: Bus) -> AsyncIterator[Finding]:
-    # Control messages are taken while the mesh is frozen, too; proposals then are not.
-    waiting = [
-        int((await bus.api(f"CONSUMER.INFO.CTL.{queue_consumer(partition)}"))["num_waiting"])
-        for partition in range(PARTITIONS)
-    ]
-    without = sum(not pulls for pulls in waiting)
+    # While the mesh is frozen, control messages alone are taken.
+    queues = [name for name in stream_names(await fleet_of(bus)) if kind_of(name) == CONTROLS]
+    without = [name for name in queues if not await _is_served(bus, name)]
     if without:
-        have = "has" if without == 1 else "have"
-        yield found("guards", f"{without} of {PARTITIONS} partitions {have} no guard; run `mesh guard run`")
+        yield found("guards", f"no guard takes from {', '.join(without)}; run `mesh guard run`")
     else:
-        yield ok("guards", "every partition is served")
+        yield ok("guards", "every queue is served")
+
+
+async def _is_served(bus: Bus, queue: str) -> bool:
+    asked = [f"CONSUMER.INFO.{queue}.{consumer}" for consumer in QUEUE_CONSUMERS]
+    return all([int((await bus.api(verb))["num_waiting"]) for verb in asked])
 
 
 async def _rules(bus: Bus) -> AsyncIterator[Finding]:

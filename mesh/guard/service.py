@@ -8,21 +8,21 @@ come again. Fail closed: nothing is decided on a log that cannot be read.
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
-from mesh.bus.pull import Message, Puller
-from mesh.bus.streams import GUARD_GROUP, queue_consumer
+from mesh.bus.pull import Handler, Message
+from mesh.bus.queues import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import intake, telling
 from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.guard.courtroom import Contended, Courtroom, Decided, Frozen, Ruling
 from mesh.guard.mesh_wide import MeshWide
 from mesh.guard.post import Post
+from mesh.guard.queues import Queues
 from mesh.guard.surroundings import Surroundings
 from mesh.telemetry import metrics, names, tracing
 from mesh.trouble import Kind
@@ -33,10 +33,6 @@ from protocol.standing import UNKNOWN_REQUEST, Late, Objection
 
 _log = structlog.get_logger(__name__)
 
-SLOTS = 64
-"""Messages of one partition that a guard has in hand at most."""
-IN_HAND_BYTES = 384 << 10
-"""Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
 OVERTAKEN_S = 30.0
 """How long a control message for a new request is kept trying: it may have overtaken its submit."""
 LEAVE_S = 2.0
@@ -62,7 +58,12 @@ class Guard:
         self._around = surroundings or Surroundings(bus)
         self._courtroom = Courtroom(bus, JetStreamLog(bus), self._around)
         self._mesh_wide = MeshWide(bus)
-        self._pullers: dict[str, list[Puller]] = {}
+        handlers: dict[QueueKind, Handler] = {
+            "CTL": self._guarded(self._on_control),
+            "PROP": self._guarded(self._on_proposal),
+            "TIMER": self._guarded(self._on_fire),
+        }
+        self._queues = Queues(bus, identity, handlers, lambda: self._around.fleet.guard_pull_s)
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
@@ -88,7 +89,7 @@ class Guard:
         await self._around.start()
         self._starting = asyncio.Event()
         try:
-            await self._begin()
+            await self._queues.find()
         finally:
             self._starting.set()
         if self._leaving:
@@ -98,58 +99,28 @@ class Guard:
             tasks.create_task(self._around.keep_current())
             tasks.create_task(self._around.attendance.keep())
             tasks.create_task(self._follow_freeze())
+            tasks.create_task(self._follow_fleet())
 
-    async def _begin(self) -> None:
-        handlers: dict[str, Callable[[Message], Awaitable[None]]] = {
-            "CTL": self._on_control,
-            "PROP": self._on_proposal,
-            "TIMER": self._on_fire,
-        }
-        for stream, handler in handlers.items():
-            self._pullers[stream] = [
-                Puller(
-                    self._bus,
-                    stream,
-                    queue_consumer(partition),
-                    self._guarded(handler),
-                    slots=SLOTS,
-                    expires_s=self._around.fleet.guard_pull_s,
-                    group=GUARD_GROUP,
-                    priority=self._priority(partition),
-                    most_bytes=IN_HAND_BYTES,
-                )
-                for partition in range(subjects.PARTITIONS)
-            ]
-            for puller in self._pullers[stream]:
-                if self._leaving:
-                    return
-                await self._bus.patiently(puller.start)
-
-    def _priority(self, partition: int) -> int:
-        """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""
-        digest = hashlib.sha256(f"{self._identity}/{partition}".encode()).digest()
-        return digest[0] % 10
+    async def _follow_fleet(self) -> None:
+        """Take from the queues of those who join the fleet."""
+        while True:
+            await self._around.read_again.wait()
+            self._around.read_again.clear()
+            with contextlib.suppress(BusError):  # the fleet is read again soon, whatever happens
+                await self._queues.find()
 
     async def _follow_freeze(self) -> None:
         """Stop taking proposals and timers while the mesh is frozen; control messages go on."""
         while True:
             await self._around.frozen.wait()
-            for stream in ("PROP", "TIMER"):
-                for puller in self._pullers[stream]:
-                    puller.pause()
+            self._queues.pause()
             await self._around.thawed.wait()
-            for stream in ("PROP", "TIMER"):
-                for puller in self._pullers[stream]:
-                    puller.resume()
+            self._queues.resume()
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
         self._leaving = True  # what is only starting ends by itself
-        pullers = [puller for listed in self._pullers.values() for puller in listed]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await asyncio.gather(*(puller.drain() for puller in pullers))
-        await asyncio.gather(*(puller.close() for puller in pullers))
+        await self._queues.drain(grace_s)
         with contextlib.suppress(BusError):
             await self._bus.settle(LEAVE_S)  # what was given back has left before the connection does
         _log.info("guard_drained", decided=self.decided, dead=self._post.dead)

@@ -98,6 +98,8 @@ class Surroundings:
         self.thawed = asyncio.Event()
         """Set while it is not."""
         self.thawed.set()
+        self.read_again = asyncio.Event()
+        """Set whenever the fleet was read, changed or not."""
 
     async def start(self) -> None:
         await self._bus.patiently(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
@@ -160,6 +162,7 @@ class Surroundings:
             self.fleet = msgspec.structs.replace(fleet, revision=conf.sequence(found))
         if not self.fleet.revision:
             return False
+        self.read_again.set()
         self._policies.clear()
         prices = await conf.read(self._bus, subjects.PRICES)
         self._prices = self._parsed(subjects.PRICES, prices, documents.read_prices, self._prices)

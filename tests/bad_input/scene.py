@@ -20,7 +20,7 @@ from protocol.notices import DeadLetter, Notice
 from tests.bad_input.rubbish import Known
 from tests.guard import stage
 from tests.guard.stage import Stage, human_turn
-from tests.servers import eventually, until
+from tests.servers import eventually, queues, until
 
 FLEET = msgspec.structs.replace(stage.FLEET, entry=AgentName("d"))
 """Nobody serves the entry agent, so that all that is counted is what the test sends."""
@@ -118,14 +118,17 @@ class Scene(Stage):
     async def drained_but(self, unreadable: set[str]) -> None:
         """Wait until only proposals for requests are left whose logs cannot be read, and take these away."""
         admin = await self.bus("admin")
+        proposals = await queues(admin, "PROP")
 
         async def only_those() -> bool:
-            info = await admin.api("STREAM.INFO.PROP", {"subjects_filter": "mesh.prop.>"})
-            left = info["state"].get("subjects") or {}
+            asked = {"subjects_filter": "mesh.prop.>"}
+            infos = [await admin.api(f"STREAM.INFO.{each}", asked) for each in proposals]
+            left = [subject for info in infos for subject in info["state"].get("subjects") or {}]
             return {subject.rpartition(".")[2] for subject in left} <= unreadable
 
         await eventually(only_those)
-        await admin.api("STREAM.PURGE.PROP")
+        for each in proposals:
+            await admin.api(f"STREAM.PURGE.{each}")
 
     async def still_works(self) -> None:
         """A sound request is decided, by the very guard and agent that met all that."""

@@ -286,7 +286,7 @@ async def test_plain_json_from_any_nats_client_gets_its_acknowledgement_and_its_
         notes = await raw.subscribe(f"mesh.note.c1.{request}")
         await raw.flush()
         stored = json.loads((await raw.request(f"mesh.prop.c1.{request}", b'{"text": "hello"}')).data)
-        assert stored["stream"] == "PROP"
+        assert stored["stream"] == "PROP-c1"
         note = await notes.next_msg(timeout=20)
         assert note.data == b""
         assert (note.headers or {})["Mesh-Type"] == "request.completed"

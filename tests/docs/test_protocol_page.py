@@ -35,7 +35,7 @@ from protocol.schema import json_schema
 from protocol.submit import AHEAD_S
 from protocol.world import Grounds
 from tests.docs.pages import DOCS, Block, blocks, codes, section, table
-from tests.servers import ROOT
+from tests.servers import FLEET, ROOT
 
 PAGE = (DOCS / "protocol.md").read_text()
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "json"]
@@ -323,16 +323,18 @@ def test_the_numbers_of_an_agents_lease_are_those_of_the_code() -> None:
 
 
 def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
-    config = streams.stream_table(Fleet(name="t", entry=ids.AgentName("a")))
-    assert config["PROP"]["max_msg_size"] == config["CTL"]["max_msg_size"] == 256 * streams.KIB
-    assert config["PROP"]["max_bytes"] == streams.GIB
+    config = streams.stream_table(FLEET)
+    assert config["PROP-a"]["max_msg_size"] == config["CTL"]["max_msg_size"] == 256 * streams.KIB
+    assert (config["PROP-a"]["max_msgs"], config["PROP-a"]["max_bytes"]) == (10_000, 64 * streams.MIB)
+    assert (config["CTL-c1"]["max_msgs"], config["CTL-c1"]["max_bytes"]) == (10_000, 16 * streams.MIB)
+    assert config["STEPS"]["max_bytes"] == 2 * streams.GIB
     assert config["CARDS"]["max_msg_size"] == 64 * streams.KIB
     assert (config["DEAD"]["max_msg_size"], config["DEAD"]["max_msgs_per_subject"]) == (
         512 * streams.KIB,
         250,
     )
     assert notices.MAX_DATA_BYTES == 256 * streams.KIB
-    assert config["PROP"]["duplicate_window"] == streams.NS // 10
+    assert config["PROP-a"]["duplicate_window"] == streams.NS // 10
     assert f"tried for {OVERTAKEN_S:g} s" in PAGE
     assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE
     assert f"every {POLL_S:g} s" in PAGE

@@ -44,7 +44,7 @@ from protocol.messages import (
 from protocol.notices import DeadLetter, Notice
 from protocol.policy import Policy
 from tests.guard.actor import PATIENCE_S, Actor
-from tests.servers import Child, child, eventually, until
+from tests.servers import Child, child, eventually, queues, until
 
 FLEET = Fleet(
     name="stage",
@@ -229,9 +229,12 @@ class Stage:
         body = event if isinstance(event, bytes) else codec.encode(event)
         return await JetStreamLog(await self.bus("guard", "forger")).append(to, request, body, after=after)
 
-    async def state(self, stream: str) -> dict[str, Any]:
-        state: dict[str, Any] = (await (await self.bus("admin")).api(f"STREAM.INFO.{stream}"))["state"]
-        return state
+    async def state(self, stream: str) -> dict[str, int]:
+        """Return how many messages a stream has and had; PROP and CTL are all senders' queues together."""
+        admin = await self.bus("admin")
+        states = [(await admin.api(f"STREAM.INFO.{name}"))["state"] for name in await queues(admin, stream)]
+        assert states, stream
+        return {field: sum(int(each[field]) for each in states) for field in ("messages", "last_seq")}
 
     async def last_seq(self, stream: str) -> int:
         return int((await self.state(stream))["last_seq"])

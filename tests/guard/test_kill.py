@@ -140,7 +140,8 @@ async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_
     assert found is not None
     entry = msgspec.json.decode(found.data, type=FreezeEntry)
     assert (entry.frozen, entry.by, entry.sender) == (False, "lee", "op")
-    assert entry.seq == await stage.last_seq("CTL")
+    info = await (await stage.bus("admin")).api("STREAM.INFO.CTL")
+    assert entry.seq == info["state"]["last_seq"]
     assert 0 < entry.since <= entry.at
 
 

@@ -41,7 +41,7 @@ async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wai
 
 async def test_a_connection_without_credentials_is_the_anonymous_client(server: LocalMesh) -> None:
     async with await connect(server.url, name="anonymous") as bus:
-        assert (await bus.publish_durable(prop("c2", fresh("c2")), b"{}")).stream == "PROP"
+        assert (await bus.publish_durable(prop("c2", fresh("c2")), b"{}")).stream == "PROP-c2"
         with pytest.raises(Denied):
             await bus.request(prop("c1", fresh()), b"{}")
 

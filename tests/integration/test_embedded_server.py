@@ -134,7 +134,7 @@ async def test_a_mesh_that_is_started_again_finds_its_keys_and_its_data(tmp_path
             await client.publish_durable("mesh.prop.c1.c1_x", b"{}")
             seeds.append(mesh.keys["c1"].seed)
             async with mesh.connected_as("admin") as admin:
-                stored = (await admin.api("STREAM.INFO.PROP"))["state"]["messages"]
+                stored = (await admin.api("STREAM.INFO.PROP-c1"))["state"]["messages"]
     assert stored == 2
     assert seeds[0] == seeds[1]
     for file in (tmp_path / "keys").iterdir():

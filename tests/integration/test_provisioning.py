@@ -48,7 +48,7 @@ async def test_everything_in_the_table_is_there(own_server: LocalMesh) -> None:
             for field in ("subjects", "storage", "discard", "max_msgs_per_subject"):
                 assert stands.get(field) == wanted.get(field, stands.get(field))
         names = {(stream, name) for stream, name, _ in consumer_table(FLEET)}
-        assert {("PROP", "g0"), ("CTL", "g15"), ("TIMER", "g7"), ("LOG", "in-a")} <= names
+        assert {("PROP-a", "g0"), ("CTL", "g3"), ("CTL-c1", "g0"), ("TIMER", "g1"), ("LOG", "in-a")} <= names
         for stream, name in names:
             await admin.api(f"CONSUMER.INFO.{stream}.{name}")
 
@@ -62,7 +62,9 @@ async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: Loca
         assert await state(admin) == before
         changes = {(change.action, change.what) for change in planned}
         ages = {("update", f"stream {name}") for name in ("LOG", "STEPS", "DEAD")}
-        assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages}
+        consumers = {("create", f"consumer PROP-new/g{n}") for n in range(PARTITIONS)}
+        queue = {("create", "stream PROP-new"), *consumers}
+        assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages, *queue}
         assert await provision(admin, fleet) == planned
         assert await provision(admin, fleet, dry_run=True) == []
 
@@ -91,7 +93,7 @@ async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: Lo
     ("stream", "fields", "fleet_age", "named"),
     [
         pytest.param("DEAD", {"max_age": 0}, 1.0, "max_age", id="keeps-less-long"),
-        pytest.param("PROP", {"max_bytes": 2 << 30}, 1.0, "max_bytes", id="holds-less"),
+        pytest.param("PROP-a", {"max_bytes": 2 << 30}, 1.0, "max_bytes", id="holds-less"),
         pytest.param("CARDS", {"max_msg_size": -1}, 1.0, "max_msg_size", id="takes-smaller-ones"),
         pytest.param("CARDS", {"subjects": ["mesh.card.*", "x.>"]}, 1.0, "subjects", id="other-subjects"),
         pytest.param("CARDS", {"discard": "new"}, 1.0, "discard", id="other-discard"),
@@ -117,8 +119,8 @@ async def test_an_unsafe_change_is_refused_and_nothing_is_written(
 async def test_what_could_erase_others_writes_is_switched_off_again(own_server: LocalMesh) -> None:
     async with own_server.connected_as("admin") as admin:
         before = await state(admin)
-        await update(admin, "PROP", allow_rollup_hdrs=True, duplicate_window=120 * 10**9)
-        assert [change.what for change in await provision(admin, FLEET)] == ["stream PROP"]
+        await update(admin, "PROP-a", allow_rollup_hdrs=True, duplicate_window=120 * 10**9)
+        assert [change.what for change in await provision(admin, FLEET)] == ["stream PROP-a"]
         assert await state(admin) == before
 
 
@@ -135,8 +137,8 @@ async def test_leases_are_the_fleets_and_follow_it(own_server: LocalMesh) -> Non
     fleet = msgspec.structs.replace(FLEET, lease_s=30.0, guard_lease_s=1.5)
     async with own_server.connected_as("admin") as admin:
         done = {change.what for change in await provision(admin, fleet)}
-        assert {"consumer LOG/in-a", "consumer PROP/g0", "consumer CTL/g15", "consumer TIMER/g7"} <= done
-        for consumer, wait_s in (("LOG.in-a", 30), ("PROP.g0", 1.5), ("TIMER.g7", 1.5)):
+        assert {"consumer LOG/in-a", "consumer PROP-a/g0", "consumer CTL/g3", "consumer TIMER/g1"} <= done
+        for consumer, wait_s in (("LOG.in-a", 30), ("PROP-a.g0", 1.5), ("TIMER.g1", 1.5)):
             stands = (await admin.api(f"CONSUMER.INFO.{consumer}"))["config"]
             assert stands["ack_wait"] == wait_s * 10**9
         assert await provision(admin, fleet) == []
@@ -174,6 +176,6 @@ async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(
     async with own_server.connected_as("c1") as client, own_server.connected_as("admin") as admin:
         for request in requests:
             await client.publish_durable(prop("c1", request), b"{}")
-        info = await admin.api("STREAM.INFO.PROP", {"subjects_filter": "mesh.prop.>"})
+        info = await admin.api("STREAM.INFO.PROP-c1", {"subjects_filter": "mesh.prop.>"})
         stored = {f"mesh.prop.{partition(request)}.c1.{request}" for request in requests}
         assert set(info["state"]["subjects"]) == stored

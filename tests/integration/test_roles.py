@@ -14,8 +14,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.embedded import server_binary
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
+from mesh.bus.queues import queue_consumer
 from mesh.bus.roles import CONF_CHANGED, CORE, Role, grants, members, role_of
-from mesh.bus.streams import GUARD_GROUP, STREAM_NAMES, inbox_consumer, queue_consumer
+from mesh.bus.streams import GUARD_GROUP, inbox_consumer, stream_names
 from mesh.bus.wire import Incoming
 from protocol.ids import AgentName
 from protocol.subjects import (
@@ -67,14 +68,14 @@ async def test_a_request_walks_from_client_to_guard_to_agent_and_back(connect_as
 
     await client.publish_durable(prop("c1", request), b'{"text":"hi"}')
     queue = queue_consumer(partition(request))
-    submitted = await take_one(guard, "PROP", queue, request, group=GUARD_GROUP)
+    submitted = await take_one(guard, "PROP-c1", queue, request, group=GUARD_GROUP)
     assert submitted.data == b'{"text":"hi"}'
     opened = await log.append("a", request, b'{"n":0}', after=0, headers={"Mesh-Type": "request.opened"})
 
     work = await take_one(agent, "LOG", inbox_consumer("a"), request)
     assert (work.stream_seq, work.headers["Mesh-Type"]) == (opened, "request.opened")
     await agent.publish_durable(prop("a", request), b'{"kind":"move"}')
-    await take_one(guard, "PROP", queue, request, group=GUARD_GROUP)
+    await take_one(guard, "PROP-a", queue, request, group=GUARD_GROUP)
     await log.append("c1", request, b'{"n":1,"answer":42}', after=opened)
 
     await until(lambda: any(message.subject == note("c1", request) for message in woken))
@@ -151,7 +152,7 @@ async def test_viewers_and_operators_read_everything(connect_as: ConnectAs, name
     ):
         body = msgspec.json.encode({"seq": 1, "batch": 100, "next_by_subj": subject})
         assert any(wanted in message.data for message in await viewer.collect(GET + stream, body))
-    for stream in STREAM_NAMES:
+    for stream in stream_names(FLEET):
         assert (await viewer.api(f"STREAM.INFO.{stream}"))["config"]["name"] == stream
     assert (await viewer.api("CONSUMER.INFO.LOG.in-a"))["name"] == "in-a"
 

@@ -6,7 +6,8 @@ import pytest
 
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
-from mesh.bus.streams import GUARD_GROUP, queue_consumer
+from mesh.bus.queues import queue_consumer
+from mesh.bus.streams import GUARD_GROUP
 from mesh.bus.timer import arm, due_of, rfc3339, standing
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import LocalMesh

@@ -12,6 +12,7 @@ import msgspec
 from mesh.bus.log import JetStreamLog
 from protocol.subjects import evt
 from tests.security.scenes import Scene, quiet
+from tests.servers import queues
 
 Attack = Callable[[Scene], Awaitable[bool]]
 
@@ -53,5 +54,7 @@ async def append(scene: Scene, to: str, request: str) -> int:
 
 async def stored(scene: Scene, stream: str, subject: str) -> int:
     """Return how many messages lie under a subject."""
-    info = await (await scene.admin()).api(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
-    return sum((info["state"].get("subjects") or {}).values())
+    admin = await scene.admin()
+    asked = {"subjects_filter": subject}
+    infos = [await admin.api(f"STREAM.INFO.{name}", asked) for name in await queues(admin, stream)]
+    return sum(sum((info["state"].get("subjects") or {}).values()) for info in infos)

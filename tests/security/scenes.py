@@ -12,13 +12,19 @@ from typing import Any, NamedTuple
 
 from mesh.bus import accounts, roles
 from mesh.bus.connection import Bus
-from mesh.bus.streams import STREAM_NAMES
+from mesh.bus.queues import kind_of
+from mesh.bus.streams import stream_names
 from mesh.errors import ApiError, BusError
 from mesh.testing import LocalMesh
 from protocol.fleet import Fleet
 
 KEPT = ("LOG", "PROP", "CTL", "STEPS", "DEAD")
 MISSING = 10037
+
+
+def kind(stream: str) -> str:
+    """Return the name of a stream; of a sender's queue, what it holds."""
+    return kind_of(stream) or stream
 
 
 def one_account(mesh: LocalMesh, *, permissions: bool) -> str:
@@ -75,15 +81,19 @@ class Scene:
 
     async def snapshot(self) -> "Snapshot":
         admin = await self.admin()
-        streams = {name: await admin.api(f"STREAM.INFO.{name}") for name in STREAM_NAMES}
+        streams = {name: await admin.api(f"STREAM.INFO.{name}") for name in stream_names(self.mesh.fleet)}
         consumers: dict[str, Any] = {}
-        for name in STREAM_NAMES:
+        for name in streams:
             for each in (await admin.api(f"CONSUMER.LIST.{name}"))["consumers"] or ():
                 consumers[f"{name}/{each['name']}"] = each["config"]
         states = {name: info["state"] for name, info in streams.items()}
         return Snapshot(
             {name: state["last_seq"] for name, state in states.items()},
-            {name: states[name]["last_seq"] - states[name]["messages"] for name in KEPT},
+            {
+                name: states[name]["last_seq"] - states[name]["messages"]
+                for name in states
+                if kind(name) in KEPT
+            },
             {name: info["config"] for name, info in streams.items()},
             consumers,
         )
@@ -98,7 +108,7 @@ class Scene:
         for stream, last in before.last_seq.items():
             info = await admin.api(f"STREAM.INFO.{stream}")
             sequences = range(last + 1, info["state"]["last_seq"] + 1)
-            found += [(stream, await self._subject(stream, seq)) for seq in sequences]
+            found += [(kind(stream), await self._subject(stream, seq)) for seq in sequences]
         return [each for each in found if each[1]]
 
     async def _subject(self, stream: str, seq: int) -> str:

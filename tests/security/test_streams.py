@@ -19,7 +19,7 @@ from tests.security.scenes import Scene, attempt, told
         pytest.param("STREAM.DELETE.DEAD", {}, id="delete"),
         pytest.param("STREAM.CREATE.SPY", {"name": "SPY", "subjects": ["spy.>"]}, id="create"),
         pytest.param("STREAM.SNAPSHOT.LOG", {"deliver_subject": "x"}, id="copy"),
-        pytest.param("STREAM.NAMES", {}, id="list"),
+        pytest.param("STREAM.LIST", {}, id="list"),
         pytest.param("ACCOUNT.PURGE.CORE", {}, id="purge-the-account"),
         pytest.param("STREAM.LEADER.STEPDOWN.LOG", {}, id="step-down"),
     ],
@@ -34,6 +34,15 @@ async def test_nobody_but_the_admin_changes_a_stream(
         for prefix in (API, "mesh.api."):
             answers += await told(await scene.bus(attacker), prefix + verb, msgspec.json.encode(body))
         return bool(answers)
+
+    assert not await has_effect(shipped, attack, attacker if attacker in OWN else "b")
+
+
+@pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])
+async def test_only_admin_and_guards_learn_which_streams_there_are(attacker: str, shipped: Scene) -> None:
+    async def attack(scene: Scene) -> bool:
+        prefixes = (API, "mesh.api.")
+        return any([await told(await scene.bus(attacker), f"{each}STREAM.NAMES", b"{}") for each in prefixes])
 
     assert not await has_effect(shipped, attack, attacker if attacker in OWN else "b")
 

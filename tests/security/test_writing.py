@@ -38,9 +38,6 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         pytest.param(
             writing("CTL", lambda r: ctl("op", r), "mesh.ctl.*.op.{request}"), id="a-control-of-an-operator"
         ),
-        pytest.param(
-            writing("CTL", lambda r: ctl("b", r), "mesh.ctl.*.b.{request}"), id="a-control-of-its-own"
-        ),
         pytest.param(writing("STEPS", lambda r: step("a", r, "t", "0-0")), id="a-step-of-another"),
         pytest.param(writing("STEPS", lambda r: end("b", r, "t")), id="the-end-of-its-own-turn"),
         pytest.param(writing("STEPS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),

@@ -95,7 +95,7 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     looked = await office.mesh("doctor")
     assert looked.status == Exit.FAILED
     assert f"FOUND    freeze: {said}" in looked.out
-    assert "ok       guards: every partition is served" in looked.out
+    assert "ok       guards: every queue is served" in looked.out
     assert said in (await office.mesh("request", "ls")).err
     assert said in (await office.mesh("request", "show", begun[0][0])).err
     again = await office.mesh("freeze")

@@ -27,7 +27,7 @@ from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName, RequestId
 from protocol.policy import Policy
 from tests.guard.stage import check
-from tests.servers import ROOT, eventually, until
+from tests.servers import ROOT, eventually, queues, until
 
 FLEET = Fleet(
     name="trouble",
@@ -219,7 +219,8 @@ class Crew:
         admin = await self.bus("admin")
 
         async def empty() -> bool:
-            return not (await admin.api("STREAM.INFO.PROP"))["state"]["messages"]
+            names = await queues(admin, "PROP")
+            return not any([(await admin.api(f"STREAM.INFO.{each}"))["state"]["messages"] for each in names])
 
         await eventually(empty, PATIENCE_S)
 

@@ -148,19 +148,21 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         request = await client.submit("please", facts={"wait": str(go)})
         await until(lambda: any(line.startswith(f"pay {request}") for line in own.world()))
         await own.drained_of_proposals()
-        await limit(own, "PROP", 1)
-        with pytest.raises(StreamFull, match="PROP is full"):
+        await limit(own, "PROP-a", 1)
+        await limit(own, "PROP-c1", 1)
+        with pytest.raises(StreamFull, match="PROP-c1 is full"):
             await client.submit("please")
         go.touch()
         await a.stands(lambda status, codes: status == 503 and codes == ["stream_full"])
-        await limit(own, "PROP", -1)
+        await limit(own, "PROP-a", -1)
+        await limit(own, "PROP-c1", -1)
         outcomes.append(await client.wait(request, timeout_s=20))
         await own.all_ready()
 
         await own.audit(outcomes)
         said = {service.identity: service.said("stream_full") for service in (guard, a, b)}
         assert [line["about"] for line in said["g1"]] == ["LOG"]
-        assert [line["about"] for line in said["a"]] == ["STEPS", "PROP"]
+        assert [line["about"] for line in said["a"]] == ["STEPS", "PROP-a"]
         assert said["b"] == []
         assert (await guard.says("stream_has_room"))[0]["held_up"] == 5
         await a.says("stream_has_room", 2)
@@ -170,12 +172,12 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
 
 async def test_a_client_with_no_room_for_its_submit_can_repeat_it(tmp_path: Path) -> None:
     async with crew(tmp_path) as own:
-        await limit(own, "PROP", 1)
+        await limit(own, "PROP-c1", 1)
         client = await own.client()
         request = client.new_id()
         with pytest.raises(StreamFull):
             await client.submit("please", request=request)
-        await limit(own, "PROP", -1)
+        await limit(own, "PROP-c1", -1)
         await everybody(own)
         await client.submit("please", request=request)
         await own.audit([await client.wait(request, timeout_s=20)])

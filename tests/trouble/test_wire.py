@@ -34,7 +34,7 @@ async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_
     guard.lose_answer(about("mesh.evt.c1."))
     guard.lose_answer(about("mesh.timer.at."))
     guard.lose_answer(about("$JS.API.STREAM.MSG.GET.LOG"))
-    guard.swallow(said_to_server("$JS.ACK.PROP."))  # decided, and the server does not hear of it
+    guard.swallow(said_to_server("$JS.ACK.PROP-a."))  # decided, and the server does not hear of it
     a.lose_answer(about("mesh.step.a."))  # an intent
     a.lose_answer(lambda frame: frame.subject.startswith("mesh.step.a.") and frame.subject.endswith("d"))
     a.lose_answer(about("mesh.prop.a."))

@@ -109,7 +109,7 @@ describe("on a mesh", () => {
     const request = client.request("hello");
     const ended = result(request);
     const said = await mesh.connect("admin");
-    const queued = async () => (await said.request("$JS.API.STREAM.INFO.PROP", "")).json().state.messages;
+    const queued = async () => (await said.request("$JS.API.STREAM.INFO.PROP-app", "")).json().state.messages;
     await within((async () => { while ((await queued()) < 2) await new Promise((resolve) => setTimeout(resolve, 100)); })(), () => "a second submit");
     await mesh.tell("start-guard");
     assert.equal((await ended).answer.text, "hello");

@@ -151,7 +151,7 @@ async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:
 async def nothing_proposed(arena: Arena) -> None:
     """Wait until every submit and proposal is acknowledged."""
     async with await arena.fleet.connect_as(ADMIN) as admin:
-        while (await admin.api("STREAM.INFO.PROP"))["state"]["messages"]:  # noqa: ASYNC110 - at the bus
+        while (await admin.api("STREAM.INFO.PROP-app"))["state"]["messages"]:  # noqa: ASYNC110 - at the bus
             await asyncio.sleep(LOOK_S)
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from mesh.bus.keys import new_key
+from mesh.bus.queues import Limits
+from mesh.bus.streams import Storage
 from mesh.fleet import LISTED, FleetFileError, load_fleet, parse_fleet
 from protocol.breaker import BreakerRules
 from protocol.handoff import Budget
@@ -225,3 +227,31 @@ def test_tiers_of_people_have_an_escalation_in_turn_and_the_last_keeps_it() -> N
 def test_tiers_have_names_of_their_own(tiers: str) -> None:
     with pytest.raises(FleetFileError, match="tiers"):
         parse_fleet(with_tiers(tiers))
+
+
+def test_limits_of_one_sender_differ_from_those_of_everybody_where_it_says_so() -> None:
+    said = """
+    name = "x"
+    entry = "a"
+    [agents.a]
+    [agents.b.limits]
+    mib = 512
+    [clients.app.limits]
+    messages = 7
+    [operators.ops]
+    [limits]
+    messages = 500
+    [log]
+    steps_max_bytes = 1_048_576
+    """
+    storage = parse_fleet(said).storage
+    assert storage.queue == Limits(500, 64 << 20)
+    assert storage.queues == {"b": Limits(500, 512 << 20), "app": Limits(7, 64 << 20)}
+    assert storage.steps_max_bytes == 1 << 20
+    assert parse_fleet('name = "x"\nentry = "a"\n[agents.a]').storage == Storage()
+
+
+@pytest.mark.parametrize("wrong", ["messages = 0", "mib = 0", "bytes = 5"])
+def test_limits_that_let_nothing_through_or_do_not_exist_are_named(wrong: str) -> None:
+    with pytest.raises(FleetFileError, match="limits"):
+        parse_fleet(f'name = "x"\nentry = "a"\n[agents.a]\n[limits]\n{wrong}')

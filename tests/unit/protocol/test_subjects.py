@@ -43,7 +43,7 @@ TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
         (subjects.step("a", "r", "t", "0-1"), "mesh.step.a.r.t.0-1"),
         (subjects.end("a", "r", "t"), "mesh.end.a.r.t"),
         (subjects.timer_at("r"), "mesh.timer.at.r"),
-        (subjects.timer_fire("a"), "mesh.timer.fire.12.a"),
+        (subjects.timer_fire("a"), "mesh.timer.fire.0.a"),
         (subjects.card("a"), "mesh.card.a"),
         (subjects.dead("a"), "mesh.dead.a"),
         (subjects.dead_from("c1"), "mesh.dead.guard.c1"),

@@ -1,0 +1,108 @@
+"""The queues that a guard takes from: one for each sender, and one for fired timers.
+
+Each queue has slots of its own, so that senders are served in turn: one who floods keeps its own slots
+busy, and nobody else's. Queues of new members are found when the fleet changes.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping
+
+from mesh.bus.connection import Bus
+from mesh.bus.pull import Handler, Puller
+from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, Kind, kind_of
+from mesh.bus.streams import GUARD_GROUP, standing_queues
+
+SLOTS = 8
+"""Messages of one sender's partition that a guard has in hand at most. Together they are as many as keep a
+guard busy while its appends are on their way, and few enough for the next sender not to wait for long."""
+IN_HAND_BYTES = 384 << 10
+"""Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
+
+
+class Queues:
+    """Takes from every queue once `find` has found it, until `drain`.
+
+    Args:
+        identity: this guard's; it gives its place in line for each partition, the same in every queue.
+        handlers: what takes a message of each kind of queue.
+        expires_s: how long a pull lasts.
+    """
+
+    def __init__(
+        self, bus: Bus, identity: str, handlers: Mapping[Kind, Handler], expires_s: Callable[[], float]
+    ) -> None:
+        self._bus = bus
+        self._identity = identity
+        self._handlers = handlers
+        self._expires_s = expires_s
+        self._pullers: dict[str, list[Puller]] = {}
+        self._paused = self._leaving = False
+
+    async def find(self) -> None:
+        """Begin to take from queues that are new. A bus that is away is waited for."""
+        for stream in await self._bus.patiently(lambda: standing_queues(self._bus)):
+            kind = kind_of(stream)
+            if stream in self._pullers or kind is None:
+                continue
+            pullers = self._pullers[stream] = [
+                self._puller(stream, self._handlers[kind], partition)
+                for partition in range(len(QUEUE_CONSUMERS))
+            ]
+            for puller in pullers:
+                if self._paused and kind != CONTROLS:
+                    puller.pause()
+                if self._leaving:
+                    return
+                await self._bus.patiently(puller.start)
+
+    def _puller(self, stream: str, handler: Handler, partition: int) -> Puller:
+        return Puller(
+            self._bus,
+            stream,
+            QUEUE_CONSUMERS[partition],
+            handler,
+            slots=SLOTS,
+            expires_s=self._expires_s(),
+            group=GUARD_GROUP,
+            priority=self._priority(partition),
+            most_bytes=IN_HAND_BYTES,
+        )
+
+    def _priority(self, partition: int) -> int:
+        """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""
+        digest = hashlib.sha256(f"{self._identity}/{partition}".encode()).digest()
+        return digest[0] % 10
+
+    def pause(self) -> None:
+        """Take only control messages."""
+        self._paused = True
+        for puller in self._but_controls():
+            puller.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        for puller in self._but_controls():
+            puller.resume()
+
+    def _but_controls(self) -> list[Puller]:
+        return [
+            puller
+            for stream, pullers in self._pullers.items()
+            if kind_of(stream) != CONTROLS
+            for puller in pullers
+        ]
+
+    def leave(self) -> None:
+        """Begin to take from no further queue."""
+        self._leaving = True
+
+    async def drain(self, grace_s: float) -> None:
+        """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
+        self.leave()
+        pullers = [puller for listed in self._pullers.values() for puller in listed]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await asyncio.gather(*(puller.drain() for puller in pullers))
+        await asyncio.gather(*(puller.close() for puller in pullers))

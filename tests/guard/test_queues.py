@@ -1,0 +1,115 @@
+"""Queues: one for each sender. Nobody waits behind another's flood, and nobody fills another's queue."""
+
+import asyncio
+import os
+import time
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from mesh.bus.kept import get
+from mesh.bus.queues import Limits, controls_of, proposals_of
+from mesh.bus.streams import Storage, provision
+from mesh.errors import StreamFull
+from mesh.testing import LocalMesh
+from protocol import codec, subjects
+from protocol.fleet import AgentEntry
+from protocol.freeze import FreezeEntry
+from protocol.ids import AgentName, RequestId, request_id
+from protocol.messages import Cancel, Freeze, Resolve, Thaw
+from tests.guard.stage import FLEET, Stage
+from tests.servers import eventually
+
+
+def fresh(sender: str = "c1") -> RequestId:
+    return request_id(sender, time.time_ns() // 1_000_000, os.urandom(10))
+
+
+async def is_frozen(stage: Stage) -> bool:
+    kept = await get(await stage.bus("audit"), "CONF", subjects.FREEZE)
+    return kept is not None and msgspec.json.decode(kept.data, type=FreezeEntry).frozen
+
+
+async def test_the_brake_is_obeyed_while_what_clients_said_before_still_waits(own_stage: Stage) -> None:
+    """In one queue with clients, it would wait behind what may have overtaken a submit."""
+    stage = own_stage
+    client = await stage.bus("c1")
+    ids = [fresh() for _ in range(2_000)]
+    for request in ids:
+        await client.publish_durable(subjects.ctl("c1", request), codec.encode(Cancel(id="x")))
+    for request in ids[:500]:
+        await client.publish_durable(subjects.prop("c1", request), b'{"text":"hello"}')
+    await stage.control(subjects.MESH_WIDE, Freeze(id="f1"))
+    guard = await stage.guard()
+    await eventually(lambda: is_frozen(stage))
+    assert await stage.waiting(controls_of("c1")) > 0
+    await stage.control(subjects.MESH_WIDE, Thaw(id="t1"))
+
+    async def thawed() -> bool:
+        return not await is_frozen(stage)
+
+    await eventually(thawed)
+    await stage.dismiss(guard)
+
+
+async def test_a_request_is_opened_while_anothers_flood_still_waits(own_stage: Stage) -> None:
+    """In one queue, it would be opened after all that were stored before it."""
+    stage = own_stage
+    loud = await stage.bus("c2")
+    flood = [subjects.prop("c2", fresh("c2")) for _ in range(3_000)]
+    await asyncio.gather(*(loud.publish_durable(subject, b'{"text":"flood"}') for subject in flood))
+    request = await (await stage.client("c1")).submit("hello")
+    guard = await stage.guard()
+    await stage.reaches(request, "request.opened")
+    assert await stage.waiting(proposals_of("c2")) > 1_000
+    await stage.dismiss(guard)
+
+
+async def test_a_sender_fills_its_own_queue_and_no_other(tmp_path_factory: pytest.TempPathFactory) -> None:
+    storage = Storage(queue=Limits(messages=20), queues={"c2": Limits(messages=5, bytes=1 << 20)})
+    async with (
+        LocalMesh(FLEET, tmp_path_factory.mktemp("mesh"), storage=storage) as mesh,
+        mesh.connected_as("c1") as c1,
+        mesh.connected_as("c2") as c2,
+        mesh.connected_as("a") as agent,
+        mesh.connected_as("op") as operator,
+    ):
+        for taken, bus in ((20, c1), (5, c2)):
+            for _ in range(taken):
+                await bus.publish_durable(subjects.prop(bus.name, fresh(bus.name)), b'{"text":"hello"}')
+            with pytest.raises(StreamFull, match=f"PROP-{bus.name} is full"):
+                await bus.publish_durable(subjects.prop(bus.name, fresh(bus.name)), b'{"text":"hello"}')
+        await agent.publish_durable(subjects.prop("a", fresh()), b"{}")
+        await operator.publish_durable(subjects.ctl("op", subjects.MESH_WIDE), b"{}")
+        await c1.publish_durable(subjects.ctl("c1", fresh()), b"{}")
+
+
+async def test_who_joins_the_fleet_is_heard_by_a_guard_that_runs(own_stage: Stage) -> None:
+    stage = own_stage
+    await stage.ready(await stage.guard())
+    agents = {**FLEET.agents, "new": AgentEntry(name=AgentName("new"))}
+    admin = await stage.bus("admin")
+    await provision(admin, replace(FLEET, agents=agents))
+    await admin.publish_durable(subjects.prop("new", fresh("new")), b"{")  # in its name: it has no key here
+    letter = await stage.buried("protocol.malformed")
+    assert letter.sender == "new"
+
+
+async def test_a_client_who_becomes_an_operator_speaks_from_the_operators_queue(own_stage: Stage) -> None:
+    stage, admin = own_stage, await own_stage.bus("admin")
+    left = fresh("c2")
+    await admin.publish_durable(subjects.ctl("c2", left), codec.encode(Cancel(id="before")))
+    promoted = replace(FLEET, clients=(AgentName("c1"),), operators=(AgentName("op"), AgentName("c2")))
+    await provision(admin, promoted)
+    assert await provision(admin, promoted) == []
+    assert (await admin.publish_durable(subjects.ctl("c2", fresh()), b"{}")).stream == "CTL"
+    await provision(admin, FLEET)
+    assert (await admin.publish_durable(subjects.ctl("c2", fresh()), b"{}")).stream == "CTL-c2"
+    assert await stage.waiting(controls_of("c2")) == 2  # what lay there before is still to be taken
+    assert await provision(admin, FLEET) == []
+
+
+async def test_an_operators_control_message_lies_in_no_clients_queue(own_stage: Stage) -> None:
+    await own_stage.control(fresh(), Resolve(id="r", turn="t"))  # type: ignore[arg-type]
+    assert (await own_stage.waiting(controls_of("c1")), await own_stage.waiting(controls_of("c2"))) == (0, 0)
