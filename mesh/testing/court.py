@@ -21,7 +21,7 @@ from protocol.due import by_the_clock, due
 from protocol.events import AnyEvent, FactsWithheld
 from protocol.fleet import Fleet
 from protocol.held import Turn
-from protocol.ids import AgentName, Cause, RequestId, control_cause, request_id
+from protocol.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
 from protocol.labelling import labelled
 from protocol.ledger import Ledger
 from protocol.messages import (
@@ -205,6 +205,8 @@ class Court:
     def _look(self) -> None:
         """Note who is served, and since when, as a real guard does all the time."""
         for turn in self.ledger.open.values():
+            if turn.agent == HUMAN:
+                continue
             served = self._served(turn.agent)
             if self._seen.get(turn.agent, (None, 0))[0] is not served:
                 self._seen[turn.agent] = (served, self.now)

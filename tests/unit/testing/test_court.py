@@ -5,7 +5,7 @@ import pytest
 from mesh.replay.rejudge import rejudge
 from mesh.testing import Court, NotDecided, fleet_of
 from protocol import events
-from protocol.handoff import Fact
+from protocol.handoff import Budget, Fact
 from protocol.messages import Ask, Complete, Escalate, HandBack, Transfer
 from protocol.policy import Policy
 
@@ -42,6 +42,28 @@ def test_what_falls_due_is_appended_when_its_time_has_come() -> None:
     assert [type(event) for event in court.wait(30)] == [events.TurnRetried]
     court.fail()
     assert isinstance(court.events[-1], events.EscalationRaised)
+
+
+def test_the_clock_stands_while_nobody_serves_and_what_nobody_took_up_costs_nothing() -> None:
+    serves = {"a": False, "b": True}
+    policy = Policy(turn_timeout_s=60.0, unattended_after_s=600.0, max_retries=0, budget=Budget(tokens=100))
+    court = Court(FLEET, {"default": policy}, served=lambda agent: serves[agent])
+    court.submit("hello")
+    assert court.wait(500) == []
+    serves["a"] = True
+    assert court.wait(59) == []
+    failed, _ = court.wait(60)
+    assert isinstance(failed, events.TurnFailed)
+    assert failed.error.code == "timeout"
+    assert court.ledger.spent.tokens == 100  # it had begun
+    serves["a"] = False
+    other = Court(FLEET, {"default": policy}, served=lambda agent: serves[agent])
+    other.submit("hello")
+    failed, _ = other.wait(600)
+    assert isinstance(failed, events.TurnFailed)
+    assert (failed.error.code, other.ledger.spent.tokens) == ("unattended", 0)
+    assert rejudge(court.bodies).same
+    assert rejudge(other.bodies).same
 
 
 def test_people_reply_and_resolve() -> None:
