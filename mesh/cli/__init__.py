@@ -8,6 +8,7 @@ import typer
 
 from mesh.cli import agent, dead, doubt, guard, human, log, request, schema
 from mesh.cli.bench import bench
+from mesh.cli.check_agent import check_agent
 from mesh.cli.cost import cost
 from mesh.cli.demo import demo
 from mesh.cli.dev import dev
@@ -48,6 +49,7 @@ for name, group in (
 for name, command in (("freeze", freeze), ("thaw", thaw), ("setup", setup), ("doctor", doctor)):
     app.command(name)(command)
 app.command("cost")(cost)
+app.command("check-agent")(check_agent)
 app.add_typer(schema.app, name="schema")
 app.command(
     "bench",

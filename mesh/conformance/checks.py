@@ -1,0 +1,232 @@
+"""The checks: what is done to an agent, and what it is to do about it."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from mesh.conformance.stage import FOUND, SECRET, Stage, Wrong
+from protocol import codec, events
+from protocol.errors import Malformed
+from protocol.handoff import Fact
+from protocol.ids import RequestId
+from protocol.messages import Freeze, Thaw
+from protocol.notices import DeadLetter
+
+_WORKS_S = 3
+"""How long an agent works on what is killed or frozen under it."""
+_UNKNOWN = {"v": 1, "type": "turn.blessed"}
+
+
+class Check(NamedTuple):
+    name: str
+    section: str
+    """The heading in docs/protocol.md."""
+    run: Callable[[Stage], Awaitable[None]]
+    """Raises Wrong."""
+
+
+async def found(stage: Stage) -> None:
+    await stage.eventually(stage.answers_ping, "somebody was to answer the ping")
+
+
+async def completes(stage: Stage) -> None:
+    request = await stage.submit("complete")
+    await stage.completed(request, "check complete")
+    await _proposed_once(stage, request)
+
+
+async def _proposed_once(stage: Stage, request: RequestId) -> None:
+    """One readable proposal, stored before the event was acknowledged, which it was once and for good."""
+    (first, *more) = await stage.until(lambda: stage.heard.of(request), "there was to be a proposal")
+    if more:
+        raise Wrong(f"it proposed {1 + len(more)} times for one round")
+    try:
+        codec.parse_proposal(first.data)
+    except Malformed as error:
+        raise Wrong(f"its proposal cannot be read: {error}") from None
+    seq = (await stage.stored(request))[0].seq
+    ack = await stage.acked(seq)
+    if ack.payload[:4] != "+ACK":
+        raise Wrong(f"it said {ack.payload[:4]} of a round that it proposed for")
+    if ack.at < first.at:
+        raise Wrong("it acknowledged the event before it proposed: a crash in between loses the round")
+
+
+async def hears_refusals(stage: Stage) -> None:
+    request = await stage.submit("refused")
+    await stage.event(request, events.MoveRefused)
+    await stage.completed(request, "known_agent")
+
+
+async def is_handed_back(stage: Stage) -> None:
+    request = await stage.submit("transfer")
+    await stage.event(request, events.HandoffAdmitted)
+    await stage.completed(request, FOUND)
+
+
+async def asks(stage: Stage) -> None:
+    request = await stage.submit("ask")
+    await stage.event(request, events.TurnSuspended)
+    await stage.completed(request, "the reply", reply="the reply")
+
+
+async def bears_withheld_facts(stage: Stage) -> None:
+    request = await stage.submit("complete", Fact(key="hidden", value=1, labels=(SECRET,)))
+    await stage.completed(request, "check complete")
+
+
+async def fails_what_is_too_large(stage: Stage) -> None:
+    request = await stage.submit("large")
+    await _own_failure(stage, request)
+
+
+async def fails_when_it_breaks(stage: Stage) -> None:
+    request = await stage.submit("break")
+    await _own_failure(stage, request)
+
+
+async def _own_failure(stage: Stage, request: RequestId) -> None:
+    failed = await stage.event(request, events.TurnFailed)
+    if failed.sender != stage.name:
+        raise Wrong("the turn failed, but not by the agent's own word")
+    await stage.end(request)
+
+
+async def keeps_its_lease(stage: Stage) -> None:
+    works_s = stage.lease_s + _WORKS_S
+    request = await stage.submit("wait", for_s=works_s)
+    seq = await stage.pulled(request)
+    await stage.completed(request, "waited", works_s + stage.lease_s * 2)
+    ack = await stage.acked(seq)
+    if ack.deliveries > 1 or any(each.deliveries > 1 for each in stage.heard.acks_of(seq)):
+        raise Wrong("the lease ended while it worked: the event was delivered again")
+    if not any(each.payload == "+WPI" for each in stage.heard.acks_of(seq)):
+        raise Wrong("it sent no +WPI while it worked")
+
+
+async def stops_when_cancelled(stage: Stage) -> None:
+    request = await stage.submit("wait", for_s=60)
+    seq = await stage.pulled(request)
+    await stage.client.cancel(request, "a check")
+    await stage.end(request)
+    await stage.acked(seq)
+    if stage.heard.of(request):
+        raise Wrong("it proposed for a turn that was over")
+
+
+async def bears_a_freeze(stage: Stage) -> None:
+    request = await stage.submit("wait", for_s=_WORKS_S)
+    seq = await stage.pulled(request)
+    await stage.operator.control(request, Freeze(id="freeze"))
+    await stage.event(request, events.MoveDeferred)
+    await stage.acked(seq)
+    await stage.operator.control(request, Thaw(id="thaw"))
+    await stage.completed(request, "waited")
+
+
+async def gives_back_what_it_does_not_know(stage: Stage) -> None:
+    request = stage.client.new_id()
+    body = msgspec.json.encode({**_UNKNOWN, "request": request, "to": stage.name})
+    seq = await stage.inject(request, body)
+    (first, *_) = await stage.until(
+        lambda: stage.heard.acks_of(seq), "an event of an unknown type was to be given back"
+    )
+    if not first.payload.startswith("-NAK"):
+        raise Wrong(
+            f"it said {first.payload[:4]} of an event of an unknown type: a newer process may know it"
+        )
+    if '"delay"' not in first.payload:
+        raise Wrong("it gave an unknown type back without a delay: it comes again at once")
+    if stage.heard.of(request):
+        raise Wrong("it proposed something for an event of an unknown type")
+
+
+async def buries_what_nobody_can_read(stage: Stage) -> None:
+    request = stage.client.new_id()
+    seq = await stage.inject(request, b"{no json")
+    (letter, *_) = await stage.until(
+        lambda: [each for each in stage.heard.letters if _is_about(each.data, request)],
+        "what cannot be read was to be in the dead letters",
+    )
+    ack = await stage.acked(seq)
+    if ack.payload[:5] != "+TERM":
+        raise Wrong(f"it said {ack.payload[:4]} of what cannot be read, and not +TERM")
+    if ack.at < letter.at:
+        raise Wrong("it gave up what it cannot read before it was kept")
+
+
+def _is_about(body: bytes, request: str) -> bool:
+    try:
+        letter = msgspec.json.decode(body, type=DeadLetter)
+    except msgspec.MsgspecError:
+        return False
+    return request in letter.subject
+
+
+async def goes_on_after_a_kill(stage: Stage) -> None:
+    request = await stage.submit("wait", for_s=_WORKS_S)
+    await stage.pulled(request)
+    await stage.process.kill()
+    if stage.heard.of(request):
+        raise Wrong("it proposed before its work was done")
+    stage.process.start()
+    await stage.takes_work()
+    await stage.completed(request, "waited", stage.lease_s * 2 + _WORKS_S * 2)
+
+
+async def bears_a_second_delivery(stage: Stage) -> None:
+    """All that it ever got comes again, as if for the first time."""
+    request = await stage.submit("complete")
+    await stage.completed(request, "check complete")
+    seq = (await stage.stored(request))[0].seq
+    await stage.acked(seq)
+    said = len(stage.heard.acks_of(seq))
+    before = await stage.events(request)
+    await stage.forget_deliveries()
+    await stage.until(
+        lambda: [ack for ack in stage.heard.acks_of(seq)[said:] if ack.payload[:4] == "+ACK"],
+        "what was delivered again after it was decided was to be acknowledged again",
+        stage.lease_s * 3,
+    )
+    if await stage.events(request) != before:
+        raise Wrong("a second delivery changed a request that was over")
+
+
+async def outlives_the_server(stage: Stage) -> None:
+    await stage.mesh.bus.server.kill()
+    await stage.mesh.bus.server.start()
+    request = await stage.submit("complete")
+    await stage.completed(request, "check complete", stage.lease_s * 4)
+
+
+async def ends_in_good_order(stage: Stage) -> None:
+    request = await stage.submit("wait", for_s=_WORKS_S)
+    await stage.pulled(request)
+    if not await stage.process.stop():
+        raise Wrong("it did not end within 15 s of SIGTERM")
+    if await stage.answers_ping():
+        raise Wrong("it answers pings after its end")
+    stage.process.start()
+    await stage.completed(request, "waited", stage.lease_s * 3)
+
+
+CHECKS = (
+    Check("answers pings", "Being found", found),
+    Check("proposes once, then acknowledges", "5. An agent", completes),
+    Check("is told of a refusal", "A round", hears_refusals),
+    Check("goes on when the work comes back", "A round", is_handed_back),
+    Check("asks, and is told the reply", "A round", asks),
+    Check("bears facts that are withheld", "A round", bears_withheld_facts),
+    Check("fails a turn whose move is too large", "Propose", fails_what_is_too_large),
+    Check("fails a turn whose code breaks", "A turn that broke", fails_when_it_breaks),
+    Check("keeps its lease while it works", "The lease", keeps_its_lease),
+    Check("stops when the turn is over", "What comes of it", stops_when_cancelled),
+    Check("bears a freeze", "What comes of it", bears_a_freeze),
+    Check("gives an event of an unknown type back", "A round", gives_back_what_it_does_not_know),
+    Check("keeps what it cannot read", "7. Documents", buries_what_nobody_can_read),
+    Check("goes on after a kill", "5. An agent", goes_on_after_a_kill),
+    Check("bears a second delivery", "The lease", bears_a_second_delivery),
+    Check("outlives the server", "Pulling", outlives_the_server),
+    Check("ends in good order", "The lease", ends_in_good_order),
+)

@@ -1,0 +1,218 @@
+"""The scratch mesh on which an agent is tried: server, guard, a counterpart, a client, an operator."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from mesh.agent import Move, Turn, agent
+from mesh.bus.connection import Bus
+from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.roles import ADMIN
+from mesh.bus.streams import consumer_table, inbox_consumer
+from mesh.client import Client, Question
+from mesh.conformance.subject import Ack, Overheard, Process
+from mesh.errors import BusError
+from mesh.testing import WholeMesh
+from protocol import codec, subjects
+from protocol.events import AnyEvent, Event, type_of
+from protocol.fleet import AgentEntry, Fleet
+from protocol.handoff import Fact
+from protocol.ids import AgentName, RequestId
+from protocol.policy import Policy
+
+COUNTERPART = "counterpart"
+SECRET = "check-secret"
+"""A label that the agent under test may not see."""
+FOUND = "found by the counterpart"
+READY_S = 30.0
+COMES_S = 10.0
+"""How long anything may take that an agent does at once."""
+_LOOK_S = 0.05
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+_POLICY = Policy(retry_backoff_s=0.1, retry_backoff_max_s=0.2)
+
+
+class Wrong(Exception):
+    """What the agent did wrong, in one sentence."""
+
+
+@agent(name=COUNTERPART, description="Hands everything back")
+async def counterpart(turn: Turn) -> Move:
+    return turn.hand_back("here it is", facts={"found": FOUND})
+
+
+class Stage:
+    """`async with Stage(name, "go run .", directory) as stage:`; the agent is started and takes work then."""
+
+    def __init__(self, name: str, command: str, directory: Path, *, kill: str | None = None) -> None:
+        self.name = name
+        fleet = Fleet(
+            name="check",
+            entry=AgentName(name),
+            agents={each: AgentEntry(name=AgentName(each)) for each in (name, COUNTERPART)},
+            clients=(AgentName("app"),),
+            operators=(AgentName("ops"),),
+        )
+        self.lease_s = fleet.lease_s
+        self.mesh = WholeMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
+        self.heard = Overheard(name)
+        self._directory, self._command, self._kill = directory, command, kill
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._stack.enter_async_context(self.mesh)
+            environment = {
+                "NATS_URL": self.mesh.bus.url,
+                "MESH_NAME": self.name,
+                "MESH_CREDENTIALS": str(self._directory / "keys" / f"{self.name}.nk"),
+            }
+            self.process = Process(self._command, environment, kill=self._kill)
+            self.admin = await self._bus(ADMIN)
+            self.client: Client = await self.mesh.client()
+            self.operator = Client(await self._bus("ops"), "ops")
+            self.log = JetStreamLog(self.admin)
+            await self.heard.listen(self.admin)
+            self._stack.push_async_callback(self.process.kill)
+            self.process.start()
+            await self.takes_work()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _bus(self, name: str) -> Bus:
+        return await self._stack.enter_async_context(self.mesh.bus.connected_as(name))
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def submit(self, do: str, *facts: Fact, **more: Any) -> RequestId:
+        """Submit a request whose fact `do` says what the agent's code does."""
+        told = [Fact(key=key, value=value) for key, value in {"do": do, **more}.items()]
+        return await self.client.submit(f"check {do}", facts=[*told, *facts])
+
+    async def end(self, request: RequestId, within_s: float = COMES_S, reply: Any = None) -> AnyEvent:
+        """Return how a request ended. Raises Wrong if it did not."""
+
+        async def answer(question: Question) -> Any:
+            return reply
+
+        try:
+            outcome = await self.client.wait(request, timeout_s=within_s, on_question=answer)
+        except TimeoutError:
+            types = ", ".join(type_of(type(event)) for event in await self.events(request))
+            raise Wrong(f"no end within {within_s:g} s; the events are {types}") from None
+        return outcome.event
+
+    async def completed(self, request: RequestId, answer: Any, within_s: float = COMES_S, **how: Any) -> None:
+        """Wait for the end of a request, which has to be this answer."""
+        end = await self.end(request, within_s, **how)
+        given = getattr(end, "answer", None)
+        if given != answer:
+            tag = type_of(type(end))
+            raise Wrong(f"the answer was to be {answer!r}; {tag} came, with {given!r}")
+
+    async def stored(self, request: str) -> list[Stored]:
+        return await self.log.read(request)
+
+    async def events(self, request: str) -> list[AnyEvent]:
+        return [codec.decode_event(each.body) for each in await self.stored(request)]
+
+    async def inject(self, request: str, body: bytes) -> int:
+        """Put bytes into the agent's inbox, as only a fault or a newer guard would; return their place."""
+        ack = await self.admin.publish_durable(subjects.evt(self.name, request), body)
+        return ack.seq
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def eventually(
+        self, ask: Callable[[], Awaitable[T | None]], missed: str, within_s: float = COMES_S
+    ) -> T:
+        """Ask until there is an answer that is true, and return it. Raises Wrong with what was `missed`."""
+        give_up_at = time.monotonic() + within_s
+        while True:
+            if found := await ask():
+                return found
+            if time.monotonic() > give_up_at:
+                raise Wrong(f"{missed}, not within {within_s:g} s")
+            await asyncio.sleep(_LOOK_S)
+
+    async def until(self, look: Callable[[], T | None], missed: str, within_s: float = COMES_S) -> T:
+        """Look until something is there, and return it. Raises as `eventually`."""
+
+        async def ask() -> T | None:
+            return look()
+
+        return await self.eventually(ask, missed, within_s)
+
+    async def event(self, request: str, kind: type[E], within_s: float = COMES_S) -> E:
+        """Wait for an event of a kind."""
+
+        async def ask() -> E | None:
+            return next((event for event in await self.events(request) if isinstance(event, kind)), None)
+
+        return await self.eventually(ask, f"there was to be {type_of(kind)}", within_s)
+
+    async def pulled(self, request: str) -> int:
+        """Wait until the agent has a request's first event in hand; return its place in the log."""
+
+        async def ask() -> int | None:
+            stored = await self.stored(request)
+            delivered = (await self.inbox())["delivered"]["stream_seq"]
+            return stored[0].seq if stored and stored[0].seq <= delivered else None
+
+        return await self.eventually(ask, "it was to pull its event")
+
+    async def acked(self, seq: int, within_s: float = COMES_S) -> Ack:
+        """Wait until the agent is done with an event; return what it said last of it."""
+
+        def done() -> Ack | None:
+            return next((ack for ack in self.heard.acks_of(seq) if ack.payload[:4] in ("+ACK", "+TER")), None)
+
+        return await self.until(done, "the event was to be acknowledged", within_s)
+
+    async def takes_work(self) -> None:
+        """Wait until the agent pulls. Raises Wrong."""
+        pulls = f"it was to pull from the consumer {inbox_consumer(self.name)}"
+
+        async def ask() -> bool:
+            if not self.process.running:
+                raise Wrong("the command ended before the agent took any work")
+            return bool((await self.inbox())["num_waiting"])
+
+        await self.eventually(ask, pulls, READY_S)
+
+    async def inbox(self) -> dict[str, Any]:
+        """Return what the server says of the agent's consumer."""
+        info: dict[str, Any] = await self.admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(self.name)}")
+        return info
+
+    async def answers_ping(self) -> bool:
+        try:
+            answered = await self.admin.request(f"$SRV.PING.{self.name}")
+            return bool(msgspec.json.decode(answered.data)["name"] == self.name)
+        except (BusError, msgspec.DecodeError, KeyError, TypeError):
+            return False
+
+    async def forget_deliveries(self) -> None:
+        """Make the server forget what it delivered, as one that is killed may."""
+        (config,) = [
+            dict(each.config)
+            for each in consumer_table(self.mesh.fleet)
+            if each.name == inbox_consumer(self.name)
+        ]
+        await self.admin.api(f"CONSUMER.DELETE.LOG.{inbox_consumer(self.name)}")
+        body = {"stream_name": "LOG", "config": config}
+        await self.admin.api(f"CONSUMER.CREATE.LOG.{inbox_consumer(self.name)}", body)
