@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mesh.conformance.checks import CHECKS
+from mesh.conformance.run import check_agent
 from tests.clients.conftest import PACKAGE
 from tests.servers import ROOT
 
@@ -19,6 +21,14 @@ def test_the_package_passes_its_own_tests(file: str, package: Path, node_environ
         command, cwd=package, env=node_environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.timeout(240)
+async def test_the_package_keeps_to_the_protocol(package: Path, tmp_path: Path) -> None:
+    command = f"exec node {package / 'test' / 'checked-agent.mjs'}"
+    findings = [finding async for finding in check_agent("front", command, tmp_path)]
+    assert len(findings) == 1 + len(CHECKS)
+    assert [finding for finding in findings if not finding.ok] == []
 
 
 def test_the_package_has_tests_and_names_no_registry() -> None:

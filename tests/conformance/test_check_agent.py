@@ -1,0 +1,85 @@
+"""Sound agents pass; each planted mistake is found by the check that is there for it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mesh.conformance.checks import CHECKS
+from mesh.conformance.run import STARTS, Finding, check_agent
+from tests.docs.pages import DOCS, section
+from tests.servers import ROOT
+
+RAW = f"exec {sys.executable} -m tests.conformance.raw_process"
+OURS = f"exec {sys.executable} -m tests.conformance.agent_process"
+
+FAULTS = {
+    "answers no ping": "answers pings",
+    "leaves out the round": "proposes once, then acknowledges",
+    "acknowledges first": "proposes once, then acknowledges",
+    "proposes twice": "proposes once, then acknowledges",
+    "hears no refusal": "is told of a refusal",
+    "takes the turn that ended": "goes on when the work comes back",
+    "hears no reply": "asks, and is told the reply",
+    "dies of what is withheld": "bears facts that are withheld",
+    "says nothing of what is too large": "fails a turn whose move is too large",
+    "says nothing of a bug": "fails a turn whose code breaks",
+    "sends no heartbeat": "keeps its lease while it works",
+    "goes on after the end": "stops when the turn is over",
+    "knows everything": "gives an event of an unknown type back",
+    "gives back at once": "gives an event of an unknown type back",
+    "keeps no dead letter": "keeps what it cannot read",
+    "ignores a second delivery": "bears a second delivery",
+    "waits for a lost pull": "outlives the server",
+    "does not end": "ends in good order",
+}
+
+
+async def found(tmp_path: Path, command: str, only: str = "") -> list[Finding]:
+    chosen = [check for check in CHECKS if not only or check.name == only]
+    return [finding async for finding in check_agent("front", command, tmp_path, checks=chosen)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("command", [OURS, RAW], ids=["our-runtime", "by-the-page-alone"])
+async def test_a_sound_agent_passes(command: str, tmp_path: Path) -> None:
+    findings = await found(tmp_path, command)
+    assert [finding.check for finding in findings] == [STARTS.name, *(check.name for check in CHECKS)]
+    assert [finding for finding in findings if not finding.ok] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_planted_mistake_is_found(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", fault)
+    started, *findings = await found(tmp_path, RAW, FAULTS[fault])
+    assert started.ok
+    assert [finding.check for finding in findings if not finding.ok] == [FAULTS[fault]], findings
+
+
+async def test_a_command_that_ends_takes_no_work(tmp_path: Path) -> None:
+    (finding,) = await found(tmp_path, "exit 3")
+    assert (finding.check, finding.ok) == (STARTS.name, False)
+    assert "ended" in finding.wrong
+
+
+def test_every_check_names_a_section_of_the_page() -> None:
+    page = (DOCS / "protocol.md").read_text()
+    assert all(section(page, check.section) for check in (STARTS, *CHECKS))
+
+
+@pytest.mark.parametrize(("command", "status"), [("exit 3", 1)])
+def test_the_command_says_it_by_its_exit_status_and_as_json(command: str, status: int) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "mesh", "check-agent", "front", "--run", command, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == status, ran.stderr
+    (finding,) = json.loads(ran.stdout)
+    assert (finding["check"], finding["ok"], finding["section"]) == (STARTS.name, False, STARTS.section)
