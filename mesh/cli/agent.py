@@ -72,6 +72,7 @@ async def add(
     apply_now: Annotated[
         bool, typer.Option("--apply", help="Also apply it to the bus, as the admin.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add an agent: its section in mesh.toml, its key, and what to do next."""
     from mesh.cli.fleet_text import with_agent
@@ -83,15 +84,23 @@ async def add(
     changed = load_fleet(file)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     prepare(changed, out)
-    say(f"added [agents.{name}] to {file}; its key: {out / KEYS / f'{name}.nk'}")
+    key = out / KEYS / f"{name}.nk"
+    if not as_json:
+        say(f"added [agents.{name}] to {file}; its key: {key}")
+    changes = []
     if apply_now:
         async with await where.connect("admin") as bus:
-            for change in await apply(bus, changed):
-                say(f"{change.action} {change.what}")
+            changes = await apply(bus, changed)
+    if as_json:
+        told = [{"action": change.action, "what": change.what} for change in changes]
+        emit({"agent": name, "file": str(file), "key": str(key), "applied": apply_now, "changes": told})
+    elif apply_now:
+        for change in changes:
+            say(f"{change.action} {change.what}")
         say(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
-        return
-    say(f"next: let the server read {out / ACCOUNTS} anew, twice, then `mesh setup`, then run it:")
-    say(f"  MESH_CREDENTIALS={out / KEYS / f'{name}.nk'} mesh agent run {module or 'MODULE:NAME'}")
+    else:
+        say(f"next: let the server read {out / ACCOUNTS} anew, twice, then `mesh setup`, then run it:")
+        say(f"  MESH_CREDENTIALS={key} mesh agent run {module or 'MODULE:NAME'}")
 
 
 @app.command("ls")

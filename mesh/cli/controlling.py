@@ -6,7 +6,7 @@ guard says that it will not.
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.kept import get
@@ -16,7 +16,7 @@ from mesh.cli.errors import ControlRefused
 from mesh.client import Client
 from mesh.errors import Denied
 from protocol import codec, subjects
-from protocol.events import AnyEvent, FactsWithheld
+from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import control_cause
 from protocol.messages import Control
 from protocol.notices import Notice
@@ -51,6 +51,17 @@ async def carry_out(
             raise TimeoutError(
                 f"no guard has taken up what was asked of {request} within {within_s:g} s"
             ) from None
+
+
+def obeyed(event: AnyEvent) -> dict[str, Any]:
+    """Return for programs what obeyed an order: the request, and its event."""
+    return {
+        "request": event.request,
+        "event": event.n,
+        "type": type_of(event),
+        "to": event.to,
+        "at": event.at,
+    }
 
 
 class Ears:

@@ -6,7 +6,7 @@ import typer
 
 from mesh.cli.counts import counted
 from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, emit_raw, say, table, when
+from mesh.cli.output import Format, chosen, emit, emit_raw, report, say, table, when
 
 if TYPE_CHECKING:
     from protocol.notices import DeadLetter
@@ -73,11 +73,13 @@ async def show(
 async def resend(
     where: Where,
     seq: Annotated[int, typer.Argument(metavar="SEQ", help="Its number in the list.", min=1)],
+    as_json: AsJson = False,
 ) -> None:
     """Put a message back into the queue that it came from, once what was in its way is mended.
 
     Needs the admin's credentials, and prints what came of it. Only what a guard kept can be put back.
     """
+    from mesh.cli.controlling import obeyed
     from mesh.cli.letters import letter_at
     from mesh.cli.resending import parcel
     from mesh.cli.resending import resend as put_back
@@ -87,7 +89,8 @@ async def resend(
         sent = parcel(seq, await letter_at(bus, seq))
         # A control message for a request that is not there is kept trying for a while before it is given up.
         event = await put_back(bus, sent, within_s=20.0 if sent.kind == "prop" else 45.0)
-    say(f"{sent.request}: decided: {type_of(event)} (event {event.n})")
+    text = f"{sent.request}: decided: {type_of(event)} (event {event.n})"
+    report(obeyed(event), text, as_json=as_json)
 
 
 def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:

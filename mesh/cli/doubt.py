@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from mesh.cli.options import AsJson, By, Output, RequestArgument, Where, on_the_bus, person
-from mesh.cli.output import Format, chosen, emit, say, table, when
+from mesh.cli.output import Format, chosen, emit, report, table, when
 
 app = typer.Typer(help="Effects in doubt: list, settle.", no_args_is_help=True)
 
@@ -61,11 +61,12 @@ async def settle(
         ),
     ] = None,
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """Say what became of an effect in doubt, so that the turn goes on: done, or not done."""
     import secrets
 
-    from mesh.cli.controlling import carry_out
+    from mesh.cli.controlling import carry_out, obeyed
     from mesh.cli.errors import UsageWrong
     from mesh.cli.reading import decoded, request_bodies
     from mesh.cli.waiting import doubt_in
@@ -88,7 +89,8 @@ async def settle(
         )
         event = await carry_out(bus, bus.name, request, order)
     what = "done" if done else "not done"
-    say(f"{request}: settled as {what}; {event.to} goes on (event {event.n})")
+    text = f"{request}: settled as {what}; {event.to} goes on (event {event.n})"
+    report(obeyed(event), text, as_json=as_json)
 
 
 def _value(said: str | None) -> Any:

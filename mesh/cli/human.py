@@ -7,7 +7,7 @@ import typer
 from mesh.cli.facts import FactOption, parse_facts
 from mesh.cli.human_watch import watch
 from mesh.cli.options import AsJson, By, Output, RequestArgument, Tier, Where, on_the_bus, person
-from mesh.cli.output import Format, chosen, emit, say, short, table, when
+from mesh.cli.output import Format, chosen, emit, report, say, short, table, when
 from mesh.cli.output import show as show_text
 
 if TYPE_CHECKING:
@@ -140,11 +140,12 @@ async def resolve(
         ),
     ] = None,
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """Decide an escalation: to an agent, again, or complete; by default back to whose turn it ended."""
     import secrets
 
-    from mesh.cli.controlling import carry_out
+    from mesh.cli.controlling import carry_out, obeyed
     from mesh.cli.errors import UsageWrong
     from mesh.cli.reading import decoded, request_bodies
     from mesh.cli.submitting import parse_budget
@@ -181,10 +182,8 @@ async def resolve(
             budget=granted,
         )
         event = await carry_out(bus, bus.name, request, order)
-    if isinstance(event, RequestCompleted):
-        say(f"{request} is completed (event {event.n})")
-    else:
-        say(f"{request} went to {event.to} (event {event.n})")
+    done = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
+    report(obeyed(event), f"{request} {done} (event {event.n})", as_json=as_json)
 
 
 async def _require_agent(bus: "Bus", name: str) -> None:
@@ -205,6 +204,7 @@ async def reply(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The reply: text, unless --json-value.")],
     json_value: Annotated[bool, typer.Option("--json-value", help="VALUE is JSON.")] = False,
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """Reply to a question that an agent put to people, or to you as its client; the turn goes on with it.
 
@@ -213,7 +213,7 @@ async def reply(
     """
     import secrets
 
-    from mesh.cli.controlling import carry_out
+    from mesh.cli.controlling import carry_out, obeyed
     from mesh.cli.reading import decoded, request_bodies
     from mesh.cli.replying import as_client, check_value, read_json, reply_as_client
     from mesh.cli.waiting import ask_in, client_asked
@@ -232,16 +232,17 @@ async def reply(
         try:
             happened = decoded(await request_bodies(bus, request))
         except Denied:  # a client may read what is addressed to it, and nothing else
-            return await reply_as_client(bus, request, order_for)
+            return await reply_as_client(bus, request, order_for, as_json=as_json)
         ledger = fold(happened)
         client = client_asked(ledger)
         if client not in ("", bus.name) and (own := await as_client(where, client)) is not None:
             async with own:
-                return await reply_as_client(own, request, order_for)
+                return await reply_as_client(own, request, order_for, as_json=as_json)
         asked = happened[ask_in(ledger, bus.name).since_n]
         assert isinstance(asked, TurnSuspended)
         event = await carry_out(bus, bus.name, request, order_for(asked))
-    say(f"{request}: {event.to} goes on with the reply (event {event.n})")
+    text = f"{request}: {event.to} goes on with the reply (event {event.n})"
+    report(obeyed(event), text, as_json=as_json)
 
 
 @app.command("assign")
@@ -251,11 +252,12 @@ async def assign(
     request: RequestArgument,
     to: Annotated[str, typer.Argument(metavar="PERSON", help="Who looks at it.")],
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """Say which person looks at an escalation. It is for people to see; anybody may still resolve it."""
     import secrets
 
-    from mesh.cli.controlling import carry_out
+    from mesh.cli.controlling import carry_out, obeyed
     from mesh.cli.errors import UsageWrong
     from mesh.cli.reading import decoded, request_bodies
     from mesh.cli.waiting import escalation_in
@@ -268,7 +270,7 @@ async def assign(
         turn = escalation_in(fold(decoded(await request_bodies(bus, request))))
         order = Assign(id=secrets.token_hex(8), by=person(by), turn=turn.id, to=to)
         event = await carry_out(bus, bus.name, request, order)
-    say(f"{request} is {to}'s to look at (event {event.n})")
+    report(obeyed(event), f"{request} is {to}'s to look at (event {event.n})", as_json=as_json)
 
 
 app.command("watch")(watch)

@@ -8,7 +8,7 @@ import typer
 from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.options import AsJson, Where, on_the_bus
-from mesh.cli.output import emit_bytes, remark, say, when
+from mesh.cli.output import emit, emit_bytes, remark, say, when
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,10 +59,12 @@ async def export(
     with_steps: Annotated[
         bool, typer.Option("--with-steps", help="Write the steps of their journals, too.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write events as they are stored, one a line: each line stands alone, and the chain still holds.
 
     With --with-steps each journaled step follows on a line of its own. Steps hold what tools and models said.
+    The lines are JSON as they are; with --out, --json tells how many there are.
     """
     from mesh.cli.errors import UsageWrong
     from mesh.cli.whole_file import whole_file
@@ -78,7 +80,9 @@ async def export(
             async for line in _step_lines(where, requests):
                 file.write(line + b"\n")
                 steps += 1
-    if out is not None:
+    if out is not None and as_json:
+        emit({"file": str(out), "events": events, "steps": steps})
+    elif out is not None:
         told = f" and {counted(steps, 'step')}" if with_steps else ""
         remark(f"mesh: {counted(events, 'event')}{told} in {out}")
 
@@ -117,6 +121,7 @@ async def verify(
         str | None,
         typer.Argument(metavar="ID|FILE", help="A request or a file; the whole log if left out."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check the hash chains; exit status 1 where one is broken.
 
@@ -137,9 +142,15 @@ async def verify(
                 chains.take(body)
     if not chains.events:
         raise NotFound("the log holds no event: there is nothing to verify")
-    for request, broken in chains.breaks:
-        say(f"{request} event {broken.n}: {broken.what}")
-    looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"
-    say(f"{looked_at}: {counted(len(chains.breaks), 'break')}")
+    if as_json:
+        breaks = [
+            {"request": request, "n": broken.n, "what": broken.what} for request, broken in chains.breaks
+        ]
+        emit({"requests": chains.requests, "events": chains.events, "breaks": breaks})
+    else:
+        for request, broken in chains.breaks:
+            say(f"{request} event {broken.n}: {broken.what}")
+        looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"
+        say(f"{looked_at}: {counted(len(chains.breaks), 'break')}")
     if chains.breaks:
         raise typer.Exit(Exit.FAILED)

@@ -69,6 +69,14 @@ def emit(value: Any) -> None:
     emit_bytes(encoded)
 
 
+def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None:
+    """Print what one command did: the value for programs, the text for people."""
+    if as_json:
+        emit(value)
+    else:
+        say(text, lines=lines)
+
+
 def emit_bytes(body: bytes) -> None:
     """Print a line of JSON exactly as it is stored; on a terminal, escaped where it would steer it."""
     if sys.stdout.isatty():

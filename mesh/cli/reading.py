@@ -17,7 +17,7 @@ from mesh.cli.errors import Impossible, NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import BusError, LogUnreadable, Malformed
-from mesh.journals import journaled, told
+from mesh.journals import Step, journaled, told
 from mesh.journals import read as read_steps
 from mesh.replay.load import load, steps_in
 from protocol import codec, events, subjects
@@ -122,12 +122,26 @@ async def steps_of(
 
     Raises BusError.
     """
-    passed_over = set[str]()
     if is_file(source):
+        passed_over = set[str]()
         found = read_steps(steps_in(Path(source)), passed_over)
-    else:
-        async with await where.connect(*READERS) as bus:
-            found = await journaled(bus, source, passed_over=passed_over)
+        return _told_steps(found, passed_over, happened, until)
+    async with await where.connect(*READERS) as bus:
+        return await steps_on(bus, happened, until)
+
+
+async def steps_on(
+    bus: Bus, happened: Sequence[AnyEvent], until: int | None = None
+) -> dict[str, tuple[StepTold, ...]]:
+    """Return the same from the bus, of the request whose events these are. Raises BusError."""
+    passed_over = set[str]()
+    found = await journaled(bus, happened[0].request, passed_over=passed_over)
+    return _told_steps(found, passed_over, happened, until)
+
+
+def _told_steps(
+    found: Sequence[Step], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
+) -> dict[str, tuple[StepTold, ...]]:
     whose: dict[str, str] = {
         work.continues or work.turn: work.handoff.to_agent
         for event in happened

@@ -6,7 +6,7 @@ same events that anybody could export.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.cli.errors import UsageWrong
-from mesh.cli.reading import decoded
+from mesh.cli.reading import decoded, steps_on
 from mesh.cli.story import as_json
 from mesh.client import Client
 from protocol import codec, events
@@ -23,7 +23,7 @@ from protocol.events import AnyEvent
 from protocol.handoff import Fact
 from protocol.ids import HUMAN
 from protocol.timeline import timeline
-from protocol.told import Timeline
+from protocol.told import StepTold, Timeline
 
 AT_ONCE = 8
 """Requests that are under way at a time."""
@@ -124,7 +124,9 @@ async def play(
             resting = asyncio.create_task(watching.at_rest(request))
             await asyncio.wait((resting, given_up), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             resting.cancel()
-            return judged(sample, watching.bodies.get(request, []))
+            bodies = watching.bodies.get(request, [])
+            happened = decoded(bodies)
+            return judged(sample, bodies, await steps_on(viewer_bus, happened) if happened else {})
 
     playing = [asyncio.create_task(one(sample)) for sample in samples]
     try:
@@ -162,10 +164,16 @@ def is_rest(event: AnyEvent) -> bool:
     return isinstance(event, events.Ended | events.EscalationRaised | events.TurnSuspended)
 
 
-def judged(sample: Sample, bodies: Sequence[bytes]) -> Played:
-    """Return what came of a sample, held against what should have."""
+def judged(
+    sample: Sample, bodies: Sequence[bytes], journals: Mapping[str, Sequence[StepTold]] | None = None
+) -> Played:
+    """Return what came of a sample, held against what should have.
+
+    Args:
+        journals: steps by journal, which are told with it.
+    """
     happened = decoded(bodies)
-    told = timeline(happened) if happened else None
+    told = timeline(happened, journals) if happened else None
     outcome = outcome_of(told)
     path = tuple(name for name in (() if told is None else told.trail) if name != HUMAN)
     refused = tuple(move.rule for move in (() if told is None else told.moves) if move.rule is not None)
@@ -212,8 +220,7 @@ def _text(answer: Any) -> str:
 
 def as_program_reads(played: Played) -> dict[str, Any]:
     """Return one request of `mesh demo --json`: the documented form of a request, and the sample's."""
-    happened = decoded(played.bodies)
-    told = as_json(timeline(happened), played.bodies) if happened else {}
+    told = {} if played.told is None else as_json(played.told, played.bodies)
     return told | {
         "id_hint": played.sample.id_hint,
         "kind": played.sample.kind,

@@ -11,7 +11,7 @@ from mesh.bus.connection import Bus
 from mesh.cli.controlling import Ears
 from mesh.cli.errors import ControlRefused, NotFound, UsageWrong
 from mesh.cli.options import Where
-from mesh.cli.output import remark, say
+from mesh.cli.output import remark, report
 from mesh.cli.reading import checked_id
 from mesh.client import Client, outcome_of
 from mesh.replies import ReplyInvalid, SchemaUnusable, check_reply
@@ -37,7 +37,12 @@ async def as_client(where: Where, client: str) -> Bus | None:
 
 
 async def reply_as_client(
-    bus: Bus, request: str, order_for: Callable[[TurnSuspended], Reply], *, within_s: float = 30.0
+    bus: Bus,
+    request: str,
+    order_for: Callable[[TurnSuspended], Reply],
+    *,
+    as_json: bool,
+    within_s: float = 30.0,
 ) -> None:
     """Reply to what was asked of the client whose connection this is, and say what came of it.
 
@@ -60,8 +65,11 @@ async def reply_as_client(
             raise TimeoutError(
                 f"no guard has taken up the reply to {request} within {within_s:g} s"
             ) from None
-    ended = f"; it has ended since: {outcome_of(since).status}" if isinstance(since, Ended) else ""
-    say(f"{request} goes on with the reply{ended}")
+    status = outcome_of(since).status if isinstance(since, Ended) else None
+    ended = "" if status is None else f"; it has ended since: {status}"
+    # The event that obeyed it is addressed to the agent: a client may not read it.
+    told = {"request": request, "event": None, "ended": status}
+    report(told, f"{request} goes on with the reply{ended}", as_json=as_json)
 
 
 async def _until_decided(client: Client, ears: Ears, asked: TurnSuspended, order: Reply) -> AnyEvent | None:

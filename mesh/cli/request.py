@@ -7,13 +7,14 @@ import typer
 from mesh.cli.followed import Shown
 from mesh.cli.options import AsJson, By, Output, RequestArgument, SourceArgument, Where, on_the_bus, person
 from mesh.cli.outcomes import leave
-from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, say, short, table, when
+from mesh.cli.output import Format, chosen, emit, emit_bytes, remark, report, say, short, table, when
 from mesh.cli.output import show as show_text
 from mesh.cli.rerun import rerun
 from mesh.cli.submitting import with_submit
 
 if TYPE_CHECKING:
     from mesh.journals import Step
+    from protocol.events import AnyEvent
     from protocol.messages import Cancel, Freeze, Submit, Thaw
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ async def submit(
             "--id", help="An id made earlier: the same again is the same request.", show_default=False
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Submit a request and print its id.
 
@@ -47,7 +49,8 @@ async def submit(
     access = where.access("client", "operator")
     chosen_id = None if request is None else checked_id(request)
     async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
-        say(await client.submit_whole(wanted, request=chosen_id))
+        submitted = await client.submit_whole(wanted, request=chosen_id)
+    report({"request": submitted}, submitted, as_json=as_json)
 
 
 @app.command("ls")
@@ -213,8 +216,8 @@ async def watch(
 
 async def _order(
     kind: "type[Cancel | Freeze | Thaw]", where: Where, request: str, by: str, reason: str, *roles: str
-) -> int:
-    """Send a control message about a request; return the number of the event that obeyed it."""
+) -> "AnyEvent":
+    """Send a control message about a request; return the event that obeyed it."""
     import secrets
 
     from mesh.cli.controlling import carry_out
@@ -223,7 +226,13 @@ async def _order(
     checked_id(request)
     async with await where.connect(*roles) as bus:
         order = kind(id=secrets.token_hex(8), by=person(by), reason=reason)
-        return (await carry_out(bus, bus.name, request, order)).n
+        return await carry_out(bus, bus.name, request, order)
+
+
+def _report(event: "AnyEvent", words: str, as_json: bool) -> None:
+    from mesh.cli.controlling import obeyed
+
+    report(obeyed(event), f"{event.request} {words} (event {event.n})", as_json=as_json)
 
 
 @app.command("cancel")
@@ -233,12 +242,13 @@ async def cancel(
     request: RequestArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """End a request: your own, or any as an operator."""
     from protocol import messages
 
-    n = await _order(messages.Cancel, where, request, by, reason, "operator", "client")
-    say(f"{request} is cancelled (event {n})")
+    event = await _order(messages.Cancel, where, request, by, reason, "operator", "client")
+    _report(event, "is cancelled", as_json)
 
 
 @app.command("freeze")
@@ -248,6 +258,7 @@ async def freeze(
     request: RequestArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """Freeze a request: no agent has to agree, and nothing is lost.
 
@@ -256,8 +267,8 @@ async def freeze(
     """
     from protocol import messages
 
-    n = await _order(messages.Freeze, where, request, by, reason, "operator")
-    say(f"{request} is frozen (event {n})")
+    event = await _order(messages.Freeze, where, request, by, reason, "operator")
+    _report(event, "is frozen", as_json)
 
 
 @app.command("thaw")
@@ -267,12 +278,13 @@ async def thaw(
     request: RequestArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
     by: By = "",
+    as_json: AsJson = False,
 ) -> None:
     """Let a frozen request go on: what waited is judged by every rule, as if it came now."""
     from protocol import messages
 
-    n = await _order(messages.Thaw, where, request, by, reason, "operator")
-    say(f"{request} goes on (event {n})")
+    event = await _order(messages.Thaw, where, request, by, reason, "operator")
+    _report(event, "goes on", as_json)
 
 
 app.command("rerun")(rerun)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.options import RequestArgument, Where, on_the_bus
-from mesh.cli.output import one_line, remark, say, when
+from mesh.cli.options import AsJson, RequestArgument, Where, on_the_bus
+from mesh.cli.output import one_line, remark, report, when
 
 if TYPE_CHECKING:
     from mesh.cli.effects import Effect
@@ -24,6 +24,7 @@ async def rerun(
         typer.Option("--text", help="What is wanted, instead of the old text.", show_default=False),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Do a request again, from the handoff at which it failed; prints the new request's id.
 
@@ -40,13 +41,15 @@ async def rerun(
         again = rerun_of(decoded(await request_bodies(bus, request)), to=to, text=text)
         for line in again.remarks:
             remark(f"mesh: {line}")
-        _warn(request, await effects_of(bus, request))
+        effects = await effects_of(bus, request)
+        _warn(request, effects)
         remark(
             f"mesh: the new request begins at {again.agent or 'the entry agent'}, under policy "
             f"{again.submit.policy}; its answer goes to {bus.name}"
         )
         if yes or await _agreed():
-            say(await Client(bus, bus.name).submit_whole(again.submit))
+            new = await Client(bus, bus.name).submit_whole(again.submit)
+            report({"request": new, "rerun_of": request, "effects": effects}, new, as_json=as_json)
         else:
             remark("mesh: nothing was submitted")
             raise typer.Exit(1)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.output import say
+from mesh.cli.options import AsJson
+from mesh.cli.output import report
 
 app = typer.Typer(help="The schemas of the wire contract.", no_args_is_help=True)
 
@@ -18,11 +19,12 @@ def schema() -> None:
 @app.command("export")
 def export(
     out: Annotated[Path, typer.Option("--out", help="The directory to write them to.")] = Path("schema"),
+    as_json: AsJson = False,
 ) -> None:
     """Write the JSON Schema and the AsyncAPI document, generated from the types that the code uses."""
     from protocol import schema as contract
 
     out.mkdir(parents=True, exist_ok=True)
     contract.write(out)
-    for name in sorted(contract.documents()):
-        say(str(out / name))
+    written = [str(out / name) for name in sorted(contract.documents())]
+    report({"written": written}, "\n".join(written), as_json=as_json, lines=True)

@@ -1,14 +1,16 @@
 """`mesh setup`: keys and the server's accounts as files, streams and documents on the bus. Idempotent."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mesh.cli.options import Where, on_the_bus
-from mesh.cli.output import remark, say
+from mesh.cli.options import AsJson, Where, on_the_bus
+from mesh.cli.output import emit, remark, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mesh.fleet import FleetFile
     from mesh.settings import Access
 
@@ -24,6 +26,7 @@ async def setup(
     file: Annotated[Path, typer.Option("--file", help="The fleet file, or its directory.")] = Path(
         "mesh.toml"
     ),
+    as_json: AsJson = False,
 ) -> None:
     """Bring files and bus to the fleet file.
 
@@ -34,15 +37,37 @@ async def setup(
     from mesh.fleet import load_fleet
 
     fleet = load_fleet(file)
+    done = _Done(as_json)
     if out is not None:
-        _write(fleet, out, dry_run)
-        if where.named_url() is None:
-            remark("mesh: no bus is named, so that nothing was applied to one")
-            return
-    await _apply(where, fleet, out, dry_run)
+        _write(fleet, out, dry_run, done)
+    if out is not None and where.named_url() is None:
+        remark("mesh: no bus is named, so that nothing was applied to one")
+    else:
+        await _apply(where, fleet, out, dry_run, done)
+    if as_json:
+        emit({"dry_run": dry_run, "bus": done.bus, "changes": done.changes})
 
 
-def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> None:
+class _Done:
+    """What was done, or would be: said at once to people, and to programs in the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self.bus: str | None = None
+        """Where it was applied; None if it was applied nowhere."""
+        self.changes: list[dict[str, Any]] = []
+
+    def add(self, action: str, what: str, detail: "Sequence[str]" = ()) -> None:
+        self.changes.append({"action": action, "what": what, "detail": list(detail)})
+        self.tell(f"{action} {what}", *(f"  {line}" for line in detail))
+
+    def tell(self, *lines: str) -> None:
+        """Say something to people."""
+        for line in lines if not self._as_json else ():
+            say(line)
+
+
+def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
     from mesh.bus.keys import seed_file
     from mesh.bus.roles import names
     from mesh.setup import ACCOUNTS, KEYS, prepare
@@ -58,12 +83,12 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
         prepare(fleet, out)
     for name in lacking:
-        say(f"create {seed_file(out / KEYS, name)}")
+        done.add("create", str(seed_file(out / KEYS, name)))
     if (lacking or before is None) if dry_run else accounts.read_text() != before:
-        say(f"write {accounts}")
+        done.add("write", str(accounts))
 
 
-async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool) -> None:
+async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool, done: _Done) -> None:
     from mesh.bus.connection import connect
     from mesh.cli.unpriced import in_words, unpriced
     from mesh.errors import AuthenticationFailed, Unreachable
@@ -80,12 +105,11 @@ async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bo
     async with bus:
         changes = await apply(bus, fleet, dry_run=dry_run)
         missing = {} if dry_run else await unpriced(bus)
+    done.bus = access.url
     for change in changes:
-        say(f"{change.action} {change.what}")
-        for line in change.detail:
-            say(f"  {line}")
+        done.add(change.action, change.what, change.detail)
     if not changes:
-        say(f"the bus at {access.url} is as {fleet.name} wants it")
+        done.tell(f"the bus at {access.url} is as {fleet.name} wants it")
     if missing:
         remark(f"mesh: {in_words(missing)}")
 

@@ -47,6 +47,17 @@ def test_requests_come_in_the_files_order_and_in_the_documented_form(said: dict[
     assert all(set(form.split()) <= set(each) for each in said["requests"])
 
 
+def test_each_turn_that_an_agent_took_has_the_steps_that_it_journaled(said: dict[str, Any]) -> None:
+    done = next(
+        each for each in said["requests"] if each["kind"] == "ruled" and each["status"] == "completed"
+    )
+    turns = [move["turn"] for move in done["moves"] if move["turn"] is not None]
+    steps = [step for turn in turns for step in turn["steps"]]
+    assert {turn["agent"] for turn in turns if turn["steps"]} == set(done["trail"])
+    assert all(step["kind"] and step["at"] and step["after"] >= 0 for step in steps)
+    assert "model" in {step["kind"] for step in steps}
+
+
 def test_the_guard_refused_what_goes_in_circles_or_too_far(said: dict[str, Any]) -> None:
     assert {"cycle", "depth"} <= set(said["summary"]["refusals"])
     for each in said["requests"]:

@@ -56,6 +56,27 @@ def test_every_command_explains_itself(mesh: Mesh, path: tuple[str, ...]) -> Non
     assert len(result.output.splitlines()) > 4
 
 
+SERVICES = {
+    ("dev",): "it goes on until Ctrl-C; .mesh/dev.json tells programs of it",
+    ("agent", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
+    ("guard", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
+    ("bench",): "its options are the measurements' own, --json among them",
+}
+"""Commands without the option, and why."""
+
+
+def options_of(path: tuple[str, ...]) -> set[str]:
+    command: Any = typer.main.get_command(app)
+    for word in path:
+        command = command.commands[word]
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_every_command_that_ends_has_a_form_for_programs(path: tuple[str, ...]) -> None:
+    assert ("--json" in options_of(path)) is (path not in SERVICES)
+
+
 def test_the_documented_exit_statuses_are_all_there_are(mesh: Mesh) -> None:
     for status in Exit:
         assert f"{status.value} " in EPILOG

@@ -1,0 +1,109 @@
+"""What commands that do something tell a program: the same as people, as one JSON document."""
+
+import json
+from pathlib import Path
+
+from mesh.cli.exits import Exit
+from protocol import codec
+from protocol.messages import Escalate, MoveProposed
+from tests.guard.stage import Stage
+from tests.system.office import Office
+from tests.system.terminal import Folder
+from tests.system.test_cli_dead import kept
+
+
+async def told(office: Office, *arguments: object, who: str = "op") -> dict[str, object]:
+    """Give a command; return what it told a program, and see that it told it to nobody else."""
+    done = await office.mesh(*arguments, "--json", who=who)
+    assert done.status == Exit.DONE, done
+    assert done.out.count("\n") == 1, done
+    found: dict[str, object] = done.json
+    return found
+
+
+async def test_orders_about_a_request_name_the_event_that_obeyed_them(office: Office) -> None:
+    request = await office.escalated()
+    orders = [
+        (("request", "freeze", request), "request.frozen"),
+        (("request", "thaw", request), "request.thawed"),
+        (("human", "assign", request, "rosa"), "escalation.assigned"),
+        (("human", "resolve", request, "--to", "b"), "escalation.resolved"),
+        (("request", "cancel", request), "request.cancelled"),
+    ]
+    for n, (words, kind) in enumerate(orders, start=2):
+        said = await told(office, *words)
+        assert (said["request"], said["event"], said["type"]) == (request, n, kind)
+
+
+async def test_a_reply_tells_the_event_or_to_a_client_that_it_was_taken(office: Office) -> None:
+    said = await told(office, "human", "reply", await office.asked(), "red")
+    assert said["type"] == "turn.resumed"
+    of_client = await office.asked(whom="c1")
+    said = await told(office, "human", "reply", of_client, "red", who="c1")
+    assert said == {"request": of_client, "event": None, "ended": None}
+
+
+async def test_a_settled_doubt_tells_the_event(office: Office) -> None:
+    said = await told(office, "doubt", "settle", await office.doubted(), "--not-done")
+    assert (said["type"], said["to"]) == ("effect.settled", "a")
+
+
+async def test_a_submit_and_a_rerun_tell_the_new_request(office: Office, stage: Stage) -> None:
+    request = str((await told(office, "request", "submit", "hello", who="c1"))["request"])
+    await stage.reaches(request, "request.opened")
+    await told(office, "request", "cancel", request)
+    again = await told(office, "request", "rerun", request, "--yes")
+    assert (again["rerun_of"], again["effects"]) == (request, [])
+    await stage.reaches(str(again["request"]), "request.opened")
+
+
+async def test_the_whole_meshs_freeze_tells_how_it_stands(office: Office) -> None:
+    try:
+        stands = await told(office, "freeze", "--reason", "it burns", "--by", "kim")
+        assert (stands["frozen"], stands["by"], stands["sender"]) == (True, "kim", "op")
+        assert await told(office, "freeze") == stands, "nothing to do"
+    finally:
+        stands = await told(office, "thaw")
+    assert stands["frozen"] is False
+    assert (await told(office, "thaw"))["frozen"] is False
+
+
+async def test_an_export_and_its_check_tell_the_counts(office: Office, tmp_path: Path) -> None:
+    request = await office.escalated()
+    file = tmp_path / "log.jsonl"
+    written = await told(office, "log", "export", request, "--out", file)
+    assert written == {"file": str(file), "events": 2, "steps": 0}
+    assert await told(office, "log", "verify", file) == {"requests": 1, "events": 2, "breaks": []}
+    file.write_bytes(file.read_bytes().replace(b"a person, please", b"nobody, please!!"))
+    file.write_text("\n".join([*file.read_text().splitlines(), _following(file)]))
+    done = await office.mesh("log", "verify", file, "--json")
+    assert done.status == Exit.FAILED
+    assert [each["request"] for each in done.json["breaks"]] == [request]
+
+
+def _following(file: Path) -> str:
+    last = json.loads(file.read_text().splitlines()[-1])
+    return json.dumps({"request": last["request"], "n": last["n"] + 1, "prev": "0" * 64})
+
+
+async def test_a_letter_put_back_tells_the_event(office: Office, stage: Stage) -> None:
+    request, work = await office.begun()
+    body = MoveProposed(turn=work.turn, round=0, move=Escalate(summary="help"))
+    subject = f"mesh.prop.3.a.{request}"
+    seq = await kept(stage, subject, codec.encode(body), sender="a", request=request)
+    said = await told(office, "dead", "resend", seq, who="admin")
+    assert (said["request"], said["type"]) == (request, "escalation.raised")
+
+
+def test_setting_up_tells_each_change(tmp_path: Path) -> None:
+    folder, out, fleet = Folder(tmp_path), tmp_path / "out", tmp_path / "mesh.toml"
+    fleet.write_text('name = "x"\nentry = "a"\n[agents.a]\n[clients.app]\n[operators.ops]\n[viewers.audit]\n')
+    first = folder.mesh("setup", "--out", out, "--json").json
+    assert first["bus"] is None
+    assert {"action": "write", "what": str(out / "accounts.conf"), "detail": []} in first["changes"]
+    assert folder.mesh("setup", "--out", out, "--json").json["changes"] == []
+    added = folder.mesh("agent", "add", "b", "--out", out, "--json").json
+    assert (added["agent"], added["applied"], added["changes"]) == ("b", False, [])
+    assert Path(added["key"]).is_file()
+    exported = folder.mesh("schema", "export", "--out", tmp_path, "--json").json
+    assert all(Path(each).is_file() for each in exported["written"])
