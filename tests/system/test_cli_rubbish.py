@@ -110,7 +110,7 @@ async def _littered(stage: Stage, path: Path) -> Littered:
         agent = "abcde"[n % 5]
         bus = await stage.bus(agent)
         await bus.publish_durable(subjects.dead(agent), body)
-        await guard.publish_durable(subjects.dead("guard"), body)
+        await guard.publish_durable(subjects.dead_from(agent), body)
         await bus.publish_durable(subjects.card(agent), body)
         await bus.publish_durable(f"mesh.step.{agent}.{sound}.{opened.work.turn}.0-{n}", body)
         await admin.publish_durable(f"mesh.conf.breaker.{agent}", body)
