@@ -17,6 +17,7 @@ import structlog
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import GET
+from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.following import Following
@@ -106,9 +107,14 @@ class Client:
         """By request: what the guard could not take up, with the digest of its bytes."""
 
     @classmethod
-    async def connect(cls, url: str, *, name: str, seed: str | None = None, wait: bool = False) -> Self:
-        """Return a client. Raises Unreachable (unless `wait`), AuthenticationFailed, BadAddress, Denied."""
-        bus = await connect(url, name=name, seed=seed, wait=wait)
+    async def connect(
+        cls, url: str, *, name: str, seed: str | None = None, wait: bool = False, tls: TlsFiles = NO_FILES
+    ) -> Self:
+        """Return a client.
+
+        Raises Unreachable (unless `wait`), TlsFailed, AuthenticationFailed, BadAddress, Denied.
+        """
+        bus = await connect(url, name=name, seed=seed, wait=wait, tls=tls)
         try:
             return await cls.on(bus, name)
         except BaseException:  # cancelled, too: nobody else knows of this connection

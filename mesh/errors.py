@@ -4,6 +4,8 @@
     ├── BusError
     │   ├── Unreachable                    not connected: nothing was sent
     │   ├── BadAddress                     the server's URL is none
+    │   ├── TlsFailed                      the connection cannot be secured
+    │   │   └── TlsUnusable                certificates or keys of ours cannot be used
     │   ├── AuthenticationFailed           the bus does not know these credentials
     │   ├── Denied                         the bus knows them, and they may not do this
     │   ├── TooLarge                       more bytes than the bus takes: nothing was sent
@@ -52,6 +54,18 @@ class BadAddress(BusError):
     """What should be the URL of a server is none: no waiting will help."""
 
     code: ClassVar[str] = "bus.bad_address"
+
+
+class TlsFailed(BusError):
+    """The connection cannot be secured as it has to be; the text names the cause. Waiting does not help."""
+
+    code: ClassVar[str] = "bus.tls"
+
+
+class TlsUnusable(TlsFailed):
+    """A file that the connection should be secured with cannot be used."""
+
+    code: ClassVar[str] = "bus.tls_files"
 
 
 class AuthenticationFailed(BusError):
@@ -272,6 +286,8 @@ __all__ = [
     "StoreInUse",
     "StreamFull",
     "TimedOut",
+    "TlsFailed",
+    "TlsUnusable",
     "TooLarge",
     "UnknownEvent",
     "Unreachable",

@@ -4,6 +4,11 @@ name = "support"
 entry = "triage"                  # who gets a submit that names nobody
 url = "nats://bus.example:4222"   # where the bus is, for commands in this folder; may be left out
 
+[bus.tls]                         # files for a bus that wants TLS, beside this one; each may be left out
+ca = "ca.pem"                     # whose signature its certificate has; else one that the machine trusts
+cert = "ops.pem"                  # of our own, where the bus wants to see one
+key = "ops-key.pem"               # its key, unless that lies in cert
+
 [agents.triage]
 module = "agents.support.triage:agent"
 description = "Finds out what a customer wants"
@@ -240,6 +245,20 @@ class PriceSection(LongPriceSection):
         return super().whole | ({} if self.long is None else {"long": self.long.whole})
 
 
+class TlsSection(_Strict):
+    """Files that a connection is secured with, relative to the fleet file's folder."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class BusSection(_Strict):
+    """How commands in this folder get on the bus."""
+
+    tls: TlsSection = TlsSection()
+
+
 class HumanSection(_Strict):
     description: str = ""
     tiers: tuple[str, ...] = ()
@@ -272,6 +291,7 @@ class FleetFile(_Strict):
     entry: str
     url: str | None = None
     """Where the bus is, for commands in this folder that are not told otherwise."""
+    bus: BusSection = BusSection()
     agents: Mapping[str, AgentSection] = {}
     clients: Mapping[str, Sender] = {}
     operators: Mapping[str, Sender] = {}

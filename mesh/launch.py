@@ -24,6 +24,7 @@ from mesh.bus.keys import seed_file
 from mesh.bus.queues import QUEUE_CONSUMERS
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import inbox_consumer, standing_queues
+from mesh.bus.tls import VARIABLES as TLS_VARIABLES
 from mesh.errors import BusError, MeshError, NoResponders
 from mesh.fleet import FleetFile
 from mesh.leash import VARIABLE as LEASH
@@ -39,7 +40,14 @@ _SETTLED_S = 30.0
 _TAIL_LINES = 12
 COMMAND = (sys.executable, "-m", "mesh")
 """How a service's process begins; what it is to run follows."""
-_NOT_INHERITED = ("MESH_NAME", "MESH_CREDENTIALS", "NATS_URL", "MESH_LOG_FORMAT", "MESH_HEALTH")
+_NOT_INHERITED = (
+    "MESH_NAME",
+    "MESH_CREDENTIALS",
+    "NATS_URL",
+    "MESH_LOG_FORMAT",
+    "MESH_HEALTH",
+    *TLS_VARIABLES,
+)
 """What is of one process: nobody can share a name, or a port to answer probes on."""
 
 

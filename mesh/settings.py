@@ -10,14 +10,18 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mesh.bus.keys import SEED_SUFFIX, read_key, seed_file
+from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.errors import MeshError
-from mesh.fleet import FILE_NAME
+from mesh.fleet import FILE_NAME, BusSection
+
+if TYPE_CHECKING:
+    from mesh.bus.connection import Bus
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 STATE = ".mesh"
@@ -66,6 +70,9 @@ class Settings(BaseSettings):
     """HOST:PORT on which services answer probes."""
     log_format: LogFormat = "auto"
     log_level: LogLevel | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 class Dev(BaseModel):
@@ -96,6 +103,7 @@ class Context(NamedTuple):
 
     url: str | None
     nkey: Path | None
+    tls: TlsFiles = NO_FILES
 
 
 class Access(NamedTuple):
@@ -104,6 +112,16 @@ class Access(NamedTuple):
     url: str
     name: str
     credentials: Path
+    tls: TlsFiles = NO_FILES
+
+    async def connect(self, *, wait: bool = False) -> "Bus":
+        """Return a connection, waited for if `wait`.
+
+        Raises NoCredentials, and as `mesh.bus.connection.connect`.
+        """
+        from mesh.bus.connection import connect
+
+        return await connect(self.url, name=self.name, seed=self.seed, wait=wait, tls=self.tls)
 
     @property
     def seed(self) -> str:
@@ -122,6 +140,7 @@ class Flags(NamedTuple):
     url: str | None = None
     context: str | None = None
     name: str | None = None
+    tls: TlsFiles = NO_FILES
 
 
 NO_FLAGS = Flags()
@@ -196,8 +215,9 @@ def read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context:
     for unusable in ("creds", "token", "user", "nsc"):
         if said.get(unusable):
             raise ContextUnusable(f"context {name!r} uses `{unusable}`; only nkeys are known here")
+    files = {name: Path(said[name]).expanduser() if said.get(name) else None for name in TlsFiles._fields}
     nkey = said.get("nkey")
-    return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None)
+    return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
 
 
 def find_url(flags: Flags, settings: Settings, dev: Dev | None, here: Path) -> str | None:
@@ -220,6 +240,33 @@ def _url_in_fleet_file(path: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def find_tls(url: str, flags: Flags, settings: Settings, here: Path) -> TlsFiles:
+    """Return the files that anything names for TLS, each by the first that does.
+
+    Those in the fleet file go with the URL in it. Raises SettingsInvalid, ContextUnusable.
+    """
+    environment = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
+    context = read_context(flags.context).tls if flags.context else NO_FILES
+    file = here / FILE_NAME
+    beside = _tls_in_fleet_file(file) if _url_in_fleet_file(file) == url else NO_FILES
+    sources = (flags.tls, context, environment, beside)
+    return TlsFiles(*(next(filter(None, each), None) for each in zip(*sources, strict=True)))
+
+
+def _tls_in_fleet_file(path: Path) -> TlsFiles:
+    """Return what `[bus.tls]` says; its files lie beside the fleet file unless their path is whole."""
+    try:
+        bus = tomllib.loads(path.read_text()).get("bus", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return NO_FILES
+    try:
+        said = BusSection.model_validate(bus).tls
+    except ValidationError as wrong:
+        raise SettingsInvalid(f"{path}: [bus.tls] names files: ca, cert and key") from wrong
+    named = (said.ca, said.cert, said.key)
+    return TlsFiles(*(None if each is None else path.parent / each for each in named))
+
+
 def find_access(
     roles: tuple[str, ...],
     flags: Flags = NO_FLAGS,
@@ -236,7 +283,7 @@ def find_access(
     dev = running_dev(here)
     said = find_url(flags, settings, dev, here)
     try:
-        return _found_access(roles, flags, settings, dev, said or DEFAULT_URL)
+        access = _found_access(roles, flags, settings, dev, said or DEFAULT_URL)
     except NoCredentials as missing:
         folder = _left_by_dev(here) if dev is None and said is None else None
         if folder is None:
@@ -249,6 +296,8 @@ def find_access(
             f"no `mesh dev` runs in {folder} any more: start it again there, "
             "or name another bus (NATS_URL) and a key for it (MESH_CREDENTIALS)"
         ) from missing
+    is_dev = dev is not None and dev.url == access.url  # which listens on loopback, without TLS
+    return access if is_dev else access._replace(tls=find_tls(access.url, flags, settings, here))
 
 
 def _found_access(

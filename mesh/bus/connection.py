@@ -6,7 +6,6 @@ What was sent once is never sent again behind the caller's back: without a conne
 
 import asyncio
 import contextlib
-import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +22,7 @@ from mesh.bus.acks import PubAck, read_ack
 from mesh.bus.answers import Answers
 from mesh.bus.link import Link
 from mesh.bus.roles import API, OUTSIDE_API, inbox_prefix
+from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.bus.wire import Incoming, Sink, Wire, encode
 from mesh.errors import (
     PASSING,
@@ -345,16 +345,14 @@ class Bus:
     ) -> None:
         await self.close()
 
-    async def _open(
-        self, servers: list[str], seed: str | None, tls: ssl.SSLContext | None, timeout_s: float
-    ) -> None:
-        """Try to connect once. Raises Unreachable or AuthenticationFailed."""
+    async def _open(self, servers: list[str], seed: str | None, tls: TlsFiles, timeout_s: float) -> None:
+        """Try to connect once. Raises Unreachable, TlsFailed or AuthenticationFailed."""
         await self._link.open(servers, self.inbox.rstrip("."), seed, tls, timeout_s)
         try:
             await self.subscribe(f"{self.inbox}*", self._answers.take)
         except OutcomeUnknown as broken:
             await self.close()
-            raise Unreachable("the connection broke as it was made") from broken
+            raise self._link.broke_at_once() from broken
 
     def _on_denied(self, operation: str, subject: str) -> None:
         denied = Denied("subscribe to" if operation == "subscription" else "publish to", subject)
@@ -371,7 +369,7 @@ async def connect(
     seed: str | None = None,
     wait: bool = False,
     timeout_s: float = 5.0,
-    tls: ssl.SSLContext | None = None,
+    tls: TlsFiles = NO_FILES,
 ) -> Bus:
     """Return a connection as `name`.
 
@@ -380,8 +378,9 @@ async def connect(
         seed: nkey seed. None connects without credentials, with the inbox `_INBOX` of such connections.
         wait: whether to wait for a bus that is not there yet, for as long as it takes; else Unreachable.
         timeout_s: how long one attempt may take.
+        tls: what the connection is secured with. A `tls://` URL, or any file, wants it to be secure.
 
-    Raises AuthenticationFailed, `wait` or not.
+    Raises AuthenticationFailed and TlsFailed, `wait` or not.
     """
     servers = [part.strip() for part in url.split(",")]
     attempt, began = 0, time.monotonic()
@@ -389,11 +388,11 @@ async def connect(
         bus = Bus(name, inbox_prefix(name, anonymous=seed is None))
         try:
             await bus._open(servers, seed, tls, timeout_s)
-        except Unreachable:
+        except Unreachable as error:
             if not wait:
                 raise
             if attempt == 0:
-                _log.info("bus_awaited", url=url, name=name)
+                _log.info("bus_awaited", url=url, name=name, reason=str(error))
             await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
             attempt += 1
         else:

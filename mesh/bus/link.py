@@ -10,9 +10,10 @@ from collections.abc import Callable
 import structlog
 from nats import errors as nats_errors
 
-from mesh.bus import troubles
+from mesh.bus import tls, troubles
+from mesh.bus.tls import TlsFiles
 from mesh.bus.wire import Wire
-from mesh.errors import AuthenticationFailed, BadAddress, Unreachable
+from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
 from mesh.trouble import Troubles
 
 _log = structlog.get_logger(__name__)
@@ -73,19 +74,21 @@ class Link:
             await asyncio.sleep(0 if self.connected else _LOOK_S)
 
     async def open(
-        self, servers: list[str], inbox: str, seed: str | None, tls: ssl.SSLContext | None, timeout_s: float
+        self, servers: list[str], inbox: str, seed: str | None, files: TlsFiles, timeout_s: float
     ) -> None:
         """Try to connect once; from then on it comes back by itself.
 
-        Raises Unreachable, AuthenticationFailed or BadAddress, and then it has ended.
+        Raises Unreachable, TlsFailed, AuthenticationFailed or BadAddress, and then it has ended.
         """
+        context = files.context() if files.said else None  # else nats-py makes one, if it needs it
+        self._wire.tls = files
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wire.connect(
                     servers=servers,
                     name=self._name,
                     nkeys_seed_str=seed,
-                    tls=tls,
+                    tls=context,
                     allow_reconnect=False,  # for the first time: else it would try for ever behind our back
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0.05,  # type: ignore[arg-type]  # seconds; a float does
@@ -99,8 +102,14 @@ class Link:
                     closed_cb=self._on_close,
                 )
         except (nats_errors.Error, OSError, TimeoutError, ValueError) as failed:
+            if isinstance(failed, ssl.SSLError):
+                self._wire.drop()
             with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
                 await self.close()
+            if isinstance(failed, ssl.SSLError):
+                raise TlsFailed(tls.in_words(failed, files)) from failed
+            if isinstance(failed, ConnectionError):
+                raise self.broke_at_once() from failed
             if "authorization violation" in str(failed).lower():
                 raise AuthenticationFailed("the bus does not know these credentials") from None
             if isinstance(failed, ValueError) or "connect url" in str(failed):
@@ -111,6 +120,15 @@ class Link:
         self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
         self._come_up()
 
+    def broke_at_once(self) -> BusError:
+        """Return the error of a connection that broke before the server answered anything.
+
+        A server that does not accept a certificate hangs up just then; its alert is mostly lost.
+        """
+        if self._wire.showed_certificate:
+            return TlsFailed(tls.not_accepted(self._wire.tls))
+        return Unreachable("the connection broke as it was made")
+
     async def close(self) -> None:
         """End it, and its troubles with it. Idempotent."""
         if self._closing:
@@ -120,7 +138,10 @@ class Link:
         self._troubles.close()
         aborting = asyncio.get_running_loop().call_later(_CLOSE_S, self._wire.abort)
         try:
-            await self._wire.close()
+            async with asyncio.timeout(2 * _CLOSE_S):
+                await self._wire.close()
+        except TimeoutError:
+            _log.debug("bus_close_given_up", name=self._name)
         finally:
             aborting.cancel()
 
@@ -136,6 +157,8 @@ class Link:
         self._on_broken()
 
     async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
+            self._troubles.hit(troubles.NOT_SECURED, reason=tls.in_words(error, self._wire.tls))
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
             return  # each failed attempt to reconnect comes along here; `_on_disconnect` has said it once
         _log.error("bus_error", error=type(error).__name__)
@@ -153,6 +176,7 @@ class Link:
     async def _on_reconnect(self) -> None:
         self._come_up()
         self._troubles.well(troubles.DISCONNECTED)
+        self._troubles.well(troubles.NOT_SECURED)
         for callback in tuple(self._back):
             callback()
 

@@ -7,6 +7,9 @@ from mesh.trouble import Kind, Troubles
 DISCONNECTED = Kind(
     "bus_disconnected", "bus_reconnected", "no connection to the bus", settle_s=1.0, lasts=True
 )
+NOT_SECURED = Kind(
+    "bus_not_secured", "bus_secured", "the connection to the bus cannot be secured by TLS", lasts=True
+)
 FULL = Kind("stream_full", "stream_has_room", "{} is full")
 ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
 SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)

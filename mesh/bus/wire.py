@@ -18,6 +18,8 @@ import structlog
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 
+from mesh.bus.tls import NO_FILES, agree
+
 _log = structlog.get_logger(__name__)
 
 _M, _H = ord("M"), ord("H")
@@ -86,10 +88,21 @@ class Wire(Client):
         super().__init__()
         self.sinks: dict[int, Sink] = {}
         self.on_denied = on_denied
+        self.tls = NO_FILES
+        self.showed_certificate = False
+        """Whether the server wanted to see one at the latest attempt, and got it."""
         self._ps: Any = Scanner(self)
         self._out: list[bytes] = []
         self._flushing = False
         self._asked: set[asyncio.Future[bool]] = set()
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Decide on the server's greeting whether TLS follows. Raises NotSecured instead of clear text."""
+        if initial_connection:
+            assert self._current_server is not None
+            info["tls_required"] = agree(self.tls, self._current_server.uri.scheme, info)
+            self.showed_certificate = bool(info["tls_required"] and info.get("tls_verify"))
+        await super()._process_info(info, initial_connection)
 
     async def round_trip(self, timeout_s: float = 10.0) -> None:
         """Wait until the server has answered a ping. Raises TimeoutError, ConnectionError when it cannot.
@@ -125,6 +138,11 @@ class Wire(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    def drop(self) -> None:
+        """Close the socket and forget it: after a handshake that failed, nobody hears that it is closed."""
+        self.abort()
+        self._transport = None
 
     async def _process_pong(self) -> None:
         """Tell whoever asked; one who has given up waiting meanwhile is no error, and must not be one."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from mesh.bus.connection import Bus, connect
+from mesh.bus.connection import Bus
 from mesh.bus.kept import get, microseconds
 from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, kind_of
 from mesh.bus.roles import ADMIN
@@ -50,7 +50,7 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
     Raises Unreachable, AuthenticationFailed, NoCredentials.
     """
     findings = [await _server(access.url)]
-    async with await connect(access.url, name=access.name, seed=access.seed) as bus:
+    async with await access.connect() as bus:
         findings.append(ok("connection", f"{access.url} as {access.name}"))
         varz = await _varz(monitor)
         looks: tuple[tuple[str, Callable[[], AsyncIterator[Finding]]], ...] = (

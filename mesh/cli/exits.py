@@ -39,6 +39,8 @@ _STATUS = {
     "bus.no_responders": Exit.UNREACHABLE,
     "bus.outcome_unknown": Exit.UNREACHABLE,
     "bus.timed_out": Exit.UNREACHABLE,
+    "bus.tls": Exit.UNREACHABLE,
+    "bus.tls_files": Exit.USAGE,
     "bus.unreachable": Exit.UNREACHABLE,
     "cli.refused": Exit.REFUSED,
     "cli.usage": Exit.USAGE,

@@ -43,7 +43,6 @@ async def watch(
     MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL; and all of them as JSON on its standard
     input. A CMD that fails is named on standard error, and the watch goes on.
     """
-    from mesh.bus.connection import connect
     from mesh.cli.errors import UsageWrong
     from mesh.cli.hooks import Hooks
     from mesh.cli.interrupts import ended_by_signals
@@ -58,7 +57,7 @@ async def watch(
     hooks = Hooks(command, within_s=exec_timeout)
     async with (
         ended_by_signals(),
-        await connect(access.url, name=access.name, seed=access.seed) as bus,
+        await access.connect() as bus,
     ):
         if tier is not None:
             require_tier(tier, await people_of(bus))

@@ -1,13 +1,14 @@
 """Options that many commands share, and the frame that every command on the bus runs in.
 
-`with_where` gives a command the options `--url`, `--context` and `--as`, handed to it as one `Where`;
-`on_the_bus` does so for a coroutine, and runs it. Where the bus refuses what a key of the wanted role may do,
-the command ends with a word about the key. Nothing heavy is imported before a command really runs.
+`with_where` gives a command `--url`, `--context`, `--as` and the `--tls-…` files, handed to it as one
+`Where`; `on_the_bus` does so for a coroutine, and runs it. Where the bus refuses what a key of the wanted
+role may do, the command ends with a word about the key. Nothing heavy is imported before a command runs.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
 
 import typer
@@ -17,7 +18,7 @@ from mesh.cli.wrong_key import note, wrong_keys_named
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.settings import Access
+    from mesh.settings import Access, Flags
 
 P = ParamSpec("P")
 
@@ -44,6 +45,16 @@ _As = Annotated[
     str | None,
     typer.Option("--as", help="Whose credentials to use; else MESH_NAME, else by role.", show_default=False),
 ]
+_TlsCa = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", help="Whose signature the bus's certificate has, PEM.", show_default=False),
+]
+_TlsCert = Annotated[
+    Path | None, typer.Option("--tls-cert", help="Our certificate for the bus, PEM.", show_default=False)
+]
+_TlsKey = Annotated[
+    Path | None, typer.Option("--tls-key", help="Its key, unless it is in there.", show_default=False)
+]
 
 
 class Where(NamedTuple):
@@ -52,6 +63,16 @@ class Where(NamedTuple):
     url: str | None = None
     context: str | None = None
     name: str | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @property
+    def flags(self) -> "Flags":
+        from mesh.bus.tls import TlsFiles
+        from mesh.settings import Flags
+
+        return Flags(self.url, self.context, self.name, TlsFiles(self.tls_ca, self.tls_cert, self.tls_key))
 
     def default_name(self, name: str) -> "Where":
         """Return the same for somebody who is `name` unless anything else is said."""
@@ -66,9 +87,9 @@ class Where(NamedTuple):
 
         Raises NoCredentials; of these DevStopped, where a `mesh dev` would have said it and has stopped.
         """
-        from mesh.settings import Flags, find_access
+        from mesh.settings import find_access
 
-        access = find_access(roles, Flags(self.url, self.context, self.name))
+        access = find_access(roles, self.flags)
         note(access.name, roles)
         return access
 
@@ -76,23 +97,30 @@ class Where(NamedTuple):
         """Return where anything says that the bus is; None when nothing does."""
         from pathlib import Path
 
-        from mesh.settings import Flags, find_url, load_settings, running_dev
+        from mesh.settings import find_url, load_settings, running_dev
 
         here = Path.cwd()
-        return find_url(Flags(self.url, self.context, self.name), load_settings(), running_dev(here), here)
+        return find_url(self.flags, load_settings(), running_dev(here), here)
 
     async def connect(self, *roles: str) -> "Bus":
-        """Return a connection as one of `roles`. Raises Unreachable, AuthenticationFailed, NoCredentials."""
-        from mesh.bus.connection import connect
+        """Return a connection as one of `roles`.
 
-        access = self.access(*roles)
-        return await connect(access.url, name=access.name, seed=access.seed)
+        Raises Unreachable, TlsFailed, AuthenticationFailed, NoCredentials.
+        """
+        return await self.access(*roles).connect()
 
 
 def with_where(command: Callable[Concatenate[Where, P], None]) -> Callable[..., None]:
     """Give a command whose first parameter is a `Where` the options that fill it."""
     own = list(inspect.signature(command).parameters.values())[1:]
-    asked = {"url": _Url, "context": _Context, "as_": _As}
+    asked = {
+        "url": _Url,
+        "context": _Context,
+        "as_": _As,
+        "tls_ca": _TlsCa,
+        "tls_cert": _TlsCert,
+        "tls_key": _TlsKey,
+    }
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in asked.items()
@@ -100,7 +128,7 @@ def with_where(command: Callable[Concatenate[Where, P], None]) -> Callable[..., 
     whole = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
 
     def run(**arguments: Any) -> None:
-        where = Where(arguments.pop("url"), arguments.pop("context"), arguments.pop("as_"))
+        where = Where(*(arguments.pop(name) for name in asked))
         with wrong_keys_named():
             command(where, **arguments)  # type: ignore[call-arg]  # by name, as the signature has them
 

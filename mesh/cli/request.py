@@ -48,7 +48,7 @@ async def submit(
 
     access = where.access("client", "operator")
     chosen_id = None if request is None else checked_id(request)
-    async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
+    async with await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls) as client:
         submitted = await client.submit_whole(wanted, request=chosen_id)
     report({"request": submitted}, submitted, as_json=as_json)
 

@@ -42,7 +42,7 @@ async def send(
 
     access = where.access("client", "operator")
     questions, stored, outcome = Questions(where), False, None
-    async with await Client.connect(access.url, name=access.name, seed=access.seed) as client:
+    async with await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls) as client:
         request = client.new_id()
         if follow:
             remark(f"mesh: {request}")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mesh.bus.connection import Bus, connect
+from mesh.bus.connection import Bus
 from mesh.errors import BusError
 from mesh.garbage import collect_rarely
 from mesh.health import Health, Page
@@ -69,7 +69,7 @@ def run_service(
         grace_s: how long it may finish what it holds; the rest is given back to the bus.
         health: HOST:PORT to answer probes on; else what MESH_HEALTH says, else nowhere.
 
-    Raises AuthenticationFailed, HealthUnusable, TelemetryUnavailable, and what `run` raises.
+    Raises AuthenticationFailed, TlsFailed, HealthUnusable, TelemetryUnavailable, and what `run` raises.
     """
     settings = load_settings()
     configure_logging(settings.log_format, settings.log_level or "info", for_good=True)
@@ -98,7 +98,7 @@ async def _serve(access: Access, make: Callable[[Bus], Worker], grace_s: float, 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     ending = asyncio.create_task(told.wait())
-    connecting = asyncio.create_task(connect(access.url, name=access.name, seed=access.seed, wait=True))
+    connecting = asyncio.create_task(access.connect(wait=True))
     if not await _first(ending, connecting):
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)

@@ -89,15 +89,14 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
 
 
 async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool, done: _Done) -> None:
-    from mesh.bus.connection import connect
     from mesh.cli.unpriced import in_words, unpriced
-    from mesh.errors import AuthenticationFailed, Unreachable
+    from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
     from mesh.setup import apply
 
     access = _admin(where, out)
     try:
-        bus = await connect(access.url, name=access.name, seed=access.seed)
-    except (Unreachable, AuthenticationFailed) as failed:
+        bus = await access.connect()
+    except (Unreachable, AuthenticationFailed, TlsFailed) as failed:
         if out is None:
             raise
         remark(f"mesh: nothing was applied to the bus at {access.url}: {failed}")
@@ -118,7 +117,7 @@ def _admin(where: Where, out: Path | None) -> "Access":
     """Return how to get on the bus as the admin, whose key may be the one that was just written."""
     from mesh.bus.keys import seed_file
     from mesh.bus.roles import ADMIN
-    from mesh.settings import DEFAULT_URL, Access, NoCredentials
+    from mesh.settings import DEFAULT_URL, Access, NoCredentials, find_tls, load_settings
     from mesh.setup import KEYS
 
     try:
@@ -126,5 +125,6 @@ def _admin(where: Where, out: Path | None) -> "Access":
     except NoCredentials:
         if out is None:
             raise
-    made = seed_file(out / KEYS, ADMIN)
-    return Access(where.named_url() or DEFAULT_URL, ADMIN, made)
+    url = where.named_url() or DEFAULT_URL
+    files = find_tls(url, where.flags, load_settings(), Path.cwd())
+    return Access(url, ADMIN, seed_file(out / KEYS, ADMIN), files)
