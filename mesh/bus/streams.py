@@ -111,8 +111,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         "STEPS": {
             "subjects": ["mesh.step.*.*.*.*", "mesh.end.*.*.*"],
             "allow_direct": True,
-            "deny_delete": True,
-            "deny_purge": True,
+            "deny_delete": True,  # not purging, which is the admin's alone: `mesh log trim-steps`
             "discard": "new",
             "discard_new_per_subject": True,
             "max_msgs_per_subject": 1,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import get, microseconds
-from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, kind_of
+from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, TIMERS, kind_of
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import stream_names
 from mesh.cli import documents, standstills, unpriced
@@ -32,6 +32,8 @@ from protocol.subjects import card
 OLDEST_SERVER = (2, 12)
 FULL = 0.8
 """Share of a limit from which on it is worth a word."""
+MOST_TIMER_BYTES = 256 << 20
+"""Of schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
 SKEW_S = 1.0
 _TIMEOUT_S = 5.0
 _TELLING = {"streams", "guards", "dead letters"}
@@ -182,7 +184,10 @@ async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Findin
         for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
             most = int(config.get(limit, -1))
             if most > 0 and used >= FULL * most:
-                near.append(f"{stream} has {used} of {limit} {most} ({used / most:.0%})")
+                room = ": mesh log trim-steps" if stream == "STEPS" else ""
+                near.append(f"{stream} has {used} of {limit} {most} ({used / most:.0%}){room}")
+        if stream == TIMERS and state["bytes"] > MOST_TIMER_BYTES:
+            near.append(f"{TIMERS}, which can have no limit, has {state['bytes']} bytes")
     jetstream = (varz or {}).get("jetstream") or {}
     most = int((jetstream.get("config") or {}).get("max_storage", 0))
     used = int((jetstream.get("stats") or {}).get("storage", 0))

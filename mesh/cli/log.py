@@ -1,4 +1,4 @@
-"""`mesh log …`: the log itself: follow it, export it, verify its chain."""
+"""`mesh log …`: the log itself: follow it, export it, verify its chain; and make room beside it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ from mesh.cli.output import emit, emit_bytes, remark, say, when
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-app = typer.Typer(help="The log: tail, export, verify.", no_args_is_help=True)
+app = typer.Typer(help="The log: tail, export, verify, trim-steps.", no_args_is_help=True)
 
 _READERS = ("viewer", "operator", "admin")
 
@@ -154,3 +154,34 @@ async def verify(
         say(f"{looked_at}: {counted(len(chains.breaks), 'break')}")
     if chains.breaks:
         raise typer.Exit(Exit.FAILED)
+
+
+@app.command("trim-steps")
+@on_the_bus
+async def trim_steps(
+    where: Where,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="SPAN", help="For how long a request must be over.")
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and leave it.")] = False,
+) -> None:
+    """Make room in STEPS: take out the journals of requests that are over. Their events stay.
+
+    Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
+    """
+    from mesh.cli.errors import UsageWrong
+    from mesh.cli.times import seconds_in
+    from mesh.trimming import LEAST_S
+    from mesh.trimming import trim_steps as trim
+
+    seconds = seconds_in(older_than)
+    if seconds < LEAST_S:
+        raise UsageWrong(f"--older-than is at least {LEAST_S / 3600:g}h: a process that hangs may come back")
+    requests = steps = 0
+    async with await where.connect("admin") as bus:
+        async for each in trim(bus, older_than_s=seconds, dry_run=dry_run):
+            say(f"{each.request}  {counted(each.steps, 'step')}")
+            requests, steps = requests + 1, steps + each.steps
+        state = (await bus.api("STREAM.INFO.STEPS"))["state"]
+    told = f"{counted(steps, 'step')} of {counted(requests, 'request')}"
+    say(f"{told} {'would go' if dry_run else 'went'}; {state['bytes']} bytes are in STEPS")
