@@ -84,7 +84,7 @@ class _Core:
         """Let `name` call a service of this account; return what it imports."""
         subject = service.subject.replace(ME, name)
         here = subject.replace(OUTSIDE_API, API)
-        self._exported[_service(here, many=service.many)].append(name)
+        self._exported[_service(here, service)].append(name)
         return _import("service", CORE, here, "" if here == subject else subject)
 
     def heard_by(self, name: str, pattern: str) -> str:
@@ -97,7 +97,7 @@ class _Core:
         """Call a service in the account of `name`; return what that exports."""
         subject = service.subject.replace(ME, name)
         self.imports.append(_import("service", name, subject))
-        return _entry(_service(subject, many=service.many), (CORE,))
+        return _entry(_service(subject, service), (CORE,))
 
 
 def server_config(
@@ -198,8 +198,10 @@ def user(public_key: str, granted: Grants) -> str:
     return f"{{ nkey: {public_key}, permissions: {{ {allowed} }} }}"
 
 
-def _service(subject: str, *, many: bool) -> str:
-    return f"service: {json.dumps(subject)}{', response_type: stream' if many else ''}"
+def _service(subject: str, service: Service) -> str:
+    many = ", response_type: stream" if service.many else ""
+    within = "" if service.within_s is None else f', threshold: "{service.within_s}s"'
+    return f"service: {json.dumps(subject)}{many}{within}"
 
 
 def _import(kind: str, account: str, subject: str, to: str = "") -> str:

@@ -46,6 +46,8 @@ class Service(NamedTuple):
     subject: str
     many: bool = False
     """Whether one call may have several answers. Else the server passes on the first and no more."""
+    within_s: int | None = None
+    """How long the server waits for an answer; one that comes later goes nowhere. None: two minutes."""
 
 
 API = "$JS.API."
@@ -103,14 +105,17 @@ CALLS: dict[Role, tuple[Service, ...]] = {
 }
 """What the roles outside CORE call in it."""
 
+PRESENCE_S = 2
+"""An agent that kept its answers could send many at once: it can keep those of so many seconds."""
+
 _LIVE = Service("mesh.live.{me}.>")
 ANSWERS: dict[Role, tuple[Service, ...]] = {
     Role.AGENT: (
-        Service("$SRV.*"),
-        Service("$SRV.PING.{me}"),
-        Service("$SRV.INFO.{me}"),
-        Service("$SRV.STATS.{me}", many=True),  # of each instance; operators alone ask
-        Service("$SRV.*.{me}.*"),
+        Service("$SRV.*", within_s=PRESENCE_S),
+        Service("$SRV.PING.{me}", within_s=PRESENCE_S),
+        Service("$SRV.INFO.{me}", within_s=PRESENCE_S),
+        Service("$SRV.STATS.{me}", many=True, within_s=PRESENCE_S),  # of each instance; operators alone ask
+        Service("$SRV.*.{me}.*", within_s=PRESENCE_S),
     ),
     Role.CLIENT: (_LIVE,),
     Role.VIEWER: (),

@@ -5,19 +5,20 @@ Inside one account that is everybody: a pull or a direct get cuts a victim's con
 wakes it for nothing, or speaks in its live feed.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.roles import GET, Role, grants, role_of
+from mesh.bus.roles import GET, PRESENCE_S, Role, grants, role_of
 from mesh.errors import BusError
 from protocol.subjects import card, evt, step
 from tests.security.attacks import append, has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 from tests.security.test_reply_subjects import body_for, concrete
-from tests.servers import FLEET, fresh, until
+from tests.servers import FLEET, eventually, fresh, until
 
 VICTIMS = ("a", "c1", "op", "audit", "guard")
 LARGE = b"x" * 200_000
@@ -162,6 +163,29 @@ async def test_an_agent_answers_a_question_once(shipped: Scene, without_permissi
 
     assert await has_effect(without_permissions, attack)
     assert not await has_effect(shipped, attack)
+
+
+async def test_an_agent_cannot_keep_its_answers_to_send_them_at_once(
+    shipped: Scene, without_permissions: Scene
+) -> None:
+    async def is_late(scene: Scene) -> bool:
+        """Answer later than the server waits; return True if the answer comes to nobody."""
+        agent, guard = await scene.bus("b"), await scene.bus("guard")
+        asked: list[str] = []
+        answers: list[bytes] = []
+        answering = await agent.subscribe("$SRV.PING.b", lambda message: asked.append(message.reply))
+        listening = await guard.subscribe(guard.new_inbox(), lambda message: answers.append(message.data))
+        guard.send("$SRV.PING.b", reply=listening.subject)
+        await until(lambda: bool(asked))
+        await asyncio.sleep(PRESENCE_S + 0.2)
+        await attempt(agent, asked[0], LARGE, reply="nowhere")
+        await guard.settle()
+        await answering.close()
+        await listening.close()
+        return not answers
+
+    assert not await is_late(without_permissions)
+    await eventually(lambda: is_late(shipped))
 
 
 async def test_an_agent_shows_live_output_to_a_client_in_its_own_name_alone(shipped: Scene) -> None:
