@@ -35,6 +35,10 @@ class Office:
         """The same, at a terminal at which `said` is typed."""
         return await asyncio.to_thread(self.folder.typed, said, *arguments, **self.credentials(who))
 
+    async def screen(self, *arguments: object, who: str = "op") -> str:
+        """Give a command whose output is a terminal; return everything that the terminal got."""
+        return await asyncio.to_thread(self.folder.screen, *arguments, **self.credentials(who))
+
     @contextlib.asynccontextmanager
     async def running(self, *arguments: object, until: str, who: str = "op") -> AsyncIterator[Running]:
         """Start a command that goes on, wait until it has said `until`, and kill it in the end."""

@@ -1,5 +1,6 @@
 """A terminal's view of the mesh: real `mesh` processes in a folder, and what they leave running."""
 
+import contextlib
 import json
 import logging
 import os
@@ -90,6 +91,32 @@ class Folder:
         finally:
             os.close(ours)
             os.close(theirs)
+
+    def screen(self, *arguments: object, **added: str) -> str:
+        """The same, its output a terminal: return all that the terminal got."""
+        ours, theirs = pty.openpty()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mesh", *map(str, arguments)],
+                cwd=self.path,
+                env=environment(**added, TERM="xterm-256color"),
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=theirs,
+            )
+        finally:
+            os.close(theirs)
+        got = b""
+        try:
+            with contextlib.suppress(OSError):  # so ends a terminal that nobody writes to any more
+                while part := os.read(ours, 65_536):
+                    got += part
+            process.wait(_WITHIN_S)
+        finally:
+            os.close(ours)
+            process.kill()
+            process.wait()
+        return got.decode(errors="backslashreplace")
 
     def _process(self, arguments: Iterable[object], added: dict[str, str], stdin: int) -> Finished:
         ended = subprocess.run(

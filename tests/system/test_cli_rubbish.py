@@ -3,6 +3,7 @@
 import base64
 import itertools
 import logging
+import re
 import time
 import unicodedata
 from collections.abc import AsyncIterator, Mapping
@@ -144,6 +145,28 @@ async def test_what_is_sound_is_shown_among_it(littered: Littered) -> None:
     told = (await littered.give("request", "show", littered.sound, "--json")).json
     assert told["running"][0]["steps"] == []
     assert littered.sound in (await littered.give("request", "ls", "--limit", 100)).out
+
+
+ON_A_TERMINAL = [
+    "request show {sound} --steps",
+    "human show {sound}",
+    "dead ls",
+    "dead show 15",
+    "agent ls",
+    "why {sound}",
+]
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]], ids=["for-people", "json"])
+@pytest.mark.parametrize("command", ON_A_TERMINAL)
+async def test_on_a_terminal_nothing_steers_it(littered: Littered, command: str, extra: list[str]) -> None:
+    arguments = [*command.format(sound=littered.sound).split(), *extra]
+    screen = await littered.office.screen(*arguments)
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", screen)  # colours of our own
+    assert littered.sound in drawn or "x\\x1b[2J" in drawn or "x\\u001b[2J" in drawn
+    assert not [char for char in drawn if unicodedata.category(char) == "Cc" and char not in "\n\t\r"], drawn
+    assert "\r" not in drawn.replace("\r\n", "")
+    assert "\u202e" not in drawn
 
 
 async def test_every_letter_can_be_shown_and_is_exact_in_json(littered: Littered) -> None:
