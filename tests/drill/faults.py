@@ -26,7 +26,7 @@ SORTS: dict[Sort, int] = {
 """What is done, and how often of 25 times."""
 
 LANES = 3
-WINDOW_LANES = 2
+WINDOW_LANES = 5
 """Faults that are under way at once: of those that are simply done, and windows that are armed."""
 BEYOND = 1.3
 """Times a lease: how long a pause is. Beyond two, a reconcilable effect that was stopped in its middle could
