@@ -58,6 +58,9 @@ max_escalations = 20
 retry_backoff_s = 0.2
 retry_backoff_max_s = 2.0
 
+[labels]   # whoever brings it
+phone = ["pii"]
+
 [breaker]   # scripted failures are no sign of a broken agent
 failures = 0
 

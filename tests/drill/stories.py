@@ -135,6 +135,12 @@ def _withheld_from_the_first(draw: _Draw) -> dict[str, Any]:
     return {"script": script, "facts": (SECRET,), "to": "back"}
 
 
+def _labelled(draw: _Draw) -> dict[str, Any]:
+    """What the fleet file labels is withheld, though whoever brings it says no label."""
+    script = (["sees", "phone"], ["to", "back"], ["blind", "phone"], draw.effect(), ["to", "vault"])
+    return {"script": (*script, ["sees", "phone"]), "facts": (Fact(key="phone", value="555-0100"),)}
+
+
 def _gives_up(draw: _Draw) -> dict[str, Any]:
     return {"script": (*draw.some(), ["fail"]), "expected": ("failed",)}
 
@@ -257,6 +263,7 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "escalates-for-good": _escalates_for_good,
     "withheld": _withheld,
     "withheld-from-the-first": _withheld_from_the_first,
+    "labelled": _labelled,
     "gives-up": _gives_up,
     "cancelled": _cancelled,
     "frozen": _frozen,

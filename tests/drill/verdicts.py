@@ -5,10 +5,14 @@ nothing is written down, as in another fleet than the drill's, the move is read 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.fleet import AgentEntry
+from protocol.handoff import Fact
 from protocol.ids import HUMAN, TurnId
 from protocol.ledger import Ledger
 from protocol.messages import Ask, Escalate, HandBack, Move, MoveProposed, Report, Submit, Transfer
@@ -18,6 +22,8 @@ from tests.drill.reading import Reading, Story
 from tests.unit.protocol.oracle.account import Account
 from tests.unit.protocol.oracle.audit import Auditor, complaints
 
+T = TypeVar("T", Submit, Transfer | HandBack | Escalate)
+_BRINGING = Transfer | HandBack | Escalate
 _VERDICTS = (
     events.HandoffAdmitted
     | events.MoveRefused
@@ -31,7 +37,9 @@ _VERDICTS = (
 
 def verdicts_right(reading: Reading) -> Iterator[Breach]:
     """Every verdict is the one that the oracle gives, and rests on what the fleet file says."""
-    submits = {each.request: each.submit for each in reading.evidence.submitted}
+    labels = {} if reading.evidence.fleet is None else reading.evidence.fleet.labels
+    sent = ((each.request, each.submit) for each in reading.evidence.submitted)
+    submits = {request: None if submit is None else _labelled(submit, labels) for request, submit in sent}
     for request, story in reading.stories.items():
         try:
             found = _complaints(reading, story, submits.get(request))
@@ -78,9 +86,25 @@ def _proposals(reading: Reading, ledger: Ledger, event: AnyEvent) -> Sequence[Mo
     moves = reading.asked.get((event.request, turn, round_), [])
     approval = _approval(event)
     if reading.evidence.asked and approval is None:
-        return [MoveProposed(turn=turn, round=round_, move=move, report=report) for move in moves]
+        labels = {} if reading.evidence.fleet is None else reading.evidence.fleet.labels
+        asked = (_labelled(move, labels) if isinstance(move, _BRINGING) else move for move in moves)
+        return [MoveProposed(turn=turn, round=round_, move=move, report=report) for move in asked]
     heard = message_of(ledger, event)
     return [heard.what] if heard is not None and isinstance(heard.what, MoveProposed) else []
+
+
+def _labelled(what: T, labels: Mapping[str, Sequence[str]]) -> T:
+    """Return a message with the labels that the fleet file gives to facts by their keys."""
+    if all(set(labels.get(fact.key, ())) <= set(fact.labels) for fact in what.facts):
+        return what
+    return msgspec.structs.replace(what, facts=_with_labels(what.facts, labels))
+
+
+def _with_labels(facts: Sequence[Fact], labels: Mapping[str, Sequence[str]]) -> tuple[Fact, ...]:
+    return tuple(
+        Fact(key=fact.key, value=fact.value, labels=tuple(sorted({*fact.labels, *labels.get(fact.key, ())})))
+        for fact in facts
+    )
 
 
 def _report(event: AnyEvent) -> Report:

@@ -17,7 +17,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
 from mesh.cli import main
-from mesh.guard import alarm, courtroom, service
+from mesh.guard import alarm, courtroom, queues, service
 from mesh.guard.cache import Cache
 from protocol import rules
 from protocol.refusals import Rule
@@ -54,7 +54,7 @@ class TrustingLog(JetStreamLog):
 
 
 def ack_before_append() -> None:
-    replace(service, "Puller", HastyPuller)
+    replace(queues, "Puller", HastyPuller)
 
 
 def no_compare_and_set() -> None:

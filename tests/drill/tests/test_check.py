@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from mesh.testing import fleet_of
-from protocol import events, rules
+from protocol import events
 from protocol.fleet import Fleet
 from protocol.ids import AgentName
-from protocol.messages import Freeze, Submit, Transfer
+from protocol.messages import Freeze, Submit
 from protocol.notices import DeadLetter
-from protocol.refusals import Rule
 from tests.drill.check import BY_NAME, CHECKS, check
-from tests.drill.evidence import Asked, Deed, Evidence, Fault, Ordered, Submitted, Undone
+from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
+from tests.drill.tests.proposals import admitted_in_a_circle, asked_for_something_else, asked_in, sent
 from tests.drill.tests.scene import (
     REQUEST,
     SECOND,
@@ -213,33 +213,6 @@ def with_byte_changed() -> Evidence:
 
 def ends_twice() -> Evidence:
     return with_event_again(clean(), events.RequestCompleted)
-
-
-def admitted_in_a_circle() -> Evidence:
-    """A transfer to somebody on the path, by a guard that lets it pass."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(rules.RULES, Rule.CYCLE, lambda case: None)
-        scene = opened()
-        scene.court.move(worlds.transfer("a"))
-        scene.court.move(worlds.complete())
-    return scene.evidence()
-
-
-def sent(submit: Submit) -> Submitted:
-    return Submitted(REQUEST, 1, True, "", ("completed",), submit)
-
-
-def asked_in(scene: Scene) -> list[Asked]:
-    """Return every move that was asked for in a scene, as agents write them down."""
-    return [Asked(REQUEST, each.turn, each.round, each.move) for each in scene.court.heard.values()]
-
-
-def asked_for_something_else() -> Evidence:
-    asked = asked_in(whole())
-    transfers = [n for n, each in enumerate(asked) if isinstance(each.move, Transfer)]
-    last = asked[transfers[-1]]
-    asked[transfers[-1]] = replace(last, move=msgspec.structs.replace(last.move, no_return=True))
-    return changed(clean(), asked=asked)
 
 
 def test_what_agents_wrote_down_is_what_was_judged() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.testing import court
 from protocol import budget, carry, codec, decide, events, rules, submit, withhold
 from protocol.carry import Load
 from protocol.refusals import Refusal, Rule
@@ -160,6 +161,11 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
     "what is hidden is shown": (
         replaced(withhold, "divide", lambda load, clearance: (load, Load({}, {}))),
         "withheld",
+        "hands over another facts",
+    ),
+    "what the fleet file labels is shown": (
+        replaced(court, "labelled", lambda hearing, labels: hearing),
+        "labelled",
         "hands over another facts",
     ),
     "a fact is lost": (
