@@ -15,13 +15,14 @@ from bench.figures import Report
 from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.machine import machine
+from bench.members import members
 from bench.model_turn import model_turns
 from bench.printing import as_text
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from mesh.logs import configure_logging
 
-PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst")
+PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members")
 
 
 class Amount(NamedTuple):
@@ -38,10 +39,13 @@ class Amount(NamedTuple):
     starts: int
     turns: int
     large: int
+    fleets: list[int]
 
 
-FULL = Amount(Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7, 200, 500)
-QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2, 20, 100)
+FULL = Amount(
+    Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7, 200, 500, [5, 500]
+)
+QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2, 20, 100, [5, 50])
 UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
 
 
@@ -105,5 +109,9 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
     if "burst" in parts:
         report.figures.extend(
             await burst(directory / "burst", messages=amount.large, rounds=min(amount.kills, 3))
+        )
+    if "members" in parts:
+        report.figures.extend(
+            await members(directory / "members", sizes=amount.fleets, rounds=min(amount.kills, 3))
         )
     return report

@@ -14,6 +14,7 @@ from bench.crew import Crew, MemberFailed
 from bench.filling import fill
 from bench.first_decision import first_decisions
 from bench.fold import whole_log
+from bench.members import members
 from bench.place import FLEET, place
 from bench.recovery import recovery
 from bench.rounds import Plan, compare
@@ -62,6 +63,12 @@ async def test_a_guard_decides_first_at_every_size_of_the_log(tmp_path: Path) ->
     figures = await first_decisions(tmp_path, sizes=[2000, 4000], rounds=1)
     assert sum(figure.ratio is not None for figure in figures) == 1
     assert all(figure.value.median > 0 for figure in figures)
+
+
+async def test_the_server_of_every_number_of_members_is_started_and_reloaded(tmp_path: Path) -> None:
+    figures = await members(tmp_path, sizes=[1, 3], rounds=1)
+    assert [figure.unit for figure in figures] == ["KB", "s", "s", "MB", "s", "s", "MB"] * 2
+    assert figures[7].value.median > figures[0].value.median
 
 
 async def test_a_fill_that_does_not_arrive_as_it_should_is_noticed(tmp_path: Path) -> None:
