@@ -936,6 +936,7 @@ export interface Fleet {
   operators?: string[];
   viewers?: string[];
   human?: boolean;
+  tiers?: string[];
   log_max_age_s?: number;
   lease_s?: number;
   guard_lease_s?: number;
