@@ -7,7 +7,6 @@ A check never guesses: what these credentials or this server cannot tell is `unk
 import asyncio
 import json
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from mesh.bus.kept import get, microseconds
 from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, TIMERS, kind_of
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import stream_names
-from mesh.cli import documents, standstills, unpriced
+from mesh.cli import documents, durability, standstills, unpriced
 from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.roster import fleet_of
@@ -47,14 +46,14 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
 
     Args:
         fleet: the fleet file to compare the server with, as the admin.
-        monitor: URL of the server's monitoring, if it is known.
+        monitor: URLs of the servers' monitoring, separated by commas, as far as they are known.
 
     Raises Unreachable, AuthenticationFailed, NoCredentials.
     """
     findings = [await _server(access.url)]
     async with await access.connect() as bus:
         findings.append(ok("connection", f"{access.url} as {access.name}"))
-        varz = await _varz(monitor)
+        varz = await durability.seen(monitor)
         looks: tuple[tuple[str, Callable[[], AsyncIterator[Finding]]], ...] = (
             ("streams", lambda: _streams(bus, access.name, fleet)),
             ("documents", lambda: documents.readable(bus)),
@@ -112,20 +111,6 @@ async def _server(url: str) -> Finding:
     return ok("server", f"nats-server {version} with JetStream")
 
 
-async def _varz(monitor: str | None) -> dict[str, Any] | None:
-    if not monitor:
-        return None
-
-    def read() -> dict[str, Any]:
-        with urllib.request.urlopen(f"{monitor.rstrip('/')}/varz", timeout=_TIMEOUT_S) as answer:
-            return dict(json.load(answer))
-
-    try:
-        return await asyncio.to_thread(read)
-    except (OSError, ValueError):
-        return None
-
-
 async def _streams(bus: Bus, name: str, fleet: FleetFile | None) -> AsyncIterator[Finding]:
     if name == ADMIN and fleet is not None:
         try:
@@ -155,28 +140,12 @@ async def _info(bus: Bus, stream: str) -> dict[str, Any] | None:
         return None
 
 
-async def _durability(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Finding]:
-    info = await bus.api("STREAM.INFO.LOG")
-    replicas = int(info["config"]["num_replicas"])
-    kept = "one server" if replicas == 1 else f"{replicas} servers"
-    if varz is None:
-        yield unknown(
-            "durability", f"the log is kept by {kept}; name its monitoring (--monitor) to see sync_interval"
-        )
-        return
-    config = (varz.get("jetstream") or {}).get("config") or {}
-    if config.get("sync_always"):
-        yield ok("durability", f"durable: sync_interval always, the log is kept by {kept}")
-        return
-    seconds = int(config.get("sync_interval", 0)) / 1e9
-    yield found(
-        "durability",
-        f"not fsynced before it is acknowledged (sync_interval {seconds:g} s), the log is kept by {kept}: "
-        "what was acknowledged last can be lost when a machine stops",
-    )
+async def _durability(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterator[Finding]:
+    async for finding in durability.durability(bus, stream_names(await fleet_of(bus)), varz):
+        yield finding
 
 
-async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Finding]:
+async def _limits(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterator[Finding]:
     near = []
     for stream in stream_names(await fleet_of(bus)):
         info = await bus.api(f"STREAM.INFO.{stream}")
@@ -188,11 +157,13 @@ async def _limits(bus: Bus, varz: dict[str, Any] | None) -> AsyncIterator[Findin
                 near.append(f"{stream} has {used} of {limit} {most} ({used / most:.0%}){room}")
         if stream == TIMERS and state["bytes"] > MOST_TIMER_BYTES:
             near.append(f"{TIMERS}, which can have no limit, has {state['bytes']} bytes")
-    jetstream = (varz or {}).get("jetstream") or {}
-    most = int((jetstream.get("config") or {}).get("max_storage", 0))
-    used = int((jetstream.get("stats") or {}).get("storage", 0))
-    if most > 0 and used >= FULL * most:
-        near.append(f"the server's store has {used} of {most} bytes ({used / most:.0%})")
+    for server in varz:
+        jetstream = server.get("jetstream") or {}
+        most = int((jetstream.get("config") or {}).get("max_storage", 0))
+        used = int((jetstream.get("stats") or {}).get("storage", 0))
+        if most > 0 and used >= FULL * most:
+            store = f"the store of {durability.name_of(server)}"
+            near.append(f"{store} has {used} of {most} bytes ({used / most:.0%})")
     for line in near:
         yield found("limits", line)
     if not near:

@@ -22,7 +22,9 @@ async def doctor(
     where: Where,
     monitor: Annotated[
         str | None,
-        typer.Option("--monitor", help="URL of the server's monitoring, http://…:8222.", show_default=False),
+        typer.Option(
+            "--monitor", help="URLs of the servers' monitoring, http://…:8222,…", show_default=False
+        ),
     ] = None,
     file: Annotated[
         Path | None,

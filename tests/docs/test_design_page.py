@@ -1,0 +1,31 @@
+"""The design page: what its walk of one request points to is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, codes, section, tables
+
+ROOT = DOCS.parent
+PAGE = (DOCS / "design.md").read_text()
+[WALK] = tables(section(PAGE, "The walk of one request"))
+ROOMS = ("protocol", "mesh", "mesh/bus", "mesh/guard", "mesh/agent")
+
+
+@pytest.mark.parametrize("row", WALK, ids=[row[0] for row in WALK])
+def test_each_step_names_files_and_what_stands_in_them(row: list[str]) -> None:
+    named = codes(row[2])
+    files = [_found(name) for name in named if name.endswith(".py")]
+    assert files
+    text = "".join(file.read_text() for file in files)
+    for name in named:
+        if not name.endswith(".py"):
+            assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
+
+
+def _found(name: str) -> Path:
+    """Return a file that the page names by its whole path, or by its name in one of the rooms."""
+    places = [ROOT / name] if "/" in name else [ROOT / room / name for room in ROOMS]
+    [found] = [place for place in places if place.is_file()]
+    return found

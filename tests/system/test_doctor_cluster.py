@@ -1,0 +1,146 @@
+"""What `mesh doctor` says of durability, on a real cluster of three servers."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from mesh.bus.accounts import accounts_config
+from mesh.bus.connection import Bus, connect
+from mesh.bus.embedded import EmbeddedServer
+from mesh.bus.keys import KeyPair, keyring
+from mesh.bus.roles import names
+from mesh.bus.streams import Storage, provision
+from mesh.cli.checks import examine
+from mesh.cli.durability import durability, seen
+from mesh.cli.findings import Finding
+from mesh.errors import BusError
+from mesh.settings import Access
+from tests.servers import FLEET, eventually
+
+NODES = ("n1", "n2", "n3")
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]
+
+
+class Cluster:
+    """Three servers that keep each stream three times; n3 does not sync each message."""
+
+    def __init__(self, servers: Sequence[EmbeddedServer], keys: dict[str, KeyPair], directory: Path) -> None:
+        self.servers = servers
+        self.keys = keys
+        self.directory = directory
+
+    def monitors(self, *nodes: int) -> str:
+        return ",".join(self.servers[node].monitor_url for node in nodes)
+
+    async def connect(self) -> Bus:
+        return await connect(self.servers[0].url, name="admin", seed=self.keys["admin"].seed)
+
+    async def told(self, *nodes: int) -> list[Finding]:
+        """Return what is said with the monitoring of some servers."""
+        async with await self.connect() as bus:
+            varz = await seen(self.monitors(*nodes))
+            return [finding async for finding in durability(bus, ("LOG", "STEPS"), varz)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    keys = keyring(directory / "keys", names(FLEET))
+    accounts = accounts_config(FLEET, {name: key.public for name, key in keys.items()})
+    ports = free_ports(len(NODES))
+    routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
+    servers = [
+        EmbeddedServer(
+            accounts,
+            directory / name,
+            sync_always=name != "n3",
+            name=name,
+            extra=f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}",
+        )
+        for name, port in zip(NODES, ports, strict=True)
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(server) for server in servers))
+        mine = Cluster(servers, keys, directory)
+        bus = await stack.enter_async_context(await mine.connect())
+
+        async def provisioned() -> bool:
+            try:
+                await provision(bus, FLEET, Storage(replicas=3))
+            except BusError:  # the servers have not met yet, or elect
+                return False
+            return True
+
+        await eventually(provisioned, 60)
+
+        async def current() -> bool:
+            return [each.state async for each in durability(bus, ("LOG", "STEPS"), [])] == ["unknown"]
+
+        await eventually(current, 60)
+        yield mine
+        await asyncio.gather(*(server.kill() for server in servers))
+
+
+async def test_without_monitoring_nothing_is_said_to_be_durable(cluster: Cluster) -> None:
+    [finding] = await cluster.told()
+    assert finding.state == "unknown"
+    assert "kept by 3 servers" in finding.text
+    assert "durable" not in finding.text
+
+
+async def test_servers_that_were_not_seen_are_named(cluster: Cluster) -> None:
+    [finding] = await cluster.told(0)
+    assert finding.state == "unknown"
+    assert "sync_interval is always on n1" in finding.text
+    unseen = finding.text.partition("not seen: ")[2]
+    assert "n2" in unseen
+    assert "n3" in unseen
+    assert "durable" not in finding.text
+
+
+async def test_one_server_that_does_not_sync_is_found_and_named(cluster: Cluster) -> None:
+    [finding] = await cluster.told(0, 1, 2)
+    assert finding.state == "found"
+    assert "not fsynced before it is acknowledged (sync_interval of n3 (120 s))" in finding.text
+    assert "not seen" not in finding.text
+    [finding] = await cluster.told(2)
+    assert finding.state == "found"
+    assert "not seen: " in finding.text
+
+
+async def test_the_whole_check_goes_through_a_cluster(cluster: Cluster) -> None:
+    access = Access(cluster.servers[1].url, "op", cluster.directory / "keys" / "op.nk")
+    findings = await examine(access, None, cluster.monitors(0, 1, 2))
+    [told] = [finding for finding in findings if finding.check == "durability"]
+    assert told.state == "found"
+    assert "n3 (120 s)" in told.text
+
+
+async def test_a_stream_on_fewer_servers_and_a_server_that_is_away_are_found(cluster: Cluster) -> None:
+    async with await cluster.connect() as bus:
+        config = (await bus.api("STREAM.INFO.STEPS"))["config"]
+        await bus.api("STREAM.UPDATE.STEPS", {**config, "num_replicas": 1})
+        said = [finding.text async for finding in durability(bus, ("LOG", "STEPS"), [])]
+        assert "kept by fewer servers than the log (3): STEPS (1); run `mesh setup`" in said
+        await cluster.servers[2].kill()
+
+        async def told() -> bool:
+            try:
+                found = [each.text async for each in durability(bus, ("LOG",), [])]
+            except BusError:  # the servers that are left elect
+                return False
+            return "away, or without everything yet: n3" in found
+
+        await eventually(told, 60)
