@@ -12,6 +12,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.log import CONFLICTS
 from mesh.errors import ApiError, PublishRefused, SequenceConflict
+from protocol import codec
 from protocol.subjects import timer_at, timer_fire
 
 _NO_MESSAGE = 10037
@@ -59,8 +60,11 @@ async def standing(bus: Bus, request: str) -> tuple[int, int] | None:
 
 
 def due_of(body: bytes) -> int:
-    """Return the due time (UTC µs) in a schedule, or in what it fired."""
-    return msgspec.json.decode(body, type=_Alarm).at
+    """Return the due time (UTC µs) in a schedule, or in what it fired. Raises ValueError."""
+    alarm = codec.readable(body, _Alarm)
+    if alarm is None:
+        raise ValueError("a schedule that says no time")
+    return alarm.at
 
 
 def rfc3339(at_us: int) -> str:

@@ -1,7 +1,5 @@
 """The one timer of a request: it stands no later than the next time at which something falls due."""
 
-import msgspec
-
 from mesh.bus import timer
 from mesh.bus.connection import Bus
 from mesh.errors import SequenceConflict
@@ -38,6 +36,6 @@ async def see_to(bus: Bus, docket: Docket, request: str, now: int, found: Ground
 async def _standing(bus: Bus, request: str) -> Timer:
     try:
         found = await timer.standing(bus, request)
-    except (msgspec.MsgspecError, ValueError):
+    except ValueError:
         return Timer(None, None)  # it says no time: whatever it is, it is replaced
     return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -9,6 +9,7 @@ import itertools
 import time
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -143,10 +144,13 @@ async def test_whatever_fires_as_a_timer(scene: Scene, data: st.DataObject) -> N
     await scene.still_works()
 
 
-async def test_a_schedule_that_says_no_time_is_replaced(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    "body", [b"?", b"\xff", b"[" * 5_000, b"{}"], ids=["no-json", "no-text", "deep", "nothing"]
+)
+async def test_a_schedule_that_says_no_time_is_replaced(scene: Scene, body: bytes) -> None:
     client, admin = await scene.client(), await scene.bus("admin")
     request = client.new_id()
-    await admin.publish_durable(subjects.timer_at(request), b"?")
+    await admin.publish_durable(subjects.timer_at(request), body)
     await client.submit("hello", to="b", policy="short", request=request)
     assert (await client.wait(request, timeout_s=20)).status == "expired"
 
