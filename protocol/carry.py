@@ -1,13 +1,17 @@
 """What travels on: facts and artifacts merged at each handoff, and withheld where a label says so.
 
 Nothing is lost by accident. A proposal names what is new and what to drop; the rest is carried. A
-label of a key stays with it through the request, whoever brings the key again, so that nobody can
-make a secret public by repeating it without its label.
+label of a key stays with it through the request, so that nobody can make a secret public by repeating it
+without its label.
+
+A key may have several *layers*. Who is withheld what stands under a key, and brings a fact under it, cannot
+know that it is there: the fact becomes another layer beneath, and what was there stays. A reader sees the
+first layer that it is cleared for. So what an agent sees is what it would see if nothing were withheld.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,22 +19,45 @@ from protocol.equality import equal
 from protocol.events import Withheld
 from protocol.handoff import Artifact, Fact
 
-T = TypeVar("T", Fact, Artifact)
+T = TypeVar("T", bound=Fact | Artifact)
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Facts by key and artifacts by name, each in order of its name."""
+    """Layers of facts by key and of artifacts by name, each in order of its name.
 
-    facts: dict[str, Fact]
-    artifacts: dict[str, Artifact]
+    The first layer is what somebody sees who is cleared for everything.
+    """
+
+    facts: dict[str, tuple[Fact, ...]]
+    artifacts: dict[str, tuple[Artifact, ...]]
 
     @property
     def fact_tuple(self) -> tuple[Fact, ...]:
-        return tuple(self.facts.values())
+        return tuple(layers[0] for layers in self.facts.values())
 
     @property
     def artifact_tuple(self) -> tuple[Artifact, ...]:
-        return tuple(self.artifacts.values())
+        return tuple(layers[0] for layers in self.artifacts.values())
+
+
+NO_LOAD = Load({}, {})
+
+
+class Bringer(NamedTuple):
+    """Who adds to a load, as far as merging has to know."""
+
+    facts: Mapping[str, Fact] = MappingProxyType({})
+    """What it was shown."""
+    artifacts: Mapping[str, Artifact] = MappingProxyType({})
+    clearance: frozenset[str] | None = None
+    """None: for everything, as people and clients are."""
+    own: Mapping[str, Fact] = MappingProxyType({})
+    """By key, what it brought last without being cleared to see it again, and may replace."""
+    fixed: Collection[str] = ()
+    """Keys whose first layer must be carried unchanged."""
+
+    def may_see(self, labels: Collection[str]) -> bool:
+        return self.clearance is None or self.clearance.issuperset(labels)
 
 
 def merge(
@@ -38,49 +65,129 @@ def merge(
     facts: Iterable[Fact] = (),
     artifacts: Iterable[Artifact] = (),
     drop: Collection[str] = (),
-    shown: Collection[str] = (),
+    bringer: Bringer = Bringer(),  # noqa: B008  # it is immutable
     labels: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> Load:
-    """Return what is carried after a proposal: less `drop` (of what it was `shown`), plus what is new.
+    """Return what is carried after a proposal: less `drop` (of what its bringer saw), plus what is new.
 
     What is brought again as it is changes nothing: the log has no trace of it, so no verdict may rest on it.
-    `labels` are those that keys had before, also of facts that are carried no longer.
+
+    Args:
+        labels: those that keys had before. They hold for a key that is carried no longer, if its bringer
+            could have seen it; anybody else cannot know the secret, nor that there was one.
     """
-    kept = {key: fact for key, fact in carried.facts.items() if key not in drop or key not in shown}
-    for fact in facts:
-        before = carried.facts.get(fact.key)
-        known = labels.get(fact.key, ())
-        kept[fact.key] = _labelled(fact, known, before)
+    kept = dict(carried.facts)
+    brought = tuple(facts)
+    for key in set(drop) & bringer.facts.keys() - {fact.key for fact in brought}:
+        kept[key] = _without(kept.get(key, ()), bringer.facts[key])
+    for fact in brought:
+        layers, known = kept.get(fact.key, ()), labels.get(fact.key, ())
+        if not layers and bringer.may_see(known):
+            fact = _labelled(fact, known)
+        kept[fact.key] = _with(layers, fact, bringer.facts.get(fact.key), _own(layers, fact.key, bringer))
     named = dict(carried.artifacts)
     for item in artifacts:
-        named[item.name] = _labelled(item, (), carried.artifacts.get(item.name))
-    return Load(dict(sorted(kept.items())), dict(sorted(named.items())))
+        named[item.name] = _with(named.get(item.name, ()), item, bringer.artifacts.get(item.name), None)
+    return Load({key: kept[key] for key in sorted(kept) if kept[key]}, dict(sorted(named.items())))
 
 
-def _labelled(item: T, known: Collection[str], before: T | None) -> T:
-    labels = {*item.labels, *known, *(before.labels if before is not None else ())}
-    brought = msgspec.structs.replace(item, labels=tuple(sorted(labels)))
-    return before if before is not None and equal(brought, before) else brought
+def _own(layers: tuple[Fact, ...], key: str, bringer: Bringer) -> Fact | None:
+    """Return what the bringer put under a key unseen, where it may put something else in its place."""
+    own = bringer.own.get(key)
+    at = _last_index(layers, own)
+    return None if at is None or (at == 0 and key in bringer.fixed) else own
 
 
-def divide(load: Load, clearance: Collection[str]) -> tuple[Load, Load]:
-    """Return what somebody with this clearance sees, and what is withheld from them."""
-    cleared = frozenset(clearance)
-    seen = Load(
-        {key: fact for key, fact in load.facts.items() if cleared.issuperset(fact.labels)},
-        {name: item for name, item in load.artifacts.items() if cleared.issuperset(item.labels)},
-    )
-    hidden = Load(
-        {key: fact for key, fact in load.facts.items() if key not in seen.facts},
-        {name: item for name, item in load.artifacts.items() if name not in seen.artifacts},
-    )
-    return seen, hidden
+def _with(layers: tuple[T, ...], new: T, shown: T | None, own: T | None) -> tuple[T, ...]:
+    """Return the layers of a key after somebody brought `new` under it.
+
+    It takes the place of the layer that they see, else of their own; else it stands beneath all others.
+    """
+    at = _index(layers, shown)
+    if at is None:
+        at = _last_index(layers, own)
+    if at is None:
+        return (*layers, _labelled(new, ()))
+    new = _labelled(new, layers[at].labels)
+    return layers if equal(new, layers[at]) else (*layers[:at], new, *layers[at + 1 :])
 
 
-def summary_of(hidden: Load) -> Withheld | None:
-    """Return what may be said of the withheld to whoever it is withheld from: labels and counts."""
-    if not hidden.facts and not hidden.artifacts:
+def _without(layers: tuple[T, ...], shown: T) -> tuple[T, ...]:
+    at = _index(layers, shown)
+    return layers if at is None else layers[:at] + layers[at + 1 :]
+
+
+def _index(layers: tuple[T, ...], known: T | None) -> int | None:
+    if known is None:
         return None
-    labels = {label for fact in hidden.facts.values() for label in fact.labels}
-    labels |= {label for item in hidden.artifacts.values() for label in item.labels}
-    return Withheld(labels=tuple(sorted(labels)), facts=len(hidden.facts), artifacts=len(hidden.artifacts))
+    return next((at for at, layer in enumerate(layers) if equal(layer, known)), None)
+
+
+def _last_index(layers: tuple[T, ...], known: T | None) -> int | None:
+    at = _index(layers[::-1], known)
+    return None if at is None else len(layers) - 1 - at
+
+
+def _labelled(item: T, known: Collection[str]) -> T:
+    return msgspec.structs.replace(item, labels=tuple(sorted({*item.labels, *known})))
+
+
+def difference(before: tuple[T, ...], after: tuple[T, ...]) -> T | None:
+    """Return what was brought under a key, from its layers before and after; None if nothing was.
+
+    One proposal changes one layer of a key at most: it replaces or drops one, or adds the last.
+    """
+    if len(after) < len(before):
+        return None
+    if len(after) > len(before):
+        return after[-1]
+    return next((new for old, new in zip(before, after, strict=True) if not equal(old, new)), None)
+
+
+def brought(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ...]]) -> tuple[T, ...]:
+    """Return all that was brought between two loads."""
+    found = (difference(before.get(key, ()), layers) for key, layers in after.items())
+    return tuple(item for item in found if item is not None)
+
+
+def dropped(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ...]]) -> tuple[str, ...]:
+    """Return the keys under which a layer is gone."""
+    return tuple(key for key, layers in before.items() if len(after.get(key, ())) < len(layers))
+
+
+class Divided(NamedTuple):
+    """A load as one reader gets it."""
+
+    facts: dict[str, Fact]
+    artifacts: dict[str, Artifact]
+    rest: Load
+    """Every layer of what they do not see the whole of."""
+    withheld: Withheld | None
+    """What they may be told of it: labels and counts."""
+
+
+def divide(load: Load, clearance: Collection[str] | None) -> Divided:
+    """Return what somebody with this clearance (None: for everything) sees, and what is kept back."""
+    cleared = None if clearance is None else frozenset(clearance)
+    facts, other_facts, hidden = _divided(load.facts, cleared)
+    artifacts, other_artifacts, hidden_artifacts = _divided(load.artifacts, cleared)
+    labels = {label for item in hidden for label in item.labels}
+    labels |= {label for item in hidden_artifacts for label in item.labels}
+    told = Withheld(labels=tuple(sorted(labels)), facts=len(hidden), artifacts=len(hidden_artifacts))
+    rest = Load(other_facts, other_artifacts)
+    return Divided(facts, artifacts, rest, told if hidden or hidden_artifacts else None)
+
+
+def _divided(
+    load: dict[str, tuple[T, ...]], cleared: frozenset[str] | None
+) -> tuple[dict[str, T], dict[str, tuple[T, ...]], list[T]]:
+    seen, rest, hidden = dict[str, T](), dict[str, tuple[T, ...]](), list[T]()
+    for key, layers in load.items():
+        shown = [item for item in layers if cleared is None or cleared.issuperset(item.labels)]
+        if shown:
+            seen[key] = shown[0]
+        if len(layers) > 1 or not shown:
+            rest[key] = layers
+        if cleared is not None and len(shown) < len(layers):
+            hidden += [item for item in layers if not cleared.issuperset(item.labels)]
+    return seen, rest, hidden

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol import budget
-from protocol.carry import Load, merge
+from protocol.carry import Bringer, Load, merge
 from protocol.events import (
     AnyEvent,
     EffectSettled,
@@ -146,8 +146,7 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
             sender=hearing.sender,
             control=control.id,
         )
-    whole = _handed_on(ledger, human, control, world.now)
-    load = Load({fact.key: fact for fact in whole.facts}, {item.name: item for item in whole.artifacts})
+    whole, load = _handed_on(ledger, human, control, world.now)
     placed = place(ledger, world, hearing.cause, whole, load)
     if isinstance(placed, FactsWithheld):
         return placed
@@ -203,8 +202,8 @@ def _continued(ledger: Ledger, human: Turn) -> Any:
     return None if ended is None else ended.work.continues or ended.id
 
 
-def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Handoff:
-    """Return the whole handoff that a person gives on: what they hold, and what they add.
+def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> tuple[Handoff, Load]:
+    """Return what a person gives on, and all that it carries: what they hold, and what they add.
 
     A deadline that has passed is not handed on, or the turn would end as it begins; the request's holds.
     People may grant more than was left: a budget limits agents.
@@ -212,12 +211,12 @@ def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Hando
     held = human.work.handoff
     own = held.constraints.deadline
     deadline = ledger.deadline if own is not None and own <= now else own
-    carried = Load({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
-    load = merge(carried, control.facts, labels=ledger.labels)
+    shown = Bringer({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
+    load = merge(ledger.load(), control.facts, bringer=shown, labels=ledger.history.labels)
     frame = ledger.frames[human.instead_of] if human.instead_of is not None else None
     rest = budget.UNLIMITED if frame is None else budget.left(frame.ceiling, ledger.spent)
     granted = budget.grant(control.budget, rest)
-    return Handoff(
+    handoff = Handoff(
         move="resolve",
         from_agent=HUMAN,
         to_agent=resolves_to(ledger, control) or HUMAN,
@@ -228,3 +227,4 @@ def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> Hando
         artifacts=load.artifact_tuple,
         constraints=replace(held.constraints, deadline=deadline, budget=budget.public(granted)),
     )
+    return handoff, load

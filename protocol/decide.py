@@ -13,8 +13,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol import budget, carry, events, rules
-from protocol.carry import Load
+from protocol.carry import Bringer, Load
 from protocol.control import ASKED, decide_control
+from protocol.equality import equal
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Constraints, Handoff
 from protocol.held import Turn
@@ -190,16 +191,15 @@ class _Verdict:
         )
 
     def _case(self) -> Case:
-        before = Load(self.ledger.carried(), self.ledger.carried_artifacts())
-        load = before
+        before = load = self.ledger.load()
+        labels = self.ledger.history.labels
         match self.move:
-            case Transfer() | HandBack():
-                shown = {fact.key for fact in self.turn.work.handoff.facts}
-                load = carry.merge(
-                    before, self.move.facts, self.move.artifacts, self.move.drop, shown, self.ledger.labels
-                )
+            case Transfer() | HandBack() as move:
+                bringer = self._bringer()
+                load = carry.merge(before, move.facts, move.artifacts, move.drop, bringer, labels)
             case Escalate():
-                load = carry.merge(before, self.move.facts, labels=self.ledger.labels)
+                load = carry.merge(before, self.move.facts, bringer=self._bringer(), labels=labels)
+        handoff = self._handoff(before, load)
         return Case(
             ledger=self.ledger,
             turn=self.turn,
@@ -210,11 +210,47 @@ class _Verdict:
             target=self.target,
             before=before,
             load=load,
-            handoff=self._handoff(load),
+            handoff=handoff,
+            known=None if handoff is None else self._known(handoff),
             rest=self.rest,
         )
 
-    def _handoff(self, load: Load) -> Handoff | None:
+    def _bringer(self) -> Bringer:
+        held, sender = self.turn.work.handoff, self.world.grounds.sender
+        return Bringer(
+            {fact.key: fact for fact in held.facts},
+            {item.name: item for item in held.artifacts},
+            frozenset(() if sender is None else sender.clearance),
+            self.ledger.history.own(self.turn.agent),
+            self.ledger.frames[self.turn.id].constraints.must_carry,
+        )
+
+    def _known(self, handoff: Handoff) -> Handoff:
+        """Return the handoff as its giver knows it, without a trace of what is withheld from them."""
+        held, move = self.turn.work.handoff, self.move
+        assert isinstance(move, Transfer | HandBack | Escalate)
+        drop = () if isinstance(move, Escalate) else move.drop
+        things = () if isinstance(move, Escalate) else move.artifacts
+        asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
+        facts = {fact.key: fact for fact in held.facts if fact.key not in drop}
+        artifacts = {item.name: item for item in (*held.artifacts, *things)}
+        return replace(
+            handoff,
+            facts=tuple((facts | {fact.key: fact for fact in move.facts}).values()),
+            artifacts=tuple(artifacts.values()),
+            constraints=replace(handoff.constraints, must_carry=asked),
+        )
+
+    def _asked_keys(self, before: Load, asked: Constraints) -> set[str]:
+        """Return which of the asked keys must be carried: not those under which something is withheld."""
+        shown = {fact.key: fact for fact in self.turn.work.handoff.facts}
+        return {
+            key
+            for key in asked.must_carry
+            if key not in before.facts or (key in shown and equal(shown[key], before.facts[key][0]))
+        }
+
+    def _handoff(self, before: Load, load: Load) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
         segment, own = self.ledger.segment, self.ledger.frames[self.turn.id].constraints
         match self.move:
@@ -233,7 +269,7 @@ class _Verdict:
                         if asked.allowed_actions is None
                         else tuple(sorted(asked.allowed_actions)),
                         budget=budget.public(granted),
-                        must_carry=tuple(sorted({*own.must_carry, *asked.must_carry})),
+                        must_carry=tuple(sorted({*own.must_carry, *self._asked_keys(before, asked)})),
                     ),
                     return_to=move.return_to,
                     no_return=move.no_return,
@@ -341,6 +377,9 @@ class _Verdict:
             return self._failed("max_escalations", move.summary)
         handoff = case.handoff
         assert handoff is not None
+        placed = place(self.ledger, self.world, self.hearing.cause, handoff, case.load)
+        if isinstance(placed, events.FactsWithheld):
+            return placed
         return self._opening(
             events.EscalationRaised,
             HUMAN,
@@ -348,7 +387,7 @@ class _Verdict:
             work=lambda turn: Work(
                 turn=turn,
                 round=0,
-                handoff=handoff,
+                handoff=placed.handoff,
                 path=self.ledger.segment.names,
                 depth=self.ledger.segment.depth,
                 past=self.turn.past,
@@ -356,12 +395,13 @@ class _Verdict:
         )
 
     def _failed(self, code: str, reason: str) -> AnyEvent:
+        """End the request; its client reads the event, so that it names no fact that may be labelled."""
         return self._stamp(
             events.RequestFailed,
             str(self.ledger.client),
             code=code,
             reason=reason,
-            move=self.move,
+            move=replace(self.move, facts=()) if isinstance(self.move, Escalate) else self.move,
             sender=self._sender,
         )
 

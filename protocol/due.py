@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from protocol import budget, events
-from protocol.carry import Load, merge
+from protocol.carry import merge
 from protocol.events import AnyEvent, Past, Work
 from protocol.handoff import Handoff
 from protocol.held import Turn
@@ -338,7 +338,7 @@ def _last_words(turn: Turn) -> str:
 
 def _escalated(ledger: Ledger, world: World, turn: Turn, reason: str, tier: int) -> AnyEvent:
     """Open a person's turn with everything that is carried and everything that was tried."""
-    load = merge(Load(ledger.carried(), ledger.carried_artifacts()))
+    load = merge(ledger.load())
     held = turn.work.handoff
     frame = None if turn.agent == HUMAN else ledger.frames[turn.id]
     constraints = (

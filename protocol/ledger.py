@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from protocol import budget, chain, codec, events
-from protocol.equality import equal
+from protocol.carry import Load
 from protocol.errors import BrokenLog
 from protocol.events import AnyEvent, Past, Work
+from protocol.fact_history import FactHistory
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.held import NO_REPORT, Turn, summed_up
 from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
@@ -43,10 +44,9 @@ class Ledger:
         "escalations",
         "frames",
         "frozen_at",
-        "handoffs",
         "head",
+        "history",
         "hops",
-        "labels",
         "open",
         "pending",
         "policy",
@@ -77,10 +77,7 @@ class Ledger:
         self.frames: dict[TurnId, Frame] = {}
         """The frame that each agent's turn holds or held the work under."""
         self.hops: list[Hop] = []
-        self.handoffs: list[tuple[Fact, ...]] = []
-        """Facts as each admitted handoff held them, withheld or not: what `is_new` looks through."""
-        self.labels: dict[str, frozenset[str]] = {}
-        """By key: every label that a fact of this key ever had in this request."""
+        self.history = FactHistory()
         self.stash = Stash()
         self.pending: events.FactsWithheld | None = None
         self.spent: Usage = budget.NOTHING
@@ -136,28 +133,30 @@ class Ledger:
         """Say whether this cause was decided: a withholding alone only comes before what decides it."""
         return any(known == cause and type_ != _WITHHELD for known, type_ in self.causes)
 
-    def is_new(self, fact: Fact) -> bool:
-        """Say whether no admitted handoff of this request held this key with this value."""
-        return not any(
-            held.key == fact.key and equal(held.value, fact.value)
-            for facts in self.handoffs
-            for held in facts
-        )
-
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
         """Say whether this round's proposal waits for a thaw."""
         return any((waiting.turn, waiting.round) == (turn, round_) for waiting in self.deferred)
 
+    def load(self) -> Load:
+        """Return all that is carried now, withheld or not."""
+        return self.stash.load(None if self.holder is None else self.holder.work.handoff)
+
+    def load_after(self, event: Any) -> Load:
+        """Return all that is carried once `event`, which opens a turn, is in the log."""
+        return self.stash_beside(event.work.handoff, event.cause).load(event.work.handoff)
+
+    def stash_beside(self, handoff: Handoff, cause: str) -> Stash:
+        """Return the stash beside a handoff that `cause` brings about."""
+        pending = self.pending
+        kept = self.stash if pending is None or pending.cause != cause else Stash.of(pending)
+        return kept.beside(handoff)
+
     def carried(self) -> dict[str, Fact]:
-        """Return every fact that is carried now, withheld ones included, by key."""
-        holder = self.holder
-        shown = {} if holder is None else {fact.key: fact for fact in holder.work.handoff.facts}
-        return self.stash.facts | shown
+        """Return by key the fact that somebody sees who is cleared for everything."""
+        return {key: layers[0] for key, layers in self.load().facts.items()}
 
     def carried_artifacts(self) -> dict[str, Artifact]:
-        holder = self.holder
-        shown = {} if holder is None else {item.name: item for item in holder.work.handoff.artifacts}
-        return self.stash.artifacts | shown
+        return {name: layers[0] for name, layers in self.load().artifacts.items()}
 
     def spent_after(self, turn: Turn, report: Report) -> Usage:
         """Return what the request has spent once `turn` is settled by its newest report.
@@ -225,20 +224,21 @@ class Ledger:
             tier=tier,
         )
         self.turns[turn.id] = self.open[turn.id] = turn
-        self._remember(work.handoff.facts)
+        self.history.remember(work.handoff.facts)
         pending = self.pending
         if pending is not None and pending.cause == event.cause:
-            self._remember(pending.facts)
-            self.stash = Stash.of(pending)
-        self.stash = self.stash.beside(work.handoff)
+            self.history.remember(pending.facts)
+        self.stash = self.stash_beside(work.handoff, event.cause)
         self.pending = None
         return turn
 
-    def _remember(self, facts: tuple[Fact, ...]) -> None:
-        self.handoffs.append(facts)
-        for fact in facts:
-            if fact.labels:
-                self.labels[fact.key] = self.labels.get(fact.key, frozenset()).union(fact.labels)
+    def _note_unseen(self, event: events.HandoffAdmitted | events.EscalationRaised) -> None:
+        """Note what the giver brought and may not see, before its turn is closed."""
+        sender = None if event.grounds is None else event.grounds.sender
+        if sender is not None and (
+            self.pending is not None or any(f.labels for f in event.work.handoff.facts)
+        ):
+            self.history.note_unseen(sender.name, sender.clearance, self.load(), self.load_after(event))
 
     def _next_round(self, event: Any, work: Work, past: Past | None = None) -> None:
         turn = self.turns[work.turn]
@@ -282,6 +282,7 @@ class Ledger:
         self._end(event, "refused")
 
     def _on_admitted(self, event: events.HandoffAdmitted) -> None:
+        self._note_unseen(event)
         giver = self._close(event.turn, event)
         self._settle(giver, event.report)
         turn = self._begin(event, event.work)
@@ -335,6 +336,7 @@ class Ledger:
         turn.approval = (event.ask.digest or "") if event.ask.action else ""
 
     def _on_escalated(self, event: events.EscalationRaised) -> None:
+        self._note_unseen(event)
         ended = self._close(event.turn, event)
         if ended.agent == HUMAN:
             instead_of = ended.instead_of
@@ -348,7 +350,6 @@ class Ledger:
                 self.spent = budget.plus(self.spent, budget.whole(rest))
         raised = self._begin(event, event.work, instead_of, event.tier)
         raised.reason = ended.reason if ended.agent == HUMAN else event.reason
-        self.stash = Stash()
 
     def _on_assigned(self, event: events.EscalationAssigned) -> None:
         self.turns[event.turn].person = event.person

@@ -5,15 +5,15 @@ them). What the proposal brought and dropped is the difference between what was 
 after; merged with what was carried before, it gives the same handoff again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from protocol import events
+from protocol.carry import brought, dropped
 from protocol.codec import TEXT_FACT
-from protocol.equality import equal
 from protocol.events import AnyEvent, Past, Work
-from protocol.handoff import Artifact, Constraints, Fact
+from protocol.handoff import Constraints
 from protocol.ids import AgentName
 from protocol.ledger import Ledger
 from protocol.messages import (
@@ -73,31 +73,9 @@ def _hearing(
 # --- what was carried after -------------------------------------------------------------------------
 
 
-def _facts_after(ledger: Ledger, event: AnyEvent, work: Work) -> dict[str, Fact]:
-    """Return every fact that is carried once `event` is in the log, by key."""
-    pending = ledger.pending
-    hidden = (
-        pending.facts if pending is not None and pending.cause == event.cause else ledger.stash.facts.values()
-    )
-    return {fact.key: fact for fact in (*hidden, *work.handoff.facts)}
-
-
-def _artifacts_after(ledger: Ledger, event: AnyEvent, work: Work) -> dict[str, Artifact]:
-    pending = ledger.pending
-    kept = pending is not None and pending.cause == event.cause
-    hidden = pending.artifacts if kept and pending is not None else ledger.stash.artifacts.values()
-    return {item.name: item for item in (*hidden, *work.handoff.artifacts)}
-
-
 def _must_carry_after(ledger: Ledger, event: AnyEvent, work: Work) -> tuple[str, ...]:
-    pending = ledger.pending
-    kept = pending is not None and pending.cause == event.cause
-    hidden = pending.must_carry if kept and pending is not None else ledger.stash.must_carry
+    hidden = ledger.stash_beside(work.handoff, event.cause).must_carry
     return tuple(sorted({*hidden, *work.handoff.constraints.must_carry}))
-
-
-def _brought(before: dict[str, Fact], after: dict[str, Fact]) -> tuple[Fact, ...]:
-    return tuple(fact for key, fact in after.items() if not equal(before.get(key), fact))
 
 
 def _asked(ledger: Ledger, event: AnyEvent, work: Work, asked: Constraints) -> Constraints:
@@ -118,14 +96,13 @@ def _submit(ledger: Ledger, event: AnyEvent) -> Submit | None:
         case events.RequestRefused(submit=submit):
             return submit
         case events.RequestOpened(work=work):
-            facts = _facts_after(ledger, event, work)
-            text = facts.pop(TEXT_FACT)
+            load = ledger.load_after(event)
             return Submit(
-                text=text.value,
+                text=load.facts[TEXT_FACT][0].value,
                 to=work.handoff.to_agent,
                 intent=work.handoff.intent,
-                facts=tuple(facts.values()),
-                artifacts=tuple(_artifacts_after(ledger, event, work).values()),
+                facts=tuple(fact for fact in load.fact_tuple if fact.key != TEXT_FACT),
+                artifacts=load.artifact_tuple,
                 constraints=_asked(ledger, event, work, event.asked),
                 policy=event.policy.name,
                 conversation=event.conversation,
@@ -150,8 +127,8 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
         case events.TurnSuspended(ask=ask):
             move = ask
         case events.EscalationRaised(reason="asked", work=work):
-            brought = _brought(ledger.carried(), {fact.key: fact for fact in work.handoff.facts})
-            move = Escalate(summary=work.handoff.summary, facts=brought)
+            facts = brought(ledger.load().facts, ledger.load_after(event).facts)
+            move = Escalate(summary=work.handoff.summary, facts=facts)
         case events.RequestCompleted(control="", answer=answer):
             move = Complete(answer=answer)
         case events.RequestFailed(move=given_up) if event.sender is not None and given_up is not None:
@@ -162,12 +139,11 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
 
 
 def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> Transfer | HandBack:
-    before, after = ledger.carried(), _facts_after(ledger, event, work)
-    had, has = ledger.carried_artifacts(), _artifacts_after(ledger, event, work)
+    before, after = ledger.load(), ledger.load_after(event)
     handoff = work.handoff
-    facts = _brought(before, after)
-    artifacts = tuple(item for name, item in has.items() if not equal(had.get(name), item))
-    drop = tuple(key for key in before if key not in after)
+    facts = brought(before.facts, after.facts)
+    artifacts = brought(before.artifacts, after.artifacts)
+    drop = dropped(before.facts, after.facts)
     if handoff.move == "hand_back":
         return HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=drop)
     return Transfer(
@@ -221,7 +197,6 @@ def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Resolve:
     held = human.work.handoff
     default = None if human.instead_of is None else ledger.turns[human.instead_of].agent
     by_default = event.work.handoff.to_agent == default and event.work.handoff.intent == held.intent
-    after = _facts_after(ledger, event, event.work)
     return Resolve(
         id=event.control,
         by=event.by,
@@ -229,10 +204,6 @@ def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Resolve:
         to=None if by_default else event.work.handoff.to_agent,
         again=event.again,
         summary=event.summary,
-        facts=_brought(_by_key(held.facts), after),
+        facts=brought(ledger.load().facts, ledger.load_after(event).facts),
         budget=event.budget,
     )
-
-
-def _by_key(facts: Iterable[Fact]) -> dict[str, Fact]:
-    return {fact.key: fact for fact in facts}

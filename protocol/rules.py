@@ -56,12 +56,19 @@ class Case(msgspec.Struct, frozen=True):
     """What it would carry after."""
     handoff: Handoff | None
     """The whole handoff that would be admitted, nothing withheld."""
+    known: Handoff | None
+    """The same as its giver knows it: what it was shown and what it brings."""
     rest: Budget
     """What the proposer has left once it is settled."""
 
     @property
     def segment(self) -> Segment:
         return self.ledger.segment
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Keys of the facts that the proposer knows to be handed over."""
+        return frozenset() if self.known is None else frozenset(fact.key for fact in self.known.facts)
 
     @property
     def own(self) -> Constraints:
@@ -190,7 +197,9 @@ def _repeated_edge(case: Case, rule: Rule, target: str, numbers: dict[str, Any])
 
 def _brings_new(case: Case) -> bool:
     facts = case.move.facts if isinstance(case.move, Transfer | HandBack) else ()
-    return any(case.ledger.is_new(fact) for fact in facts)
+    sender = case.world.grounds.sender
+    cleared = () if sender is None else sender.clearance
+    return any(case.ledger.history.is_new(fact, case.turn.agent, cleared) for fact in facts)
 
 
 def hand_back(case: Case) -> Refusal | None:
@@ -316,13 +325,13 @@ def must_carry(case: Case) -> Refusal | None:
         for key in case.own.must_carry
         if key in case.before.facts
         and (
-            key not in case.load.facts or not equal(case.load.facts[key].value, case.before.facts[key].value)
+            key not in case.load.facts
+            or not equal(case.load.facts[key][0].value, case.before.facts[key][0].value)
         )
     ]
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
     # A key that is withheld from the proposer counts as missing: to say otherwise would give it away.
-    withheld = case.before.facts.keys() - {fact.key for fact in case.turn.work.handoff.facts}
-    missing = [key for key in asked if key not in case.load.facts or key in withheld]
+    missing = [key for key in asked if key not in case.given]
     if not lost and not missing:
         return None
     return Refusal(
@@ -352,7 +361,8 @@ def actions(case: Case) -> Refusal | None:
 
 
 def size(case: Case) -> Refusal | None:
-    what: msgspec.Struct = case.handoff if case.handoff is not None else case.move
+    """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
+    what: msgspec.Struct = case.known if case.known is not None else case.move
     return too_large(what, case.policy)
 
 

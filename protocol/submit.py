@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from protocol import budget, rules
-from protocol.carry import Load, merge
+from protocol.carry import NO_LOAD, merge
 from protocol.codec import TEXT_FACT
 from protocol.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
 from protocol.handoff import Constraints, Fact, Handoff
@@ -60,7 +60,7 @@ def decide_submit(
             policy=policy,
             grounds=world.grounds,
         )
-    load = merge(Load({}, {}), handoff.facts, handoff.artifacts)
+    load = merge(NO_LOAD, handoff.facts, handoff.artifacts)
     placed = place(ledger, world, hearing.cause, handoff, load, request)
     if isinstance(placed, FactsWithheld):
         return placed
@@ -102,7 +102,7 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World) -> Hando
     asked = submit.constraints
     deadline = rules.absolute_deadline(asked, world.now)
     facts = (Fact(key=TEXT_FACT, value=submit.text), *submit.facts)
-    load = merge(Load({}, {}), facts, submit.artifacts)
+    load = merge(NO_LOAD, facts, submit.artifacts)
     return Handoff(
         move="submit",
         from_agent=AgentName(sender),

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from protocol import budget, events
-from protocol.equality import equal
+from protocol.carry import Load, brought, dropped
 from protocol.events import AnyEvent, Work
-from protocol.handoff import Fact
 from protocol.ids import HUMAN
 from protocol.ledger import Ledger
 from protocol.messages import Submit, Usage, move_name, move_summary
@@ -53,7 +52,7 @@ def timeline(
     told: list[MoveTold] = []
     trail: list[str] = []
     for event in happened:
-        before = dict(ledger.carried())
+        before = ledger.load()
         ledger.apply(event)
         if not isinstance(event, events.FactsWithheld):
             told.append(_tell(ledger, event, before))
@@ -147,9 +146,9 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:
         yield Waiting(for_=who, since=since, why=why)
 
 
-def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
+def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> MoveTold:
     work = getattr(event, "work", None)
-    after = ledger.carried() if ledger.is_open else before
+    after = ledger.load() if ledger.is_open else before
     opens = isinstance(work, Work) and str(work.turn) == event.id
     said = _SAID.get(type(event), _other)(ledger, event)
     fields: dict[str, Any] = {
@@ -157,10 +156,8 @@ def _tell(ledger: Ledger, event: AnyEvent, before: dict[str, Fact]) -> MoveTold:
         "id": event.id,
         "at": event.at,
         "verdict": "recorded",
-        "facts": tuple(fact for key, fact in after.items() if not equal(before.get(key), fact))
-        if opens
-        else (),
-        "dropped": tuple(key for key in before if key not in after) if opens else (),
+        "facts": brought(before.facts, after.facts) if opens else (),
+        "dropped": dropped(before.facts, after.facts) if opens else (),
         "withheld": work.withheld if isinstance(work, Work) else None,
         "turn": _turn(ledger, _about(ledger, event), {}),
         "sender": getattr(event, "sender", None) if getattr(event, "control", "") else None,

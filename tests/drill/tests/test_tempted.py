@@ -159,7 +159,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another no_return",
     ),
     "what is hidden is shown": (
-        replaced(withhold, "divide", lambda load, clearance: (load, Load({}, {}))),
+        replaced(withhold, "divide", lambda load, clearance: carry.divide(load, None)),
         "withheld",
         "hands over another facts",
     ),

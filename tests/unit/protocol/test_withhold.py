@@ -235,7 +235,7 @@ def test_a_withholding_that_nothing_followed_is_forgotten() -> None:
     assert died.holder.round == 1
     event = is_(died.move(transfer("c")), HandoffAdmitted)
     assert event.work.handoff.facts == (SSN, TEXT)
-    assert died.ledger.is_new(fact("pin", 1))
+    assert died.ledger.history.is_new(fact("pin", 1))
 
 
 def test_a_move_that_was_deferred_between_its_withholding_and_its_verdict_is_decided_after_the_thaw() -> None:

@@ -67,7 +67,7 @@ async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_a
 async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(records: Path) -> None:
     text = next(each.text for each in RECRUITING.samples if each.id_hint == "somebody-new")
     going = await walk(RECRUITING, text)
-    assert {key: sorted(labels) for key, labels in going.court.ledger.labels.items()} == {
+    assert {key: sorted(labels) for key, labels in going.court.ledger.history.labels.items()} == {
         "text": ["pii", "salary"],
         "candidate_name": ["pii"],
         "email": ["pii"],

@@ -51,13 +51,16 @@ class Account:
     stack: tuple[Holder, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     hops: int = 0
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    """All that is carried, whoever sees it."""
-    things: Mapping[str, Artifact] = field(default_factory=dict)
-    shown: frozenset[str] = frozenset()
-    """Keys that the holder sees."""
-    known: frozenset[tuple[str, bytes]] = frozenset()
-    """Every (key, value) that an admitted handoff held."""
+    facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)
+    """All that is carried, whoever sees it: by key, what lies on top first."""
+    things: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    sees: Mapping[str, Fact] = field(default_factory=dict)
+    """What the holder sees."""
+    sees_things: Mapping[str, Artifact] = field(default_factory=dict)
+    known: frozenset[tuple[str, bytes, frozenset[str]]] = frozenset()
+    """Every key, value and labels that an admitted handoff held."""
+    own: Mapping[tuple[str, str], tuple[Fact, ...]] = field(default_factory=dict)
+    """By agent and key, what it brought and may not see."""
     labels: Mapping[str, frozenset[str]] = field(default_factory=dict)
     usage: Mapping[str, Amounts] = field(default_factory=dict)
     """The newest report of each turn, or what it was charged instead."""
@@ -67,6 +70,11 @@ class Account:
     over: bool = False
     escalations: int = 0
     pending: ev.FactsWithheld | None = None
+
+    @property
+    def shown(self) -> set[str]:
+        """Keys that the holder sees."""
+        return set(self.sees)
 
     @property
     def holder(self) -> Holder:
@@ -136,6 +144,7 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
         case ev.HandoffAdmitted():
             assert whole is not None
             edge = (account.agent, str(whole.to_agent))
+            account = _noted(account, event, whole)
             stack, hops, edges = account.stack, account.hops + 1, (*account.edges, edge)
             account = _opened(account, event, event.work, whole)
             if whole.move == "hand_back":
@@ -146,7 +155,10 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
         case ev.EscalationRaised():
             counted = account.agent != "human"
             account = _charged(account, event) if counted else account
-            account = _opened(account, event, event.work, event.work.handoff)
+            if whole is not None:
+                account = _noted(account, event, whole)
+            given = _with_layers(event.work.handoff, account) if whole is None else whole
+            account = _opened(account, event, event.work, given)
             return replace(account, escalations=account.escalations + counted, pending=None)
         case ev.EscalationResolved():
             given = _whole(account, event, event.work)
@@ -198,15 +210,45 @@ def _whole(account: Account, event: ev.AnyEvent, work: ev.Work) -> Handoff:
     """Return what an event hands over, with what was withheld just before it."""
     kept = account.pending
     if kept is None or kept.cause != event.cause:
-        return work.handoff
+        return _with_layers(work.handoff, account)
     handoff = work.handoff
     keys = tuple(sorted({*handoff.constraints.must_carry, *kept.must_carry}))
+    hidden, names = {fact.key for fact in kept.facts}, {item.name for item in kept.artifacts}
     return msgspec.structs.replace(
         handoff,
-        facts=(*handoff.facts, *kept.facts),
-        artifacts=(*handoff.artifacts, *kept.artifacts),
+        facts=(*(fact for fact in handoff.facts if fact.key not in hidden), *kept.facts),
+        artifacts=(*(item for item in handoff.artifacts if item.name not in names), *kept.artifacts),
         constraints=msgspec.structs.replace(handoff.constraints, must_carry=keys),
     )
+
+
+def _with_layers(handoff: Handoff, account: Account) -> Handoff:
+    """Return what people hold, or give on, with what lies beneath it and was not withheld anew."""
+    deep = {key: layers for key, layers in account.facts.items() if len(layers) > 1}
+    deep_things = {name: layers for name, layers in account.things.items() if len(layers) > 1}
+    return msgspec.structs.replace(
+        handoff,
+        facts=tuple(layer for fact in handoff.facts for layer in deep.get(fact.key, (fact,))),
+        artifacts=tuple(layer for item in handoff.artifacts for layer in deep_things.get(item.name, (item,))),
+    )
+
+
+def _noted(account: Account, event: ev.HandoffAdmitted | ev.EscalationRaised, whole: Handoff) -> Account:
+    """Take down what the giver brought and is not cleared to see."""
+    sender = None if event.grounds is None else event.grounds.sender
+    cleared = set(() if sender is None else sender.clearance)
+    own = dict(account.own)
+    after: dict[str, list[Fact]] = {}
+    for fact in whole.facts:
+        after.setdefault(fact.key, []).append(fact)
+    for key, layers in after.items():
+        before = [canonical(layer) for layer in account.facts.get(key, ())]
+        before += [b""] * (len(layers) - len(before))
+        for layer, old in zip(layers, before, strict=False):
+            is_new = len(layers) >= len(account.facts.get(key, ())) and canonical(layer) != old
+            if is_new and not set(layer.labels) <= cleared:
+                own[account.agent, key] = (*own.get((account.agent, key), ()), layer)
+    return replace(account, own=own)
 
 
 def _opened(account: Account, event: ev.AnyEvent, work: ev.Work, whole: Handoff) -> Account:
@@ -224,12 +266,21 @@ def _opened(account: Account, event: ev.AnyEvent, work: ev.Work, whole: Handoff)
         failures=0,
         intent=whole.intent,
         past=work.past,
-        facts={fact.key: fact for fact in whole.facts},
-        things={item.name: item for item in whole.artifacts},
-        shown=frozenset(fact.key for fact in work.handoff.facts),
-        known=account.known | {(fact.key, canonical(fact.value)) for fact in whole.facts},
+        facts={key: tuple(f for f in whole.facts if f.key == key) for key in sorted(_keys(whole))},
+        things={
+            item.name: tuple(other for other in whole.artifacts if other.name == item.name)
+            for item in whole.artifacts
+        },
+        sees={fact.key: fact for fact in work.handoff.facts},
+        sees_things={item.name: item for item in work.handoff.artifacts},
+        known=account.known
+        | {(fact.key, canonical(fact.value), frozenset(fact.labels)) for fact in whole.facts},
         labels=labels,
     )
+
+
+def _keys(handoff: Handoff) -> set[str]:
+    return {fact.key for fact in handoff.facts}
 
 
 def _holder(account: Account, whole: Handoff) -> Holder:

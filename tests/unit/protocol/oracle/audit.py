@@ -51,7 +51,10 @@ def _of_kind(account: Account, move: Move, event: ev.AnyEvent) -> list[str]:
             return ["asks another question"]
         case (Complete(answer=answer), ev.RequestCompleted(answer=said)) if not same(said, answer):
             return ["answers otherwise"]
-        case (Fail() | Escalate(), ev.RequestFailed(move=given_up)) if not same(given_up, move):
+        case (Escalate(summary=summary), ev.RequestFailed(move=given_up)):
+            told = same(given_up, Escalate(summary=summary))
+            return [] if told else ["gives up by another move, or tells facts"]
+        case (Fail(), ev.RequestFailed(move=given_up)) if not same(given_up, move):
             return ["gives up by another move"]
     return []
 
@@ -92,10 +95,14 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     work = event.work
     to_people = isinstance(event, ev.EscalationRaised)
     clearance = () if grounds.target is None else grounds.target.clearance
-    expected = whole if to_people else as_shown(whole, clearance)
+    expected = as_shown(whole, None if to_people else clearance)
     if not same(work.handoff, expected):
         found.append(f"hands over another {differing(work.handoff, expected)}")
-    hidden = len(whole.facts) - len(expected.facts), len(whole.artifacts) - len(expected.artifacts)
+    unseen = [
+        [item for item in items if not to_people and not set(item.labels) <= set(clearance)]
+        for items in (whole.facts, whole.artifacts)
+    ]
+    hidden = len(unseen[0]), len(unseen[1])
     told = (0, 0) if work.withheld is None else (work.withheld.facts, work.withheld.artifacts)
     if hidden != told:
         found.append(f"withholds {hidden} and tells of {told}")
@@ -162,7 +169,7 @@ class Auditor:
         carried = {fact.key: fact for fact in event.work.handoff.facts}
         lost = [
             key
-            for key, fact in self.account.facts.items()
-            if key not in carried or not set(fact.labels) <= set(carried[key].labels)
+            for key, layers in self.account.facts.items()
+            if key not in carried or not set(layers[0].labels) <= set(carried[key].labels)
         ]
         return [f"{event.n}: loses {', '.join(lost)}"] if lost else []

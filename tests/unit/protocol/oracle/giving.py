@@ -1,5 +1,8 @@
 """What a move hands over, as the oracle has it: the whole of it, and what its reader is shown."""
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 import msgspec
 
 from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
@@ -23,37 +26,88 @@ def ends_at(asked: Constraints, at: int) -> int | None:
     return min(ends, default=None)
 
 
+T = TypeVar("T", bound=Fact | Artifact)
+Layered = dict[str, tuple[T, ...]]
+
+
+def _added(layers: tuple[T, ...], new: T, seen: T | None, own: T | None) -> tuple[T, ...]:
+    """Put a new value where its bringer sees one, or else has put one; or else at the end."""
+    written = [canonical(layer) for layer in layers]
+    places = [at for at, each in enumerate(written) if seen is not None and each == canonical(seen)][:1]
+    if not places and own is not None:
+        places = [at for at, each in enumerate(written) if each == canonical(own)][-1:]
+    if not places:
+        return (*layers, msgspec.structs.replace(new, labels=tuple(sorted(set(new.labels)))))
+    labels = tuple(sorted({*new.labels, *layers[places[0]].labels}))
+    changed = msgspec.structs.replace(new, labels=labels)
+    if canonical(changed) == written[places[0]]:
+        return layers
+    return tuple(changed if at == places[0] else each for at, each in enumerate(layers))
+
+
 def merged(
-    account: Account, move: Transfer | HandBack | Escalate
-) -> tuple[dict[str, Fact], dict[str, Artifact]]:
-    """Return facts and artifacts after a move: all but the dropped, and the new ones with old labels."""
-    dropped = set() if isinstance(move, Escalate) else set(move.drop) & account.shown
-    facts = {key: fact for key, fact in account.facts.items() if key not in dropped}
+    account: Account, move: Transfer | HandBack | Escalate, clearance: set[str]
+) -> tuple[Layered[Fact], Layered[Artifact]]:
+    """Return facts and artifacts after a move, in layers: all but the dropped, and the new ones."""
+    facts = dict(account.facts)
+    new_keys = {fact.key for fact in move.facts}
+    for key in () if isinstance(move, Escalate) else set(move.drop) & account.shown - new_keys:
+        seen = canonical(account.sees[key])
+        left = list(facts.get(key, ()))
+        for at, layer in enumerate(left):
+            if canonical(layer) == seen:
+                del left[at]
+                break
+        facts[key] = tuple(left)
+        if not left:
+            del facts[key]
     for fact in move.facts:
-        labels = account.labels.get(fact.key, frozenset()) | set(fact.labels)
-        new = Fact(key=fact.key, value=fact.value, labels=tuple(sorted(labels)))
-        old = account.facts.get(fact.key)
-        facts[fact.key] = old if old is not None and canonical(old) == canonical(new) else new
+        former = account.labels.get(fact.key, frozenset())
+        if fact.key not in facts and former <= clearance:
+            fact = msgspec.structs.replace(fact, labels=tuple(sorted(former | set(fact.labels))))
+        said = account.own.get((account.agent, fact.key), ())
+        own = said[-1] if said else None
+        written = [canonical(layer) for layer in facts.get(fact.key, ())]
+        on_top = own is not None and written[:1] == [canonical(own)] and canonical(own) not in written[1:]
+        if on_top and fact.key in account.holder.must_carry:
+            own = None
+        facts[fact.key] = _added(facts.get(fact.key, ()), fact, account.sees.get(fact.key), own)
     things = dict(account.things)
     for item in () if isinstance(move, Escalate) else move.artifacts:
-        former = things[item.name].labels if item.name in things else ()
-        things[item.name] = msgspec.structs.replace(item, labels=tuple(sorted({*item.labels, *former})))
+        seen_thing = account.sees_things.get(item.name)
+        things[item.name] = _added(things.get(item.name, ()), item, seen_thing, None)
     return facts, things
+
+
+def as_known(account: Account, move: Transfer | HandBack | Escalate, whole: Handoff) -> Handoff:
+    """Return a handoff as its giver knows it: what it saw, less what it drops, and what it brings."""
+    gone = () if isinstance(move, Escalate) else move.drop
+    facts = {key: fact for key, fact in account.sees.items() if key not in gone}
+    facts |= {fact.key: fact for fact in move.facts}
+    things = dict(account.sees_things)
+    things |= {} if isinstance(move, Escalate) else {item.name: item for item in move.artifacts}
+    keys = move.constraints.must_carry if isinstance(move, Transfer) else ()
+    return msgspec.structs.replace(
+        whole,
+        facts=tuple(facts.values()),
+        artifacts=tuple(things.values()),
+        constraints=msgspec.structs.replace(whole.constraints, must_carry=keys),
+    )
 
 
 def shown_budget(budget: Budget) -> Budget | None:
     return budget if any(getattr(budget, name) is not None for name in DIMENSIONS) else None
 
 
-def whole_handoff(account: Account, proposal: MoveProposed, at: int) -> Handoff | None:
-    """Return the whole handoff of a move, nothing withheld; None where a move hands nothing over."""
+def whole_handoff(account: Account, proposal: MoveProposed, at: int, clearance: set[str]) -> Handoff | None:
+    """Return the whole handoff of a move with every layer; None where a move hands nothing over."""
     move, now_spent = proposal.move, spent_after(account, proposal)
     if not isinstance(move, Transfer | HandBack | Escalate):
         return None
     back = account.back
     if isinstance(move, HandBack) and back is None:
         return None
-    facts, things = merged(account, move)
+    facts, things = merged(account, move, clearance)
     left = rest(account.holder, now_spent)
     own = account.holder
     to: str = "human"
@@ -74,7 +128,7 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int) -> Handoff 
             if asked.allowed_actions is None
             else tuple(sorted(asked.allowed_actions)),
             budget=shown_budget(left),
-            must_carry=tuple(sorted(own.must_carry | set(asked.must_carry))),
+            must_carry=tuple(sorted(own.must_carry | _binding(account, asked))),
         )
     else:
         if isinstance(move, HandBack) and back is not None:
@@ -93,23 +147,44 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int) -> Handoff 
         parent=account.turn,  # type: ignore[arg-type]
         summary=move.summary,
         intent=intent,
-        facts=tuple(facts[key] for key in sorted(facts)),
-        artifacts=tuple(things[name] for name in sorted(things)),
+        facts=tuple(fact for key in sorted(facts) for fact in facts[key]),
+        artifacts=tuple(item for name in sorted(things) for item in things[name]),
         constraints=constraints,
         return_to=return_to,  # type: ignore[arg-type]
         no_return=sealed,
     )
 
 
-def as_shown(handoff: Handoff, clearance: tuple[str, ...]) -> Handoff:
-    """Return what a reader with this clearance may see of a handoff."""
-    cleared = set(clearance)
-    hidden = {fact.key for fact in handoff.facts if not set(fact.labels) <= cleared}
-    keys = tuple(key for key in handoff.constraints.must_carry if key not in hidden)
+def _binding(account: Account, asked: Constraints) -> set[str]:
+    """Return the asked keys that bind: none under which the asker does not see what lies on top."""
+    return {
+        key
+        for key in asked.must_carry
+        if key not in account.facts
+        or (key in account.sees and canonical(account.sees[key]) == canonical(account.facts[key][0]))
+    }
+
+
+def _visible(layers: Iterable[T], names: Callable[[T], str], clearance: set[str] | None) -> dict[str, T]:
+    """Return by name the first layer that may be seen."""
+    found: dict[str, T] = {}
+    for layer in layers:
+        if clearance is None or set(layer.labels) <= clearance:
+            found.setdefault(names(layer), layer)
+    return found
+
+
+def as_shown(handoff: Handoff, clearance: Iterable[str] | None) -> Handoff:
+    """Return what a reader with this clearance (None: people) may see of a handoff with every layer."""
+    cleared = None if clearance is None else set(clearance)
+    facts = _visible(handoff.facts, lambda fact: fact.key, cleared)
+    things = _visible(handoff.artifacts, lambda item: item.name, cleared)
+    top = _visible(handoff.facts, lambda fact: fact.key, None)
+    keys = tuple(key for key in handoff.constraints.must_carry if top.get(key) is facts.get(key))
     return msgspec.structs.replace(
         handoff,
-        facts=tuple(fact for fact in handoff.facts if fact.key not in hidden),
-        artifacts=tuple(item for item in handoff.artifacts if set(item.labels) <= cleared),
+        facts=tuple(facts.values()),
+        artifacts=tuple(things.values()),
         constraints=msgspec.structs.replace(handoff.constraints, must_carry=keys),
     )
 

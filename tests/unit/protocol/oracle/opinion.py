@@ -12,7 +12,7 @@ from protocol.handoff import Handoff
 from protocol.messages import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
 from protocol.world import Grounds
 from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, spent_after
-from tests.unit.protocol.oracle.giving import MOVES, ends_at, merged, whole_handoff
+from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,27 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
     move = proposal.move
     if account.policy.topology != "handoff" or type(move) not in MOVES:
         return Opinion("known_move")
-    handoff = whole_handoff(account, proposal, at)
+    cleared = set(() if grounds.sender is None else grounds.sender.clearance)
+    handoff = whole_handoff(account, proposal, at, cleared)
+    known = move
+    if handoff is not None and isinstance(move, Transfer | HandBack | Escalate):
+        known = as_known(account, move, handoff)  # type: ignore[assignment]
     gives = isinstance(move, Transfer | HandBack)
     checks: dict[str, Callable[[], bool]] = {
         "known_agent": lambda: _unknown_agent(account, move, grounds),
         "agent_available": lambda: _unavailable(account, move, grounds),
         "depth": lambda: gives and account.hops + 1 > account.policy.max_depth,
-        "cycle": lambda: isinstance(move, Transfer) and _runs_in_circles(account, move),
-        "hand_back": lambda: isinstance(move, HandBack) and _goes_back_wrongly(account, move),
+        "cycle": lambda: isinstance(move, Transfer) and _runs_in_circles(account, move, cleared),
+        "hand_back": lambda: isinstance(move, HandBack) and _goes_back_wrongly(account, move, cleared),
         "no_return": lambda: isinstance(move, Transfer | HandBack) and _breaks_a_seal(account, move),
         "asks": lambda: isinstance(move, Ask) and account.asks + 1 > account.policy.max_asks,
         "budget": lambda: isinstance(move, Transfer) and _asks_for_too_much(account, proposal, move),
         "constraints": lambda: isinstance(move, Transfer) and _widens(account, move, at),
-        "must_carry": lambda: isinstance(move, Transfer | HandBack | Escalate) and _loses(account, move),
+        "must_carry": lambda: (
+            isinstance(move, Transfer | HandBack | Escalate) and _loses(account, move, cleared)
+        ),
         "actions": lambda: _acted_beyond(account, proposal.report, grounds),
-        "size": lambda: len(canonical(handoff or move)) > account.policy.max_handoff_bytes,
+        "size": lambda: len(canonical(known)) > account.policy.max_handoff_bytes,
     }
     for rule, refuses in checks.items():
         if refuses():
@@ -75,24 +81,32 @@ def _unavailable(account: Account, move: Move, grounds: Grounds) -> bool:
     return somebody and grounds.breaker == "open"
 
 
-def _brings_news(account: Account, move: Transfer | HandBack) -> bool:
-    return any((fact.key, canonical(fact.value)) not in account.known for fact in move.facts)
+def _brings_news(account: Account, move: Transfer | HandBack, cleared: set[str]) -> bool:
+    """Something is new that no handoff held, as far as its bringer may know."""
+    known = {(key, value) for key, value, labels in account.known if labels <= cleared}
+    said = {
+        (fact.key, canonical(fact.value))
+        for (agent, _), facts in account.own.items()
+        if agent == account.agent
+        for fact in facts
+    }
+    return any((fact.key, canonical(fact.value)) not in known | said for fact in move.facts)
 
 
-def _runs_in_circles(account: Account, move: Transfer) -> bool:
+def _runs_in_circles(account: Account, move: Transfer, cleared: set[str]) -> bool:
     if move.to_agent in account.path:
         return True
-    return (account.agent, move.to_agent) in account.edges and not _brings_news(account, move)
+    return (account.agent, move.to_agent) in account.edges and not _brings_news(account, move, cleared)
 
 
-def _goes_back_wrongly(account: Account, move: HandBack) -> bool:
+def _goes_back_wrongly(account: Account, move: HandBack, cleared: set[str]) -> bool:
     back = account.back
     if back is None:
         return True
     target = account.path[back]
     if move.to_agent is not None and move.to_agent != target:
         return True
-    return (account.agent, target) in account.edges and not _brings_news(account, move)
+    return (account.agent, target) in account.edges and not _brings_news(account, move, cleared)
 
 
 def _breaks_a_seal(account: Account, move: Transfer | HandBack) -> bool:
@@ -128,14 +142,14 @@ def _widens(account: Account, move: Transfer, at: int) -> bool:
     return later or (asked is not None and own.actions is not None and not set(asked) <= set(own.actions))
 
 
-def _loses(account: Account, move: Transfer | HandBack | Escalate) -> bool:
-    after, _ = merged(account, move)
+def _loses(account: Account, move: Transfer | HandBack | Escalate, cleared: set[str]) -> bool:
+    after, _ = merged(account, move, cleared)
     for key in account.holder.must_carry & account.facts.keys():
-        if key not in after or canonical(after[key].value) != canonical(account.facts[key].value):
+        if key not in after or canonical(after[key][0].value) != canonical(account.facts[key][0].value):
             return True
     asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
-    withheld = account.facts.keys() - account.shown
-    return not set(asked) <= after.keys() - withheld
+    gone = set() if isinstance(move, Escalate) else set(move.drop)
+    return not set(asked) <= (account.shown - gone) | {fact.key for fact in move.facts}
 
 
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:
