@@ -7,6 +7,7 @@ from protocol.handoff import Budget
 from protocol.messages import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
 from protocol.world import Grounds
 from tests.unit.protocol.oracle.account import DIMENSIONS, Account, learn, rest, same, spent
+from tests.unit.protocol.oracle.consequences import Waiting, consequence_complaints, waiting_after
 from tests.unit.protocol.oracle.giving import MOVES, as_shown, differing
 from tests.unit.protocol.oracle.opinion import Opinion, opine
 from tests.unit.protocol.oracle.submits import submit_complaints
@@ -126,6 +127,7 @@ class Auditor:
     """Follows a story and collects complaints."""
 
     account: Account = field(default_factory=Account)
+    waiting: Waiting = field(default_factory=Waiting)
     found: list[str] = field(default_factory=list)
     verdicts: int = 0
 
@@ -147,8 +149,11 @@ class Auditor:
             self.found += [f"{event.n}: {each}" for each in submit_complaints(submit, event)]
         if isinstance(event, ev.TurnFailed):
             self.found += [f"{event.n}: {each}" for each in failure_complaints(self.account, event)]
+        own = consequence_complaints(self.account, self.waiting, event)
+        self.found += [f"{event.n}: {each}" for each in own]
         self.found += self._lost(event) + self._granted(event)
         if not self.found:
+            self.waiting = waiting_after(self.waiting, event)
             self.account = learn(self.account, event, whole)
 
     def _granted(self, event: ev.AnyEvent) -> list[str]:
