@@ -1,11 +1,16 @@
-"""The code in docs/protocol.md is a client and an agent in Node.js, beside an agent in Python."""
+"""The code in docs/protocol.md is a client and an agent in Node.js, and keeps to the protocol."""
 
 import asyncio
 import json
 from asyncio.subprocess import PIPE
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from mesh.agent import Move, Turn, agent
+from mesh.conformance.checks import CHECKS
+from mesh.conformance.run import check_agent
 from mesh.fleet import parse_fleet
 from mesh.replay.rejudge import rejudge
 from mesh.testing import WholeMesh
@@ -26,6 +31,25 @@ const answered = await nc.request(`$JS.API.DIRECT.GET.LOG.mesh.evt.${name}.${id}
 console.log(JSON.stringify({ id, answer: answered.json().answer }));
 await nc.close();
 """
+OBEDIENT = """
+async function decide(work) {
+  const facts = Object.fromEntries(work.handoff.facts.map(({ key, value }) => [key, value]));
+  const newest = work.past?.at(-1);
+  const complete = (answer) => ({ move: "complete", answer });
+  const transfer = (to_agent) => ({ move: "transfer", to_agent, summary: "look" });
+  switch (facts.do) {
+    case "complete": return complete(facts.text);
+    case "refused": return newest ? complete(newest.refusal.rule) : transfer("nobody");
+    case "transfer":
+      return work.handoff.move === "hand_back" ? complete(facts.found) : transfer("counterpart");
+    case "ask": return newest ? complete(newest.reply) : { move: "ask", to_agent: "app", question: "What?" };
+    case "large": return complete("x".repeat(300_000));
+    case "wait": await sleep(facts.for_s * 1000); return complete("waited");
+  }
+  throw new Error("broken");
+}
+"""
+"""What section 15 of the page wants of an agent that is tried."""
 
 
 @agent(name="records")
@@ -37,12 +61,11 @@ async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
     package: Path, tmp_path: Path
 ) -> None:
     async with WholeMesh([records], tmp_path, fleet=FLEET) as mesh:
-        connecting, making_ids, client, working, pulling = _code_on_the_page(mesh.bus.url, tmp_path / "keys")
-        as_client = connecting.replace('"front"', '"app"')
-        (package / "page-agent.mjs").write_text(
-            "\n".join((connecting, making_ids, working, pulling, "pull();"))
-        )
-        (package / "page-client.mjs").write_text("\n".join((as_client, making_ids, client, LAST_ANSWER)))
+        code = _code_on_the_page(mesh.bus.url, tmp_path / "keys")
+        as_client = code.connecting.replace('"front"', '"app"')
+        (package / "page-agent.mjs").write_text("\n".join((*code.agent(), "pull();")))
+        client = (as_client, code.making_ids, code.helpers, code.client, LAST_ANSWER)
+        (package / "page-client.mjs").write_text("\n".join(client))
         front = await asyncio.create_subprocess_exec("node", "page-agent.mjs", cwd=package)
         try:
             app = await asyncio.create_subprocess_exec("node", "page-client.mjs", cwd=package, stdout=PIPE)
@@ -58,8 +81,37 @@ async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
         assert rejudge([codec.encode(event) for event in happened]).same
 
 
-def _code_on_the_page(url: str, keys: Path) -> list[str]:
-    """Return the page's JavaScript, up to where it speaks of another library, for this mesh."""
+@pytest.mark.timeout(240)
+async def test_the_agent_on_the_page_keeps_to_the_protocol(package: Path, tmp_path: Path) -> None:
+    code = _code_on_the_page("SERVER", Path("KEYS"))._replace(decide=OBEDIENT)
+    text = "\n".join((*code.agent(), "pull();"))
+    for shown, given in (('"SERVER"', "NATS_URL"), ("`KEYS/${name}.nk`", "MESH_CREDENTIALS")):
+        assert shown in text
+        text = text.replace(shown, f"process.env.{given}")
+    (package / "page-checked.mjs").write_text(text)
+    command = f"exec node {package / 'page-checked.mjs'}"
+    findings = [finding async for finding in check_agent("front", command, tmp_path)]
+    assert len(findings) == 1 + len(CHECKS)
+    assert [finding for finding in findings if not finding.ok] == []
+
+
+class Code(NamedTuple):
+    """The page's JavaScript, in the order in which it stands there."""
+
+    connecting: str
+    making_ids: str
+    helpers: str
+    client: str
+    decide: str
+    working: str
+    pulling: str
+
+    def agent(self) -> tuple[str, ...]:
+        return (self.connecting, self.making_ids, self.helpers, self.decide, self.working, self.pulling)
+
+
+def _code_on_the_page(url: str, keys: Path) -> Code:
+    """Return the page's JavaScript for this mesh."""
     page = (DOCS / "protocol.md").read_text()
-    code = [block.text for block in blocks(page) if block.language == "js"][:5]
-    return [text.replace("`keys/", f"`{keys}/").replace("nats://127.0.0.1:4222", url) for text in code]
+    code = [block.text for block in blocks(page) if block.language == "js"]
+    return Code(*(text.replace("`keys/", f"`{keys}/").replace("nats://127.0.0.1:4222", url) for text in code))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import typing
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, cast
@@ -21,6 +22,7 @@ from mesh.guard.conf import CODES
 from mesh.guard.service import OVERTAKEN_S
 from protocol import chain, codec, ids, ranges
 from protocol.breaker import BreakerEntry
+from protocol.errors import Malformed
 from protocol.events import AnyEvent, Event, Past, Work, type_of
 from protocol.fleet import Fleet
 from protocol.freeze import FreezeEntry
@@ -85,6 +87,13 @@ SCHEMAS = {
     "work": "Work",
     "fleet": "Fleet",
     "policy": "Policy",
+    "notice": "Notice",
+    "ended": "Ended",
+    "dead-letter": "DeadLetter",
+    "card": "Card",
+    "live": "LiveNote",
+    "breaker": "BreakerEntry",
+    "freeze": "FreezeEntry",
 }
 SERVERS_OWN = {
     "puback": {"stream", "seq", "error"},
@@ -169,6 +178,35 @@ def test_there_is_an_example_of_every_message_that_somebody_else_has_to_write() 
     assert tags("move") == set(HANDOFF_MOVES)
 
 
+def _sent(kind: type[msgspec.Struct], found: dict[str, bool]) -> dict[str, bool]:
+    """Return by name whether a field of what others send may be null, wherever in it it stands."""
+    for field in msgspec.structs.fields(kind):
+        allowed = typing.get_args(field.type)
+        found[field.name] = found.get(field.name, False) or type(None) in allowed
+        parts = [part for each in (field.type, *allowed) for part in (each, *typing.get_args(each))]
+        for part in parts:
+            if isinstance(part, type) and issubclass(part, msgspec.Struct) and part is not kind:
+                _sent(part, found)
+    return found
+
+
+def test_the_fields_that_may_be_null_are_those_that_the_page_says() -> None:
+    listed = set(codes(PAGE.split('`null` means "missing" in these alone:', 1)[1].split("\n", 1)[0]))
+    found: dict[str, bool] = {}
+    for kind in (Submit, *Proposal.__args__, *Control.__args__, *Move.__args__):
+        _sent(kind, found)
+    assert listed == {name for name, nullable in found.items() if nullable}
+
+
+@pytest.mark.parametrize("number", ["0.0", "1e0", "null"])
+def test_a_whole_number_has_no_fraction_and_round_is_required(number: str) -> None:
+    body = '{"kind":"move","turn":"t","round":%s,"move":{"move":"complete","answer":null}}'
+    assert codec.parse_proposal((body % "0").encode()).round == 0
+    for refused in (body % number, body.replace('"round":%s,', "")):
+        with pytest.raises(Malformed, match="round"):
+            codec.parse_proposal(refused.encode())
+
+
 # --- the tables -------------------------------------------------------------------------------------
 
 
@@ -208,7 +246,7 @@ def test_the_policy_table_has_the_defaults() -> None:
 
 def test_the_fields_of_what_an_agent_is_told_of_earlier_rounds_are_named() -> None:
     said = section(PAGE, "A round")
-    assert {name for name in _fields(Past) if f"`{name}`" not in said and f'"{name}"' not in said} == {"step"}
+    assert [name for name in _fields(Past) if f"`{name}`" not in said and f'"{name}"' not in said] == []
 
 
 def test_the_fields_of_failures_and_doubts_are_named() -> None:

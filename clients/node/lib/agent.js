@@ -261,7 +261,7 @@ class Serving {
   /** A proposal of ours was not taken up, and its round waits: it failed. @param {any} notice */
   async #rejected(notice) {
     const place = this.proposed.get(notice.digest);
-    if (place === undefined || !["protocol.malformed", "event_too_large"].includes(notice.error.code)) return;
+    if (place === undefined || notice.error.code !== "event_too_large") return; // of the others the guard made something itself
     const { request, turn, round } = place;
     const said = failure({ turn, round }, new Broken("proposal_rejected", notice.error.code, { permanent: true }));
     await this.#stored(`mesh.prop.${this.name}.${request}`, JSON.stringify(said), {});
