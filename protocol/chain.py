@@ -11,6 +11,9 @@ removed and its commitment left in its place without breaking the chain.
 
 A field's own salt, not the event's, is what a redacted event would keep for the values it still
 shows: with the event's salt, a short value could be guessed from its commitment.
+
+Each event is vouched for by the one after it. Nothing vouches for a request's last event, nor says that none
+came after it: that takes the digest of the last event, held outside the log.
 """
 
 import hashlib
