@@ -13,6 +13,7 @@ from bench.burst import burst
 from bench.cold_read import cold_reads
 from bench.figures import Report
 from bench.first_decision import first_decisions
+from bench.flood import floods
 from bench.fold import whole_log
 from bench.machine import machine
 from bench.members import members
@@ -22,7 +23,7 @@ from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from mesh.logs import configure_logging
 
-PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members")
+PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood")
 
 
 class Amount(NamedTuple):
@@ -40,12 +41,39 @@ class Amount(NamedTuple):
     turns: int
     large: int
     fleets: list[int]
+    flood: int
 
 
 FULL = Amount(
-    Plan(5, 300, 1500), Plan(5, 200, 600), 200_000, 5, [10_000, 1_000_000], 200, 5, 5, 7, 200, 500, [5, 500]
+    unsynced=Plan(5, 300, 1500),
+    synced=Plan(5, 200, 600),
+    fold_events=200_000,
+    fold_rounds=5,
+    log_sizes=[10_000, 1_000_000],
+    reads=200,
+    read_rounds=5,
+    kills=5,
+    starts=7,
+    turns=200,
+    large=500,
+    fleets=[5, 500],
+    flood=12_000,
 )
-QUICK = Amount(Plan(2, 50, 200), Plan(2, 30, 100), 20_000, 2, [10_000, 50_000], 50, 2, 1, 2, 20, 100, [5, 50])
+QUICK = Amount(
+    unsynced=Plan(2, 50, 200),
+    synced=Plan(2, 30, 100),
+    fold_events=20_000,
+    fold_rounds=2,
+    log_sizes=[10_000, 50_000],
+    reads=50,
+    read_rounds=2,
+    kills=1,
+    starts=2,
+    turns=20,
+    large=100,
+    fleets=[5, 50],
+    flood=2_000,
+)
 UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
 
 
@@ -113,5 +141,9 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
     if "members" in parts:
         report.figures.extend(
             await members(directory / "members", sizes=amount.fleets, rounds=min(amount.kills, 3))
+        )
+    if "flood" in parts:
+        report.figures.extend(
+            await floods(directory / "flood", messages=amount.flood, rounds=min(amount.kills, 3))
         )
     return report

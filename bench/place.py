@@ -13,7 +13,7 @@ from pathlib import Path
 from mesh.bus.connection import Bus, connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.roles import ADMIN
-from mesh.fleet import FleetFile, parse_fleet
+from mesh.fleet import FleetFile, Sender, parse_fleet
 from mesh.setup import KEYS, Prepared, prepare
 
 AGENTS = ("a", "b", "c", "d", "e")
@@ -30,6 +30,12 @@ FLEET: FleetFile = parse_fleet(
     [human]
     """
 )
+
+LOUD, OPERATOR = "loud", "ops"
+FLOODED = FLEET.model_copy(
+    update={"clients": {**FLEET.clients, LOUD: Sender()}, "operators": {OPERATOR: Sender()}}
+)
+"""The same fleet with a client who floods it, and an operator."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,10 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def place(directory: Path, *, sync_always: bool) -> AsyncIterator[Place]:
+async def place(directory: Path, *, sync_always: bool, fleet: FleetFile = FLEET) -> AsyncIterator[Place]:
     """Start a server without streams in `directory`, and stop it in the end."""
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
-    prepared = prepare(FLEET, directory)
+    prepared = prepare(fleet, directory)
     server = EmbeddedServer(
         prepared.accounts,
         directory / "store",

@@ -1,7 +1,7 @@
 """The queues that a guard takes from: one for each sender, and one for fired timers.
 
-Each queue has slots of its own, so that senders are served in turn: one who floods keeps its own slots
-busy, and nobody else's. Queues of new members are found when the fleet changes.
+Each queue has slots of its own, and senders are served in turn: one who floods keeps its own slots busy, and
+nobody else's. What operators say waits for no turn. Queues of new members are found when the fleet changes.
 """
 
 import asyncio
@@ -10,13 +10,15 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 from mesh.bus.connection import Bus
-from mesh.bus.pull import Handler, Puller
+from mesh.bus.pull import Handler, Message, Puller
 from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, Kind, kind_of
 from mesh.bus.streams import GUARD_GROUP, standing_queues
+from mesh.guard.turns import Turns
 
-SLOTS = 8
-"""Messages of one sender's partition that a guard has in hand at most. Together they are as many as keep a
-guard busy while its appends are on their way, and few enough for the next sender not to wait for long."""
+SLOTS = 4
+"""Messages of one sender's partition that a guard has in hand at most."""
+AT_ONCE = 8
+"""Messages that it works on at once: as many as keep it busy while its appends are on their way."""
 IN_HAND_BYTES = 384 << 10
 """Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
 
@@ -38,6 +40,7 @@ class Queues:
         self._handlers = handlers
         self._expires_s = expires_s
         self._pullers: dict[str, list[Puller]] = {}
+        self._turns = Turns(AT_ONCE)
         self._paused = self._leaving = False
 
     async def find(self) -> None:
@@ -47,7 +50,7 @@ class Queues:
             if stream in self._pullers or kind is None:
                 continue
             pullers = self._pullers[stream] = [
-                self._puller(stream, self._handlers[kind], partition)
+                self._puller(stream, self._in_turn(stream, self._handlers[kind]), partition)
                 for partition in range(len(QUEUE_CONSUMERS))
             ]
             for puller in pullers:
@@ -56,6 +59,16 @@ class Queues:
                 if self._leaving:
                     return
                 await self._bus.patiently(puller.start)
+
+    def _in_turn(self, stream: str, handler: Handler) -> Handler:
+        if stream == CONTROLS:
+            return handler
+
+        async def handle(message: Message) -> None:
+            async with self._turns.of(stream):
+                await handler(message)
+
+        return handle
 
     def _puller(self, stream: str, handler: Handler, partition: int) -> Puller:
         return Puller(

@@ -1,0 +1,199 @@
+"""Flood: what a client notices of another that floods the mesh, and how soon a freeze holds meanwhile.
+
+One client sends its requests one after the other; the time is from before its submit to its answer in hand.
+Another stores so many messages as fast as it can: bytes that are no message, submits for another agent, or
+control messages for requests of its own that do not exist. The loud one, the guard and the agents are
+processes of their own. The freeze counts until the last event that a guard appends before it stops.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.crew import Crew, obey
+from bench.figures import Figure, Target, percentile, ratio, spread
+from bench.load import ANSWER, TEXT
+from bench.place import AGENTS, CLIENT, FLOODED, LOUD, OPERATOR, place
+from mesh.agent.definition import Agent
+from mesh.agent.runtime import Runtime
+from mesh.agent.turn import Turn
+from mesh.bus.connection import Bus, connect
+from mesh.bus.keys import read_key, seed_file
+from mesh.bus.queues import controls_of, proposals_of
+from mesh.bus.roles import ADMIN, GUARD
+from mesh.bus.wire import Incoming
+from mesh.client import Client
+from mesh.errors import StreamFull
+from mesh.garbage import collect_rarely
+from mesh.guard.service import Guard
+from mesh.logs import configure_logging
+from mesh.setup import apply
+from protocol import codec, subjects
+from protocol.ids import request_id
+from protocol.messages import Cancel, Freeze, Move, Submit, Thaw
+
+SLOWER = Target("at most", 3.0)
+FREEZE_S = Target("at most", 1.0)
+QUIET_AGENT, LOUD_AGENT = AGENTS[0], AGENTS[1]
+KINDS = ("junk", "submits", "controls")
+_AT_ONCE = 200
+_LOOK_S = 0.01
+_STOPS_S = 2.0
+"""How long no event may come for a freeze to hold."""
+_FEWEST = 20
+"""Requests that a round times at least."""
+
+
+class Flood(msgspec.Struct, frozen=True):
+    """What the loud one is told."""
+
+    kind: str
+    messages: int
+
+
+async def floods(directory: Path, *, messages: int, rounds: int) -> list[Figure]:
+    """Return how a client's requests took beside each kind of flood, and how soon a freeze held."""
+    quiet: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    beside: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    froze: list[float] = []
+    async with (
+        place(directory, sync_always=True, fleet=FLOODED) as at,
+        await at.connect_as(ADMIN) as admin,
+        await at.connect_as(OPERATOR) as operator,
+        Crew(directory) as crew,
+        await Client.connect(at.url, name=CLIENT, seed=at.prepared.keys[CLIENT].seed) as client,
+    ):
+        await apply(admin, FLOODED)
+        await crew.start_all("bench.flood", (GUARD, QUIET_AGENT, LOUD_AGENT), at.url, str(at.keys))
+        loud = await crew.start(LOUD, "bench.flood", LOUD, at.url, str(at.keys))
+        await _one(client)
+        for _ in range(rounds):
+            for kind in KINDS:
+                quiet[kind].append(percentile([await _one(client) for _ in range(2 * _FEWEST)], 0.5))
+                flooding = asyncio.create_task(loud.ask(msgspec.to_builtins(Flood(kind, messages))))
+                while not await _waits(admin):  # noqa: ASYNC110 - it lies with the server
+                    await asyncio.sleep(_LOOK_S)
+                took = [await _one(client) for _ in range(_FEWEST)]
+                while not flooding.done() and len(took) < 20 * _FEWEST:
+                    took.append(await _one(client))
+                beside[kind].append(percentile(took, 0.5))
+                if kind == "submits":
+                    froze.append(await _freeze(admin, operator))
+                await flooding
+                while await _waits(admin):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(_LOOK_S)
+    return [
+        *(
+            Figure(
+                f"a request beside {messages} {kind} of another client: p50",
+                "ms",
+                spread(beside[kind]),
+                yardstick=spread(quiet[kind]),
+                ratio=ratio(beside[kind], quiet[kind]),
+                target=SLOWER,
+            )
+            for kind in KINDS
+        ),
+        Figure(
+            "a freeze beside such submits: until nothing is appended", "s", spread(froze), target=FREEZE_S
+        ),
+    ]
+
+
+async def _one(client: Client) -> float:
+    """Return the milliseconds of one request."""
+    started = time.perf_counter()
+    outcome = await client.wait(await client.submit(TEXT, to=QUIET_AGENT), timeout_s=60.0)
+    if outcome.answer != ANSWER:
+        raise RuntimeError(f"{outcome.request} {outcome.status}: {outcome.reason}")
+    return (time.perf_counter() - started) * 1e3
+
+
+async def _waits(admin: Bus) -> int:
+    """Return how much of the flood waits for the guard."""
+    infos = [await admin.api(f"STREAM.INFO.{name}") for name in (proposals_of(LOUD), controls_of(LOUD))]
+    return sum(int(info["state"]["messages"]) for info in infos)
+
+
+async def _freeze(admin: Bus, operator: Bus) -> float:
+    """Freeze the mesh and thaw it; return the seconds from the order to the last event before it held."""
+    if not await _waits(admin):
+        raise RuntimeError("the flood was over before the freeze")
+    seen = [time.perf_counter()]
+
+    def look(message: Incoming) -> None:
+        seen[0] = time.perf_counter()
+
+    heard = await admin.subscribe("mesh.evt.*.*", look)
+    everybody = subjects.ctl(OPERATOR, subjects.MESH_WIDE)
+    ordered = time.perf_counter()
+    await operator.publish_durable(everybody, codec.encode(Freeze(id=os.urandom(8).hex())))
+    while time.perf_counter() - seen[0] < _STOPS_S:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(_LOOK_S)
+    await heard.close()
+    await operator.publish_durable(everybody, codec.encode(Thaw(id=os.urandom(8).hex())))
+    return max(0.0, seen[0] - ordered)
+
+
+# --- the members ----------------------------------------------------------------------------------
+
+
+async def _answer(turn: Turn) -> Move:
+    return turn.complete(ANSWER)
+
+
+async def _flood(bus: Bus, told: Flood) -> dict[str, int]:
+    """Store a flood; return how much of it was stored, and how much was refused."""
+    at_once, counts = asyncio.Semaphore(_AT_ONCE), {"stored": 0, "refused": 0}
+    submit = codec.encode(Submit(text=TEXT, to=LOUD_AGENT))  # type: ignore[arg-type]
+
+    async def one() -> None:
+        request = request_id(LOUD, time.time_ns() // 1_000_000, os.urandom(10))
+        subject, body = subjects.prop(LOUD, request), submit if told.kind == "submits" else b"{"
+        if told.kind == "controls":
+            subject, body = subjects.ctl(LOUD, request), codec.encode(Cancel(id="x"))
+        async with at_once:
+            try:
+                await bus.publish_durable(subject, body, timeout_s=60.0)
+                counts["stored"] += 1
+            except StreamFull:
+                counts["refused"] += 1
+
+    await asyncio.gather(*(one() for _ in range(told.messages)))
+    return counts
+
+
+async def _member(role: str, url: str, keys: Path) -> None:
+    async with await connect(url, name=role, seed=read_key(seed_file(keys, role)).seed) as bus:
+        if role == LOUD:
+
+            async def flood(told: Any) -> Any:
+                return await _flood(bus, msgspec.convert(told, Flood))
+
+            await obey(flood)
+            return
+        service: Guard | Runtime = (
+            Guard(bus, identity="bench")
+            if role == GUARD
+            else Runtime(bus, Agent(name=role, handler=_answer, concurrency=16))
+        )
+        running = asyncio.create_task(service.run())
+        while not service.ready and not running.done():  # noqa: ASYNC110 - it sets no event
+            await asyncio.sleep(_LOOK_S)
+        talk = asyncio.create_task(obey())
+        await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
+        await service.drain(1.0)
+        for task in (running, talk):
+            task.cancel()
+        await asyncio.gather(running, talk, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    configure_logging("json", "error")
+    collect_rarely()
+    asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
