@@ -34,5 +34,5 @@ def _mistake(subject: str, body: bytes) -> str | None:
             refused = "requests under it"
             read_policy(body, subject.removeprefix(_POLICIES))
     except DocumentInvalid as invalid:
-        return f"{invalid}; guards refuse {refused} until `mesh setup` has written it anew"
+        return f"{invalid}; guards refuse {refused}: say it in the fleet file, and run `mesh setup`"
     return None

@@ -48,3 +48,26 @@ async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Pa
             assert await apply(admin, bare) == []
         finally:
             await stage.close()
+
+
+async def test_setup_writes_anew_what_guards_cannot_read(tmp_path: Path) -> None:
+    file = said("[prices]\nm = {input = 1, output = 2}\n[policies.strict]\nmax_depth = 2\n")
+    documents = (subjects.FLEET, subjects.PRICES, subjects.policy("strict"), subjects.policy("default"))
+    async with LocalMesh(file.fleet, tmp_path / "mesh") as mesh:
+        stage = Stage(mesh)
+        await stage.open()
+        admin, guard = await stage.bus("admin"), await stage.guard()
+        try:
+            await apply(admin, file)
+            await stage.ready(guard)
+            for document in documents:
+                await admin.publish_durable(document, b"?")
+            await until(lambda: len(guard._around._unreadable) == 2)
+            assert {change.what for change in await apply(admin, file)} >= set(documents)
+            await until(lambda: not guard._around._unreadable)
+            for policy in ("default", "strict"):
+                request = await (await stage.client()).submit("hello", policy=policy)
+                await stage.reaches(request, "request.opened")
+            assert await apply(admin, file) == []
+        finally:
+            await stage.close()
