@@ -102,6 +102,7 @@ class Link:
                     closed_cb=self._on_close,
                 )
         except (nats_errors.Error, OSError, TimeoutError, ValueError) as failed:
+            silent = self._wire.silent  # before it is closed
             if isinstance(failed, ssl.SSLError):
                 self._wire.drop()
             with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
@@ -116,7 +117,10 @@ class Link:
                 raise BadAddress(
                     f"not a server's URL: {_shown(servers)!r}; it looks like nats://host:4222"
                 ) from failed
-            raise Unreachable(f"the bus does not answer at {_shown(servers)}") from failed
+            hint = "; it takes connections and does not greet: is `handshake_first` set in its tls block?"
+            raise Unreachable(
+                f"the bus does not answer at {_shown(servers)}{hint if silent else ''}"
+            ) from failed
         self._wire.options.update(allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
         self._come_up()
 

@@ -89,6 +89,8 @@ class Wire(Client):
         self.sinks: dict[int, Sink] = {}
         self.on_denied = on_denied
         self.tls = NO_FILES
+        self.greeted = False
+        """Whether a server greeted at the latest attempt."""
         self.showed_certificate = False
         """Whether the server wanted to see one at the latest attempt, and got it."""
         self._ps: Any = Scanner(self)
@@ -100,6 +102,7 @@ class Wire(Client):
         """Decide on the server's greeting whether TLS follows. Raises NotSecured instead of clear text."""
         if initial_connection:
             assert self._current_server is not None
+            self.greeted = True
             info["tls_required"] = agree(self.tls, self._current_server.uri.scheme, info)
             self.showed_certificate = bool(info["tls_required"] and info.get("tls_verify"))
         await super()._process_info(info, initial_connection)
@@ -138,6 +141,11 @@ class Wire(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    @property
+    def silent(self) -> bool:
+        """Whether somebody took the connection and did not greet, as a server does that begins with TLS."""
+        return getattr(self._transport, "_io_writer", None) is not None and not self.greeted
 
     def drop(self) -> None:
         """Close the socket and forget it: after a handshake that failed, nobody hears that it is closed."""

@@ -18,7 +18,7 @@ from mesh.bus.keys import KeyPair, keyring, seed_file
 from mesh.bus.roles import names
 from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.cli.exits import Exit
-from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable
+from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachable
 from tests.certificates import Authority
 from tests.servers import FLEET, ROOT, until
 
@@ -196,6 +196,18 @@ async def test_where_tls_is_offered_and_not_required_it_is_used_by_who_asks(
             assert bus._wire._transport._io_writer.get_extra_info("cipher")  # type: ignore[union-attr]
         async with await both.connect(NO_FILES) as bus:
             assert not bus._wire._transport._io_writer.get_extra_info("cipher")  # type: ignore[union-attr]
+
+
+async def test_a_bus_that_does_not_greet_before_tls_is_told_from_one_that_is_away(
+    tmp_path: Path, authority: Authority, ours: TlsFiles
+) -> None:
+    first = block(authority.sign("first"), verify=False).replace("verify:", "handshake_first: true, verify:")
+    async with secured(tmp_path, first) as silent:
+        with pytest.raises(Unreachable, match="does not greet: is `handshake_first` set"):
+            await silent.connect(ours)
+    with pytest.raises(Unreachable) as away:
+        await silent.connect(ours)
+    assert "greet" not in str(away.value)
 
 
 async def test_credentials_are_looked_at_as_without_tls(strict: Secured, ours: TlsFiles) -> None:
