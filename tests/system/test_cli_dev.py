@@ -244,7 +244,7 @@ def test_a_request_is_cancelled_by_its_client_or_an_operator(folder: Folder, who
     request = submitted(folder, "person")
     done = folder.mesh("request", "cancel", request, "--as", who, "--reason", "never mind", "--by", "Bo")
     assert done.status == Exit.DONE, done
-    assert shown(folder, request)["error"] == {"code": "cancelled", "detail": "by Bo: never mind"}
+    assert shown(folder, request)["error"] == {"code": "cancelled", "detail": f"by Bo ({who}): never mind"}
     assert watched(folder, request).status == Exit.FAILED
     assert folder.mesh("request", "cancel", request, "--as", who).status == Exit.REFUSED
 
