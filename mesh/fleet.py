@@ -77,7 +77,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -90,6 +89,7 @@ from mesh.bus.queues import Limits
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import DEFAULT_STORAGE, MIB, Storage
 from mesh.errors import MeshError
+from mesh.fleet_prices import PriceSection, Strict
 from protocol.breaker import BreakerRules
 from protocol.documents import DocumentInvalid, fleet_mistakes, policy_of
 from protocol.fleet import (
@@ -105,7 +105,6 @@ from protocol.fleet import (
 )
 from protocol.ids import AgentName, is_name
 from protocol.policy import Policy
-from protocol.prices import unsaid
 from protocol.ranges import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
 
 FILE_NAME = "mesh.toml"
@@ -119,10 +118,6 @@ class FleetFileError(MeshError):
     code: ClassVar[str] = "fleet.invalid"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 def _public_key(said: str) -> str:
     if not is_public_key(said):
         raise PydanticCustomError("nkey", "not a user's public key: it begins with U and has 56 characters")
@@ -132,7 +127,7 @@ def _public_key(said: str) -> str:
 PublicKey = Annotated[str, AfterValidator(_public_key)]
 
 
-class Member(_Strict):
+class Member(Strict):
     """Somebody with credentials."""
 
     nkey: PublicKey | None = None
@@ -140,7 +135,7 @@ class Member(_Strict):
     description: str = ""
 
 
-class LimitsSection(_Strict):
+class LimitsSection(Strict):
     """Numbers of mesh.bus.queues.Limits."""
 
     messages: int | None = Field(default=None, ge=1, le=1 << 40)
@@ -160,7 +155,7 @@ class Sender(Member):
     """What differs for it from those of everybody."""
 
 
-class BreakerSection(_Strict):
+class BreakerSection(Strict):
     """What differs from the rules above it; numbers of protocol.breaker.BreakerRules."""
 
     failures: int | None = Field(default=None, ge=0, le=MOST_TIMES)
@@ -191,7 +186,7 @@ class AgentSection(Sender):
     breaker: BreakerSection = BreakerSection()
 
 
-class ModelSection(_Strict):
+class ModelSection(Strict):
     """Numbers of protocol.fleet.ModelLimits."""
 
     concurrency: int | None = Field(default=None, ge=1, le=MOST_AT_ONCE)
@@ -207,45 +202,7 @@ class ModelSection(_Strict):
         return self
 
 
-class LongPriceSection(_Strict):
-    """Numbers of protocol.prices.Price, but for those of a long prompt.
-
-    What is not said of the cache is never taken to be free: it is what protocol.prices.unsaid says.
-    """
-
-    model_config = ConfigDict(strict=True)
-
-    input: int = Field(ge=0, le=LARGEST_AMOUNT)
-    output: int = Field(ge=0, le=LARGEST_AMOUNT)
-    cache_read: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
-    cache_write: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
-    cache_write_1h: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        """As the fleet writes it down, with everything said."""
-        return unsaid(self.input) | self.model_dump(exclude_none=True)
-
-
-class PriceSection(LongPriceSection):
-    """Numbers of protocol.prices.Price."""
-
-    long_from: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
-    long: LongPriceSection | None = None
-
-    @model_validator(mode="after")
-    def _both(self) -> Self:
-        if (self.long_from is None) != (self.long is None):
-            raise ValueError("`long_from` and `long` go together: from how many tokens on, and what then")
-        return self
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        """As the fleet writes it down, with everything said."""
-        return super().whole | ({} if self.long is None else {"long": self.long.whole})
-
-
-class TlsSection(_Strict):
+class TlsSection(Strict):
     """Files that a connection is secured with, relative to the fleet file's folder."""
 
     ca: str | None = None
@@ -253,13 +210,13 @@ class TlsSection(_Strict):
     key: str | None = None
 
 
-class BusSection(_Strict):
+class BusSection(Strict):
     """How commands in this folder get on the bus."""
 
     tls: TlsSection = TlsSection()
 
 
-class HumanSection(_Strict):
+class HumanSection(Strict):
     description: str = ""
     tiers: tuple[str, ...] = ()
     """Names of those who have an escalation, in turn: each time it is raised again, the next."""
@@ -272,19 +229,19 @@ class HumanSection(_Strict):
         return tiers
 
 
-class LogSection(_Strict):
+class LogSection(Strict):
     max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
     max_bytes: int = Field(default=-1, ge=-1, le=LARGEST_AMOUNT)
     steps_max_bytes: int = Field(default=DEFAULT_STORAGE.steps_max_bytes, ge=MIB, le=LARGEST_AMOUNT)
     replicas: int = Field(default=1, ge=1, le=5)
 
 
-class LeaseSection(_Strict):
+class LeaseSection(Strict):
     agent_s: float = Field(default=LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
     guard_s: float = Field(default=GUARD_LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
 
 
-class FleetFile(_Strict):
+class FleetFile(Strict):
     """The whole file. `path` is where it was read from."""
 
     name: str
