@@ -8,7 +8,7 @@ import typer
 from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.options import AsJson, Where, on_the_bus
-from mesh.cli.output import emit, emit_bytes, remark, say, when
+from mesh.cli.output import emit, emit_bytes, remark, report, say, when
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -164,6 +164,7 @@ async def trim_steps(
         str, typer.Option("--older-than", metavar="SPAN", help="For how long a request must be over.")
     ] = "7d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and leave it.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make room in STEPS: take out the journals of requests that are over. Their events stay.
 
@@ -177,11 +178,22 @@ async def trim_steps(
     seconds = seconds_in(older_than)
     if seconds < LEAST_S:
         raise UsageWrong(f"--older-than is at least {LEAST_S / 3600:g}h: a process that hangs may come back")
-    requests = steps = 0
+    trimmed = []
     async with await where.connect("admin") as bus:
         async for each in trim(bus, older_than_s=seconds, dry_run=dry_run):
-            say(f"{each.request}  {counted(each.steps, 'step')}")
-            requests, steps = requests + 1, steps + each.steps
-        state = (await bus.api("STREAM.INFO.STEPS"))["state"]
-    told = f"{counted(steps, 'step')} of {counted(requests, 'request')}"
-    say(f"{told} {'would go' if dry_run else 'went'}; {state['bytes']} bytes are in STEPS")
+            trimmed.append(each)
+            if not as_json:
+                say(f"{each.request}  {counted(each.steps, 'step')}")
+        left = (await bus.api("STREAM.INFO.STEPS"))["state"]["bytes"]
+    steps = sum(each.steps for each in trimmed)
+    text = (
+        f"{counted(steps, 'step')} of {counted(len(trimmed), 'request')} "
+        f"{'would go' if dry_run else 'went'}; {left} bytes are in STEPS"
+    )
+    told = {
+        "dry_run": dry_run,
+        "requests": [each._asdict() for each in trimmed],
+        "steps": steps,
+        "bytes_left": left,
+    }
+    report(told, text, as_json=as_json)

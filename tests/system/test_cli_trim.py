@@ -85,6 +85,10 @@ async def test_a_full_stream_of_journals_takes_steps_again(stage: Stage, put: Pu
     try:
         with pytest.raises(StreamFull):
             await put((await stage.client()).new_id(), 1)
+        would = ("log", "trim-steps", "--older-than", "1h", "--dry-run", "--json")
+        told = (await office.mesh(*would, who="admin")).json
+        assert {"request": old, "steps": 50} in told["requests"]
+        assert told["dry_run"] is True
         done = await office.mesh("log", "trim-steps", "--older-than", "1h", who="admin")
         assert done.status == Exit.DONE
         assert f"{old}  50 steps" in done.out
