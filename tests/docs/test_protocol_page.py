@@ -1,11 +1,9 @@
 """docs/protocol.md says what the code does: every example is read by it, every table is compared with it."""
 
-import hashlib
 import json
 import re
 import typing
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any, cast
 
 import jsonschema  # type: ignore[import-untyped]  # it ships none
@@ -20,7 +18,7 @@ from mesh.bus.connection import Bus
 from mesh.client import POLL_S
 from mesh.guard.conf import CODES
 from mesh.guard.service import OVERTAKEN_S
-from protocol import chain, codec, ids, ranges
+from protocol import codec, ids, ranges
 from protocol.breaker import BreakerEntry
 from protocol.errors import Malformed
 from protocol.events import AnyEvent, Event, Past, Work, type_of
@@ -42,7 +40,6 @@ from tests.servers import FLEET, ROOT
 PAGE = (DOCS / "protocol.md").read_text()
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "json"]
 SCHEMA = json_schema()
-CHAIN = section(PAGE, "10. The hash chain")
 
 
 # --- the examples -----------------------------------------------------------------------------------
@@ -378,107 +375,3 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"every {POLL_S:g} s" in PAGE
     assert codec.DEEPEST == 64
     assert ranges.LONGEST_S == 10 * 366 * 86_400
-
-
-# --- the chain --------------------------------------------------------------------------------------
-# The algorithm as the page tells it, with nothing but the standard library.
-
-
-def _names_after(label: str) -> set[str]:
-    return set(codes(CHAIN.split(f"*{label}*", 1)[1].split("\n", 1)[0].split(". ", 1)[0]))
-
-
-COMMITTED = _names_after("Committed fields")
-PLAIN = _names_after("Plain fields")
-
-
-def _canonical(value: Any) -> str:
-    match value:
-        case dict():
-            members = sorted(value.items(), key=lambda item: item[0].encode())
-            return "{" + ",".join(f"{_canonical(key)}:{_canonical(item)}" for key, item in members) + "}"
-        case list():
-            return "[" + ",".join(_canonical(item) for item in value) + "]"
-        case float():
-            return _double(value)
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _double(value: float) -> str:
-    digits, _, exponent = repr(value).partition("e")
-    if not exponent:
-        return digits
-    if int(exponent) == -5:
-        return format(Decimal(repr(value)), "f")
-    return f"{digits}e{int(exponent)}"
-
-
-def _field_salt(salt: str, path: str) -> bytes:
-    return hashlib.sha256(salt.encode() + b"\x1f" + path.encode()).digest()
-
-
-def _commitment(salt: str, path: str, value: Any) -> str:
-    return hashlib.sha256(_field_salt(salt, path) + b"\x1f" + _canonical(value).encode()).hexdigest()
-
-
-def _form(node: Any, salt: str, path: str = "") -> Any:
-    if isinstance(node, list):
-        return [_form(item, salt, f"{path}.{index}") for index, item in enumerate(node)]
-    if not isinstance(node, dict):
-        return node
-    return {
-        key: _commitment(salt, f"{path}.{key}", item)
-        if key in COMMITTED
-        else item
-        if key in PLAIN
-        else _form(item, salt, f"{path}.{key}")
-        for key, item in node.items()
-    }
-
-
-def _digest(body: bytes) -> str:
-    event = json.loads(body)
-    return hashlib.sha256(_canonical(_form(event, event["salt"])).encode()).hexdigest()
-
-
-GOLDEN = sorted((ROOT / "tests" / "golden").glob("events/v*/*.json"))
-
-
-def test_the_committed_and_the_plain_fields_are_those_of_the_code() -> None:
-    assert COMMITTED == chain.COMMITTED
-    assert PLAIN == chain._PLAIN
-
-
-@pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
-def test_the_algorithm_as_told_gives_the_digest_that_the_code_gives(file: Any) -> None:
-    body = file.read_bytes()
-    assert _digest(body) == chain.digest(body)
-
-
-def test_the_algorithm_as_told_holds_for_odd_values() -> None:
-    odd: dict[str, Any] = {
-        "salt": "ab",
-        "x": [1.0, 1e16, 1.5e-6, 0.00001, 1e-7, 123456.789, -0.0, 5e-324, 1 << 80, True, None],
-    }
-    odd.update(
-        {"é": '\u2028/"\\\b\f\n\r\t\x01\x7f', "\U0001f600": {}, "￿": [], "value": {"b": [1.0], "a": {}}}
-    )
-    odd["y"] = [[{"text": 1}], "text", {"grounds": {"text": "t"}}]
-    body = json.dumps(odd).encode()
-    assert _digest(body) == chain.digest(body)
-
-
-def test_the_worked_example_is_right() -> None:
-    first, second = [block.text.encode() for block in EXAMPLES if block.kind == "stored"]
-    assert chain.breaks([first, second]) == []
-    assert f"and its digest `{chain.digest(first)}`" in CHAIN
-    assert f"The second's digest is `{chain.digest(second)}`" in CHAIN
-    event = json.loads(first)
-    shown = next(block.text for block in EXAMPLES if block.kind == "canonical")
-    assert shown == _canonical(_form(event, event["salt"]))
-    for path, value, salt, commitment in (
-        [codes(cell)[0] for cell in row] for row in table(CHAIN, ".work.handoff.summary")
-    ):
-        assert salt == _field_salt(event["salt"], path).hex()
-        assert commitment == _commitment(event["salt"], path, json.loads(value))
-        assert commitment in shown

@@ -16,7 +16,8 @@ from protocol.handoff import Budget, Constraints
 from protocol.messages import Freeze
 from protocol.policy import Policy
 from protocol.standing import Late, Objection
-from tests.unit.protocol.test_codec import places, said, values
+from tests.unit.protocol.test_any_bytes import places, values
+from tests.unit.protocol.test_codec import said
 from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, transfer
 
 
