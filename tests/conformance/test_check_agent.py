@@ -1,11 +1,14 @@
 """Sound agents pass; each planted mistake is found by the check that is there for it."""
 
+import asyncio
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from mesh.conformance.checks import CHECKS
 from mesh.conformance.run import STARTS, Finding, check_agent
@@ -42,20 +45,36 @@ async def found(tmp_path: Path, command: str, only: str = "") -> list[Finding]:
     return [finding async for finding in check_agent("front", command, tmp_path, checks=chosen)]
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("command", [OURS, RAW], ids=["our-runtime", "by-the-page-alone"])
-async def test_a_sound_agent_passes(command: str, tmp_path: Path) -> None:
-    findings = await found(tmp_path, command)
-    assert [finding.check for finding in findings] == [STARTS.name, *(check.name for check in CHECKS)]
-    assert [finding for finding in findings if not finding.ok] == []
+_AT_ONCE = asyncio.Semaphore(4)
+"""Scratch meshes side by side: an agent that is tried waits most of the time."""
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
+    """Findings of the sound agents and of each planted mistake, by name."""
+
+    async def run(name: str, command: str, only: str = "") -> tuple[str, list[Finding]]:
+        async with _AT_ONCE:
+            return name, await found(tmp_path_factory.mktemp("tried"), command, only)
+
+    runs = [run("our-runtime", OURS), run("by-the-page-alone", RAW)]
+    runs += [
+        run(fault, f"FAULT={shlex.quote(fault)}; export FAULT; {RAW}", FAULTS[fault]) for fault in FAULTS
+    ]
+    return dict(await asyncio.gather(*runs))
+
+
+@pytest.mark.timeout(400)  # whichever is first waits for all of them
+@pytest.mark.parametrize("who", ["our-runtime", "by-the-page-alone"])
+def test_a_sound_agent_passes(who: str, tried: dict[str, list[Finding]]) -> None:
+    assert [finding.check for finding in tried[who]] == [STARTS.name, *(check.name for check in CHECKS)]
+    assert [finding for finding in tried[who] if not finding.ok] == []
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_planted_mistake_is_found(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAULT", fault)
-    started, *findings = await found(tmp_path, RAW, FAULTS[fault])
+def test_a_planted_mistake_is_found(fault: str, tried: dict[str, list[Finding]]) -> None:
+    started, *findings = tried[fault]
     assert started.ok
     assert [finding.check for finding in findings if not finding.ok] == [FAULTS[fault]], findings
 

@@ -25,6 +25,8 @@ from tests.servers import ROOT
 READY = "Ctrl-C stops everything"
 _OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_LOG_LEVEL")
 _WITHIN_S = 60.0
+_SUITES_OWN = structlog.get_config()
+"""How the suite logs. Commands run side by side: none may take another's silence for it."""
 
 
 def environment(**added: str) -> dict[str, str]:
@@ -40,12 +42,11 @@ def in_process(*arguments: object, program: typer.Typer = app) -> Result:
         nothing = structlog.make_filtering_bound_logger(logging.CRITICAL)
         structlog.configure(wrapper_class=nothing, cache_logger_on_first_use=False)
 
-    before = structlog.get_config()
     try:
         with mock.patch("mesh.logs.configure_logging", quiet):
             return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:
-        structlog.configure(**before)
+        structlog.configure(**_SUITES_OWN)
 
 
 class Finished:
