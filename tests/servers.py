@@ -34,14 +34,14 @@ def fresh(client: str = "c1") -> RequestId:
     return request_id(client, 1_800_000_000_000, os.getpid().to_bytes(4) + _made.to_bytes(6))
 
 
-async def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait for an observable change; TimeoutError means that it did not come."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - what is watched sets no event
             await asyncio.sleep(0.005)
 
 
-async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = 20.0) -> None:
+async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
     """As `until`, for a condition that has to be asked for."""
     async with asyncio.timeout(within_s):
         while not await ask():  # noqa: ASYNC110 - it lies in another process
@@ -58,7 +58,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def line(self, start: str, within_s: float = 20.0) -> str:
+    async def line(self, start: str, within_s: float = 60.0) -> str:
         """Return the next line that begins with `start`; what comes before is skipped."""
         assert self._process.stdout is not None
         async with asyncio.timeout(within_s):

@@ -133,7 +133,7 @@ class Scene(Stage):
     async def still_works(self) -> None:
         """A sound request is decided, by the very guard and agent that met all that."""
         client = await self.client()
-        assert (await client.wait(await client.submit("hello", to="a"), timeout_s=20)).answer == "done"
+        assert (await client.wait(await client.submit("hello", to="a"), timeout_s=60)).answer == "done"
         assert self.alive(self.guarded)
         assert self.runs(self.served)
 

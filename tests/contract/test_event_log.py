@@ -161,7 +161,7 @@ async def test_following_with_a_tail_waits_for_what_comes(log: Bodies) -> None:
             if len(seen) == 4:
                 return
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(follow())
         later = await write(log, fresh(), 3)
     assert seen == [*first, *later]

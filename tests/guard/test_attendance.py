@@ -78,7 +78,7 @@ async def test_a_time_without_guards_ends_no_round(stage: Stage) -> None:
 
     await eventually(looked)
     await a.propose(request, work, Complete(answer="done"))
-    assert (await client.wait(request, timeout_s=20)).answer == "done"
+    assert (await client.wait(request, timeout_s=60)).answer == "done"
     assert await stage.types(request) == ["request.opened", "request.completed"]
 
 
@@ -99,7 +99,7 @@ async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_que
     clock.moves(1)
     assert await seen(looker, seq) == (True, taken)
     await client.cancel(request)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
 
 
 async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalMesh, stage: Stage) -> None:
@@ -128,7 +128,7 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
     await (await stage.bus("a")).publish_durable(step, b"{}")
     assert not await unbegun()  # though by its deliveries the server has forgotten it
     await client.cancel(request)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
     other = await client.submit("hello")
     await stage.reaches(other, "request.opened")
     seq = await stage.last_seq("LOG")
@@ -136,7 +136,7 @@ async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_
     await (await stage.actor("a")).work(other)
     assert not (await looker.of("a", seq, f"{STEP}0-0")).unbegun
     await client.cancel(other)
-    await client.wait(other, timeout_s=20)
+    await client.wait(other, timeout_s=60)
 
 
 def test_a_queue_says_when_an_event_was_first_seen_delivered_and_else_when_it_last_moved() -> None:

@@ -138,7 +138,7 @@ async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
     again = await a.work(request, round_=1)
     await a.propose(request, again, Transfer(to_agent=AgentName("c"), summary="please"))
     await c.propose(request, await c.work(request), DONE)
-    assert (await client.wait(request, timeout_s=20)).status == "completed"
+    assert (await client.wait(request, timeout_s=60)).status == "completed"
 
 
 async def test_a_submit_to_an_agent_that_fails_is_refused(stage: Stage, guard: Guard) -> None:
@@ -175,12 +175,12 @@ async def test_retries_go_on_and_people_are_not_refused_while_it_is_open(stage: 
     await b.say(waiting, TurnFailed(turn=work.turn, round=0, error=Failure(code="boom")))
     await becomes(stage, "open")
     await b.propose(waiting, await b.work(waiting, round_=1), DONE)
-    assert (await client.wait(waiting, timeout_s=20)).status == "completed"
+    assert (await client.wait(waiting, timeout_s=60)).status == "completed"
     human = human_turn(await stage.reaches(failed, "escalation.raised"))
     await stage.control(failed, Resolve(id="r1", by="kim", turn=human.work.turn))
     await stage.reaches(failed, "escalation.resolved")
     await b.propose(failed, await b.work(failed, nth=1), DONE)
-    assert (await client.wait(RequestId(failed), timeout_s=20)).status == "completed"
+    assert (await client.wait(RequestId(failed), timeout_s=60)).status == "completed"
     assert (await entry(stage)).state == "open"
 
 
@@ -214,7 +214,7 @@ async def test_one_is_let_through_on_trial_and_its_success_closes(
     assert other.grounds.breaker_until is not None
     with capture_logs() as lines:
         await b.propose(tried.request, await b.work(tried.request), DONE)
-        assert (await client.wait(tried.request, timeout_s=20)).status == "completed"
+        assert (await client.wait(tried.request, timeout_s=60)).status == "completed"
         assert await becomes(stage, "closed") == CLOSED
         await until(lambda: any(line["event"] == "breaker_closed" for line in lines))
     third = await submitted(stage)

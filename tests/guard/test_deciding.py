@@ -25,7 +25,7 @@ async def test_a_request_goes_there_and_back_and_gets_its_answer(stage: Stage) -
     await a.propose(request, await a.work(request), TO_B)
     await b.propose(request, await b.work(request), HandBack(summary="here"))
     await a.propose(request, await a.work(request, nth=1), DONE)
-    outcome = await client.wait(request, timeout_s=20)
+    outcome = await client.wait(request, timeout_s=60)
     assert (outcome.status, outcome.answer) == ("completed", "done")
     assert await stage.types(request) == [
         "request.opened",
@@ -164,7 +164,7 @@ async def test_a_hop_takes_two_durable_publishes_and_a_request_one_timer(stage: 
     await a.propose(request, await a.work(request), TO_B)
     await b.propose(request, await b.work(request), HandBack(summary="here"))
     await a.propose(request, await a.work(request, nth=1), DONE)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
     await stage.drained()
     stored = {stream: await stage.last_seq(stream) - before[stream] for stream in streams}
     assert stored == {"PROP": 4, "LOG": 4, "TIMER": 1, "CTL": 0, "STEPS": 0, "DEAD": 0, "CONF": 0}
@@ -203,6 +203,6 @@ async def test_requests_are_decided_in_the_partition_that_their_timers_fire_in(s
     await stage.guard()
     client = await stage.client()
     request = await client.submit("hello", policy="short")
-    outcome = await client.wait(request, timeout_s=20)
+    outcome = await client.wait(request, timeout_s=60)
     assert outcome.status == "expired"
     assert subjects.timer_fire(request).split(".")[3] == str(subjects.partition(request))

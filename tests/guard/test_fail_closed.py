@@ -62,7 +62,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
         guard = await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
-        assert (await client.wait(plain, timeout_s=20)).status == "completed"
+        assert (await client.wait(plain, timeout_s=60)).status == "completed"
         await said(lines, "log_unreadable")
         await until(lambda: guard._bus.troubles.met >= 3)  # it comes again and again, and is said once
         assert [line["about"] for line in lines if line["event"] == "log_unreadable"] == [newer]
@@ -97,7 +97,7 @@ async def test_a_request_whose_events_do_not_add_up_waits_and_the_others_go_on(s
         await stage.guard("second")
         for request, work in works.items():
             await a.propose(request, work, DONE)
-        assert (await client.wait(plain, timeout_s=20)).status == "completed"
+        assert (await client.wait(plain, timeout_s=60)).status == "completed"
         await said(lines, "log_unreadable")
     assert await stage.waiting("PROP") == 1
 
@@ -167,7 +167,7 @@ async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path
 async def test_a_submit_whose_policy_is_not_there_is_refused(stage: Stage) -> None:
     await stage.guard()
     client = await stage.client()
-    outcome = await client.wait(await client.submit("hello", policy="lost"), timeout_s=20)
+    outcome = await client.wait(await client.submit("hello", policy="lost"), timeout_s=60)
     assert outcome.status == "refused"
     assert outcome.reason.startswith("known_policy")
 
@@ -263,7 +263,7 @@ async def test_without_a_readable_fleet_or_prices_new_requests_are_refused_and_t
     await refused_by_name(stage, subject)
     assert [reason.code for reason in guard._bus.troubles.reasons()] == ["entry_unreadable"]
     await a.propose(request, work, DONE)
-    assert (await client.wait(request, timeout_s=20)).status == "completed"
+    assert (await client.wait(request, timeout_s=60)).status == "completed"
     if subject == subjects.FLEET:
         await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
     else:
@@ -325,7 +325,7 @@ async def test_no_breakers_entry_ends_a_guard(stage: Stage, agent: str) -> None:
 async def test_a_guard_sees_a_new_fleet_and_a_new_policy_at_once(stage: Stage) -> None:
     admin, client = await stage.bus("admin"), await stage.client()
     await stage.guard()
-    assert (await client.wait(await client.submit("hello", policy="new"), timeout_s=20)).status == "refused"
+    assert (await client.wait(await client.submit("hello", policy="new"), timeout_s=60)).status == "refused"
     await admin.publish_durable(subjects.policy("new"), msgspec.json.encode(Policy(name="new")))
 
     async def taken() -> bool:

@@ -55,7 +55,7 @@ async def test_a_proposal_for_a_request_that_is_over_is_late_and_says_how_it_end
     request = await client.submit("hello")
     work = await a.work(request)
     await client.cancel(request)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
     await stage.drained("CTL")
     told = await stage.notices("a")
     await a.propose(request, work, DONE)
@@ -237,7 +237,7 @@ async def test_a_proposal_that_cannot_be_read_fails_its_round_and_is_kept(
     assert failure.message == letter.detail
     assert again.reported.usage.tokens == 7
     await a.propose(request, again, DONE)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
     assert await stage.types(request) == [
         "request.opened",
         "turn.failed",
@@ -321,7 +321,7 @@ async def test_a_failure_of_a_turn_that_is_not_open_is_late_too(stage: Stage) ->
     request = await client.submit("hello")
     work = await a.work(request)
     await a.propose(request, work, DONE)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
     await a.say(request, TurnFailed(turn=work.turn, round=0, error=Failure(code="broken")))
     notice = await heard(told, request)
     assert notice.ended is not None

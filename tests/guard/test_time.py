@@ -66,7 +66,7 @@ async def test_a_round_waits_for_an_agent_that_nobody_serves_and_its_time_counts
     assert isinstance(failed, events.TurnFailed)
     assert failed.error.code == "timeout"
     await client.cancel(request)
-    await client.wait(request, timeout_s=20)
+    await client.wait(request, timeout_s=60)
 
 
 async def test_jobs_that_waited_for_their_agent_have_their_whole_time_when_it_is_back(stage: Stage) -> None:
@@ -114,7 +114,7 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
     assert sorted(unbegun) == [False, True]
     for request in requests:
         await client.cancel(request)
-        await client.wait(request, timeout_s=20)
+        await client.wait(request, timeout_s=60)
     stuck.set()
 
 
@@ -149,7 +149,7 @@ async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> 
     told = await stage.notices("a")
     request = await client.submit("hello", policy="short")
     work = await a.work(request)
-    outcome = await client.wait(request, timeout_s=20)
+    outcome = await client.wait(request, timeout_s=60)
     assert outcome.status == "expired"
     assert await stage.types(request) == ["request.opened", "request.expired"]
     await until(lambda: any(notice.ended and notice.ended.turn == work.turn for notice in told))
@@ -199,7 +199,7 @@ async def test_an_escalation_that_nobody_takes_is_raised_again_one_tier_up(stage
         await stage.control(request, Resolve(id=turn[:20], turn=turn, complete=True, answer="done"))
         await stage.drained("CTL")
         resolved = "request.completed" in await stage.types(request)
-    assert (await client.wait(request, timeout_s=20)).answer == "done"
+    assert (await client.wait(request, timeout_s=60)).answer == "done"
 
 
 async def test_a_frozen_request_fails_no_round_and_its_time_goes_on_after_the_thaw(stage: Stage) -> None:

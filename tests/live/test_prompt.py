@@ -43,7 +43,7 @@ async def asked(stage: Stage) -> str:
     await stage.runtime(prompted.agent)
     client = await stage.client()
     request = await client.submit("Where is Ada?")
-    assert (await client.wait(request, timeout_s=20)).answer == "She is in the attic."
+    assert (await client.wait(request, timeout_s=60)).answer == "She is in the attic."
     return request
 
 

@@ -166,7 +166,7 @@ async def test_what_a_round_cost_that_ran_out_of_time_is_reported_by_the_next(st
 
     await stage.runtime(Agent("a", slow))
     client = await stage.client()
-    event: Any = (await client.wait(await client.submit("hello", policy="brisk"), timeout_s=20)).event
+    event: Any = (await client.wait(await client.submit("hello", policy="brisk"), timeout_s=60)).event
     assert isinstance(event, events.RequestCompleted)
     assert event.report.usage == Usage(tokens=10, model_calls=1)
     assert (event.answer, costly.asked) == (10, 1)
@@ -192,6 +192,6 @@ async def test_code_that_wraps_what_stops_it_proposes_nothing(stage: Stage) -> N
     await stage.runtime(Agent("a", wraps))
     client = await stage.client()
     request = await client.submit("hello")
-    outcome = await client.wait(request, timeout_s=20)  # it comes again when its lease has ended
+    outcome = await client.wait(request, timeout_s=60)  # it comes again when its lease has ended
     assert outcome.answer == "by the other one"
     assert await stage.types(request) == ["request.opened", "request.completed"]

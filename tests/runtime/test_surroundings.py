@@ -43,11 +43,11 @@ async def test_who_joins_can_be_handed_to_without_a_restart(stage: Stage) -> Non
 
     runtime = await stage.runtime(Agent("a", work))
     client, admin = await stage.client(), await stage.bus("admin")
-    await client.wait(await client.submit("hello"), timeout_s=20)
+    await client.wait(await client.submit("hello"), timeout_s=60)
     assert "transfer_to_late" not in offered(model)
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(JOINED))
     await until(lambda: "late" in runtime._around.fleet.agents)
-    await client.wait(await client.submit("hello"), timeout_s=20)
+    await client.wait(await client.submit("hello"), timeout_s=60)
     assert offered(model)["transfer_to_late"] == "Give the work to late: Comes late"
 
 
@@ -100,7 +100,7 @@ async def test_a_request_keeps_the_prices_that_it_began_with(stage: Stage) -> No
     await stage.reaches(request, "handoff.admitted")
     await priced(stage, 50)
     await stage.runtime(Agent("b", work))
-    assert (await client.wait(request, timeout_s=20)).answer == "two"
+    assert (await client.wait(request, timeout_s=60)).answer == "two"
     refused, completed = (await stage.log(request))[-2:]
     assert isinstance(refused, MoveRefused)
     assert isinstance(completed, RequestCompleted)

@@ -25,7 +25,7 @@ async def run(stage: Stage, handler: Handler, *, policy: str = "eager", name: st
 
 
 async def ends(stage: Stage, request: str) -> events.AnyEvent:
-    return (await (await stage.client()).wait(request, timeout_s=20)).event  # type: ignore[arg-type]
+    return (await (await stage.client()).wait(request, timeout_s=60)).event  # type: ignore[arg-type]
 
 
 async def fails(stage: Stage, handler: Handler, **more: str) -> events.TurnFailed:
@@ -190,7 +190,7 @@ async def test_an_agent_goes_on_after_turns_that_broke(stage: Stage) -> None:
     for handler in (*UNSOUND, comes_back_never, misuses_a_move):
         await client.submit(handler.__name__, policy="eager")
     request = await client.submit("now something else")
-    assert (await client.wait(request, timeout_s=20)).answer == "well"
+    assert (await client.wait(request, timeout_s=60)).answer == "well"
     assert stage.runs(runtime)
 
 
@@ -274,7 +274,7 @@ async def test_an_ask_suspends_the_turn_and_its_reply_comes_to_the_code(stage: S
         assert question.question == "which colour?"
         return "red"
 
-    outcome = await client.wait(request, timeout_s=20, on_question=answer)  # type: ignore[arg-type]
+    outcome = await client.wait(request, timeout_s=60, on_question=answer)  # type: ignore[arg-type]
     assert outcome.answer == "painted red"
 
 

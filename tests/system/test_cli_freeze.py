@@ -170,7 +170,7 @@ async def test_cancelling_stops_the_running_turn_before_its_next_model_call(
     assert "kim (op): cancel (never mind)." in why
     may_go_on.set()
     other = await client.submit("slow", to="d")
-    assert (await client.wait(other, timeout_s=20)).answer == "done"
+    assert (await client.wait(other, timeout_s=60)).answer == "done"
     await until(lambda: steps.count("model") == 1)
     assert stage.runs(runtime)
     assert await stage.inbox_left("d") == 0

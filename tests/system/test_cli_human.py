@@ -212,7 +212,7 @@ async def test_a_clients_own_code_cannot_send_a_reply_that_was_not_asked_for(
         return "green"
 
     with pytest.raises(ReplyInvalid, match="green"):
-        await (await stage.client()).wait(request, timeout_s=20, on_question=wrong)
+        await (await stage.client()).wait(request, timeout_s=60, on_question=wrong)
     assert await stage.types(request) == ["request.opened", "turn.suspended"]
 
 

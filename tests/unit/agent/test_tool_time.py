@@ -64,7 +64,7 @@ async def test_calls_that_do_not_end_take_no_thread_from_other_tools() -> None:
         """Block."""
         ended.wait(60)
 
-    @tool(timeout_s=20)
+    @tool(timeout_s=60)
     def quick() -> int:
         """Answer."""
         return 42

@@ -16,7 +16,7 @@ async def ask(health: Health, raw: bytes) -> bytes:
     writer.write(raw)
     writer.write_eof()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()

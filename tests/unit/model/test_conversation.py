@@ -98,7 +98,7 @@ async def test_calls_that_only_read_run_at_once_and_answer_in_their_order() -> N
     @tool
     async def meet(who: str) -> str:
         """Wait for the other."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await met.wait()
         return who
 

@@ -171,7 +171,7 @@ def test_a_deadline_that_was_passed_is_not_handed_on_by_whoever_resolves_it() ->
 
 
 def test_what_a_late_look_finds_happens_in_the_order_in_which_it_fell_due() -> None:
-    court = opened(policy=Policy(turn_timeout_s=20.0, deadline_s=50.0))
+    court = opened(policy=Policy(turn_timeout_s=60, deadline_s=50.0))
     court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
     events = court.wait(60)
     assert kinds(events) == [TurnFailed, EscalationRaised, RequestExpired]
