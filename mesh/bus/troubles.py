@@ -30,6 +30,7 @@ _STREAMS = {
     "timer": "TIMER",
     "conf": "CONF",
     "card": "CARDS",
+    "pace": "PACE",
     "dead": "DEAD",
 }
 
