@@ -2,7 +2,8 @@
 
 Two rules. What is requested and what is in hand together never exceed `slots`, because a message that
 waits in our memory is one that nobody else can take. And a pull ends, at the server, before a lease
-does: a frozen process would otherwise be given again and again what it had just lost.
+does: a frozen process would otherwise be given again and again what it had just lost. An idle pull may last
+longer: it asks for one message while nothing is in hand, so that what was lost goes to somebody else.
 
 A puller's inbox is no proof of a sender. Only a message that its own consumer wants acknowledged is a
 delivery; every other message is dropped, counted and logged, and its reply subject is never used.
@@ -130,6 +131,8 @@ class Puller:
         heartbeat_s: ask the server for signs of life while a pull waits. A pull that ends within a few
             seconds is one itself, so that None is right there.
         group, priority: of a consumer with prioritized groups; 0 is served before 9.
+        idle_s: how long a pull lasts, now, while nothing is in hand; it asks for one message. None: as long
+            as any other.
         most_bytes: bytes of one pull, and bytes in hand from which on nothing is asked for. At most three
             times as many are ever held. It must exceed the largest message, which would never come else.
     """
@@ -146,6 +149,7 @@ class Puller:
         heartbeat_s: float | None = None,
         group: str | None = None,
         priority: int | None = None,
+        idle_s: Callable[[], float] | None = None,
         most_bytes: int | None = None,
     ) -> None:
         if slots < 1:
@@ -167,6 +171,7 @@ class Puller:
         self._on_message = on_message
         self._silence_s = (2.5 * heartbeat_s if heartbeat_s else expires_s) + _GRACE_S
         self._expires_ns = int(expires_s * NS)
+        self._idle_s = idle_s
         self._body: dict[str, object] = {"expires": self._expires_ns}
         if heartbeat_s:
             self._body["idle_heartbeat"] = int(heartbeat_s * NS)
@@ -267,6 +272,13 @@ class Puller:
         if self._most_bytes is not None and self.bytes_in_hand >= self._most_bytes:
             return  # the next slot that gets free asks again
         body = {"batch": free, **self._body}
+        if self._idle_s is not None and not self.in_hand:
+            if self.requested:
+                return  # a longer pull is for when all others have ended
+            idle_s = self._idle_s()
+            self._silence_s = idle_s + _GRACE_S
+            free = 1
+            body |= {"batch": 1, "expires": int(idle_s * NS)}
         if self._refused:  # an idle pull is silent for as long as it lasts; a short one soon says how it went
             body["expires"] = min(self._expires_ns, _PROBE_NS)
             body.pop("idle_heartbeat", None)
@@ -370,6 +382,8 @@ class Puller:
             return
         self.in_hand += 1
         self.bytes_in_hand += len(message.data)
+        if not self.requested:
+            self._pull()  # an idle pull asked for this one alone
         task = self._loop.create_task(self._handle(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -19,6 +19,8 @@ SLOTS = 4
 """Messages of one sender's partition that a guard has in hand at most."""
 AT_ONCE = 8
 """Messages that it works on at once: as many as keep it busy while its appends are on their way."""
+IDLE_PULLS_PER_S = 100
+"""Pulls that a guard without work sends each second at most, of all queues together."""
 IN_HAND_BYTES = 384 << 10
 """Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
 
@@ -47,18 +49,19 @@ class Queues:
         """Begin to take from queues that are new. A bus that is away is waited for."""
         for stream in await self._bus.patiently(lambda: standing_queues(self._bus)):
             kind = kind_of(stream)
-            if stream in self._pullers or kind is None:
-                continue
-            pullers = self._pullers[stream] = [
-                self._puller(stream, self._in_turn(stream, self._handlers[kind]), partition)
-                for partition in range(len(QUEUE_CONSUMERS))
-            ]
+            if stream not in self._pullers and kind is not None:
+                self._pullers[stream] = [
+                    self._puller(stream, self._in_turn(stream, self._handlers[kind]), partition)
+                    for partition in range(len(QUEUE_CONSUMERS))
+                ]
+        for stream, pullers in self._pullers.items():
             for puller in pullers:
-                if self._paused and kind != CONTROLS:
+                if self._paused and kind_of(stream) != CONTROLS:
                     puller.pause()
                 if self._leaving:
                     return
-                await self._bus.patiently(puller.start)
+                if not puller.running:
+                    await self._bus.patiently(puller.start)
 
     def _in_turn(self, stream: str, handler: Handler) -> Handler:
         if stream == CONTROLS:
@@ -78,10 +81,15 @@ class Queues:
             handler,
             slots=SLOTS,
             expires_s=self._expires_s(),
+            idle_s=self._idle_s,
             group=GUARD_GROUP,
             priority=self._priority(partition),
             most_bytes=IN_HAND_BYTES,
         )
+
+    def _idle_s(self) -> float:
+        """Return how long an idle pull lasts: with many queues longer, so that idling costs no more."""
+        return max(self._expires_s(), len(self._pullers) * len(QUEUE_CONSUMERS) / IDLE_PULLS_PER_S)
 
     def _priority(self, partition: int) -> int:
         """Return 0 to 9: where this guard stands in line for a partition. No list of members is needed."""

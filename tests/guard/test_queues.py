@@ -113,3 +113,12 @@ async def test_a_client_who_becomes_an_operator_speaks_from_the_operators_queue(
 async def test_an_operators_control_message_lies_in_no_clients_queue(own_stage: Stage) -> None:
     await own_stage.control(fresh(), Resolve(id="r", turn="t"))  # type: ignore[arg-type]
     assert (await own_stage.waiting(controls_of("c1")), await own_stage.waiting(controls_of("c2"))) == (0, 0)
+
+
+async def test_an_idle_guard_asks_every_queue_for_one_message_alone(own_stage: Stage) -> None:
+    """Such a pull may outlast a lease, so that idling costs no more with many queues."""
+    guard = await own_stage.guard()
+    await own_stage.ready(guard)
+    pullers = [puller for listed in guard._queues._pullers.values() for puller in listed]
+    assert {puller.requested for puller in pullers} == {1}
+    await own_stage.dismiss(guard)

@@ -13,7 +13,7 @@ from mesh.bus.connection import connect
 from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.pull import Message, Puller
 from mesh.errors import TimedOut, Unreachable
-from tests.integration.pulling import EXPIRES_S, LEASE_S, Busy, Queue
+from tests.integration.pulling import EXPIRES_S, LEASE_S, NS, Busy, Queue
 from tests.servers import eventually, until
 
 
@@ -78,6 +78,41 @@ async def test_an_idle_puller_goes_on_when_its_pulls_run_out(queue: Queue) -> No
         await queue.put(1)
         await until(lambda wanted=count: len(busy.messages) == wanted)  # type: ignore[misc]
     assert puller.requested <= puller.slots
+    await puller.close()
+
+
+async def test_an_idle_pull_asks_for_one_message_and_what_comes_with_it_follows(queue: Queue) -> None:
+    """A process that freezes while it is idle then loses one message for a lease, however long the pull."""
+    busy = Busy()
+    puller = queue.puller(busy, idle_s=lambda: 3600.0)
+    await puller.start()
+    await until_waiting(queue, 1)
+    assert puller.requested == 1
+    for taken in (10, 20):
+        busy.go.clear()
+        await queue.put(10)
+        await until(lambda: puller.in_hand == puller.slots)
+        assert len(busy.messages) == taken - 10 + puller.slots
+        busy.go.set()
+        await eventually(queue.empty)
+        assert len(busy.messages) == taken
+        await until(lambda: (puller.in_hand, puller.requested) == (0, 1))  # all shorter pulls have ended
+        await until_waiting(queue, 1)
+    await puller.close()
+
+
+async def test_a_pull_beside_work_in_hand_ends_before_its_lease(queue: Queue) -> None:
+    """What a frozen process had in hand would otherwise be given back to it."""
+    await queue.consumer(ack_wait=3600 * NS)  # here it comes once, so that pulls alone are counted
+    busy = Busy()
+    puller = queue.puller(busy, idle_s=lambda: 3600.0)
+    await puller.start()
+    await queue.put(1)
+    await until(lambda: puller.in_hand == 1)
+    before = queue.bus.counters.in_messages
+    await until(lambda: queue.bus.counters.in_messages > before + 2)  # pulls end, one after the other
+    assert puller.in_hand == 1
+    busy.go.set()
     await puller.close()
 
 
