@@ -16,6 +16,7 @@ from protocol.policy import Policy
 from protocol.refusals import Rule
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused
+from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Court, agent, agents, escalate, fact, hand_back, is_, transfer
 
 FLEET = agents("bde") | {"a": agent("a", clearance=("pii",))}
@@ -132,6 +133,20 @@ def test_a_persons_hands_lose_no_layer() -> None:
     assert court.shown["k"] == "newer"
     court.move(transfer("a"))
     assert court.shown["k"] == "by hand"
+
+
+def test_what_lies_beneath_outlives_people_who_hand_it_on_unseen() -> None:
+    """The oracle keeps it, too: what a reader sees nothing of is there all the same."""
+    court = told(fact("k", 1, "pii"))
+    court.move(escalate(fact("k", 1, "pii")))
+    court.control(Resolve, turn=court.turn)
+    court.move(escalate(fact("k", 1)))
+    assert court.shown["k"] == 1
+    auditor = Auditor()
+    for event in court.events:
+        auditor.follow(event, court.heard.get(event.cause))
+    assert auditor.found == []
+    assert rejudge(court.bodies).same
 
 
 def test_a_client_is_told_no_fact_of_an_escalation_that_ends_its_request() -> None:

@@ -228,8 +228,14 @@ def _with_layers(handoff: Handoff, account: Account) -> Handoff:
     deep_things = {name: layers for name, layers in account.things.items() if len(layers) > 1}
     return msgspec.structs.replace(
         handoff,
-        facts=tuple(layer for fact in handoff.facts for layer in deep.get(fact.key, (fact,))),
-        artifacts=tuple(layer for item in handoff.artifacts for layer in deep_things.get(item.name, (item,))),
+        facts=(
+            *(fact for fact in handoff.facts if fact.key not in deep),
+            *(layer for layers in deep.values() for layer in layers),
+        ),
+        artifacts=(
+            *(item for item in handoff.artifacts if item.name not in deep_things),
+            *(layer for layers in deep_things.values() for layer in layers),
+        ),
     )
 
 
