@@ -18,7 +18,6 @@ from protocol.fleet import Fleet
 from protocol.freeze import FreezeEntry
 from protocol.handoff import Budget
 from protocol.ids import is_name, is_token
-from protocol.pace import PaceEntry
 from protocol.policy import Policy
 from protocol.prices import Price
 from protocol.ranges import LARGEST_AMOUNT
@@ -170,11 +169,6 @@ def read_freeze(body: bytes) -> FreezeEntry:
 def read_breaker(body: bytes) -> BreakerEntry:
     """Return an agent's breaker. Raises DocumentInvalid."""
     return read(body, BreakerEntry)
-
-
-def read_pace(body: bytes) -> PaceEntry:
-    """Return who may ask a model how fast; agents write it. Raises DocumentInvalid."""
-    return read(body, PaceEntry)
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from protocol.freeze import FreezeEntry
 from protocol.handoff import Handoff
 from protocol.messages import Control, Move, Proposal, Submit
 from protocol.notices import DeadLetter, Notice
-from protocol.pace import PaceEntry
 from protocol.policy import Policy
 from protocol.presence import Card, LiveNote
 
@@ -34,8 +33,8 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 }
 """The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
 
-BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, PaceEntry)
-"""What is neither asked for nor true: hints, what is kept for people, what guards, or agents, share."""
+BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry)
+"""What is neither asked for nor true: hints, what is kept for people, what guards keep for each other."""
 _VERSIONED = ("Notice", "DeadLetter", "Card", "LiveNote")
 
 _EVENTS = tuple(kind.__struct_config__.tag for kind in AnyEvent.__args__)
@@ -96,7 +95,7 @@ def json_schema() -> Json:
         "description": (
             "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
             "Event (what is true), Handoff, Policy, Fleet, Notice, DeadLetter, Card, LiveNote, BreakerEntry, "
-            "FreezeEntry, PaceEntry. Readers ignore fields that they do not know."
+            "FreezeEntry. Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
         "$defs": _definitions("#/$defs/{name}"),
@@ -115,7 +114,6 @@ PARAMETERS: Mapping[str, str] = {
     "step": "`<round>-<n>`, or `end` when a guard ended the turn.",
     "client": "Who submitted the request.",
     "policy": "A policy's name.",
-    "model": "A model's id; bytes other than letters, digits and `-` are `_` and two hex digits.",
 }
 
 
@@ -196,11 +194,6 @@ CHANNELS: Mapping[str, Channel] = {
     "freeze": Channel(
         subjects.FREEZE, "Whether the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
     ),
-    "pace": Channel(
-        _address(subjects.pace, "model"),
-        "How processes share what a model may be asked, by compare-and-set. No entry: nobody asks it.",
-        ("PaceEntry",),
-    ),
 }
 
 
@@ -260,8 +253,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "guardKnowsBreakers": Operation("receive", "breakers", "A guard looks before it gives an agent work."),
     "guardFreezes": Operation("send", "freeze", "A guard does what an operator says to the whole mesh."),
     "guardKnowsFreeze": Operation("receive", "freeze", "A guard stops deciding, and goes on."),
-    "agentRenewsItsShare": Operation("send", "pace", "An agent renews its share of a model that it asks."),
-    "agentKnowsShares": Operation("receive", "pace", "An agent looks what others have of a model."),
     "viewerReads": Operation("receive", "log", "A viewer reads everything that is true."),
 }
 

@@ -6,7 +6,7 @@ space or a wildcard in it can never widen what a message addresses.
 
 from typing import NamedTuple
 
-from protocol.ids import NOBODY, derive, is_token
+from protocol.ids import NOBODY, is_token
 
 PARTITIONS = 4
 """How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:
@@ -107,18 +107,6 @@ def policy(name: str) -> str:
 
 def breaker(agent: str) -> str:
     return f"mesh.conf.breaker.{_token(agent)}"
-
-
-def pace(model: str) -> str:
-    """How processes share a model. Bytes of its id other than letters, digits and - are written `_2e`.
-
-    An id that becomes too long by that is replaced by one derived from it.
-    """
-    token = "".join(
-        chr(byte) if (chr(byte).isalnum() and byte < 128) or byte == 0x2D else f"_{byte:02x}"
-        for byte in model.encode(errors="backslashreplace")
-    )
-    return f"mesh.pace.{token if is_token(token) else derive('pace', model)}"
 
 
 GUARDS = "guard"

@@ -39,8 +39,6 @@ from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.live import SILENT, Voice
-from mesh.pace import shared
-from mesh.pace_shares import Shares
 from mesh.telemetry import metrics, names, tracing
 from mesh.windows import reached
 from protocol import codec, subjects
@@ -112,24 +110,23 @@ class Runtime:
         await patiently(lambda: publish_card(self._bus, card))
         await self._presence.announce()
         await _prepared(self._agent)
-        async with shared(Shares(self._bus)):
-            puller = Puller(
-                self._bus,
-                "LOG",
-                inbox_consumer(name),
-                self._on_message,
-                slots=self._agent.concurrency,
-                expires_s=self._around.fleet.pull_s,
-            )
-            self._puller = puller
-            if self._leaving:
-                return
-            await patiently(puller.start)
-            if self._leaving:
-                return
-            _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
-            with Watchdog():
-                await self._around.keep_current()
+        puller = Puller(
+            self._bus,
+            "LOG",
+            inbox_consumer(name),
+            self._on_message,
+            slots=self._agent.concurrency,
+            expires_s=self._around.fleet.pull_s,
+        )
+        self._puller = puller
+        if self._leaving:
+            return
+        await patiently(puller.start)
+        if self._leaving:
+            return
+        _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
+        with Watchdog():
+            await self._around.keep_current()
 
     async def drain(self, grace_s: float) -> None:
         """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""

@@ -87,8 +87,6 @@ _AGENT = (
     Service(GET + "STEPS.mesh.end.{me}.*.*"),
     Service(GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet"),
-    Service("mesh.pace.*"),
-    Service(GET + "PACE.mesh.pace.*"),
     Service("mesh.live.*.*.{me}.*"),
 )
 _READABLE = ("LOG", "STEPS", "CARDS", "CONF", "DEAD")

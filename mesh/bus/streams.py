@@ -146,17 +146,6 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
                 "headers_only": True,
             },
         },
-        # Not in CONF: agents write it, who must neither fill what a freeze needs nor wake the guards.
-        # In a file: a stream in memory would be gone after a server's restart.
-        "PACE": {
-            "subjects": ["mesh.pace.*"],
-            "allow_direct": True,
-            "deny_delete": True,
-            "deny_purge": True,
-            "max_msgs_per_subject": 1,
-            "max_bytes": 4 * MIB,
-            "max_msg_size": 64 * KIB,
-        },
         "DEAD": {
             "subjects": ["mesh.dead.*", "mesh.dead.guard.*"],
             "allow_direct": True,

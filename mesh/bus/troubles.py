@@ -30,7 +30,6 @@ _STREAMS = {
     "timer": "TIMER",
     "conf": "CONF",
     "card": "CARDS",
-    "pace": "PACE",
     "dead": "DEAD",
 }
 

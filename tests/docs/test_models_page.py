@@ -20,13 +20,13 @@ from mesh.fleet import parse_fleet
 from mesh.model.brief import render
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.outlook import Outlook
+from mesh.pace import share
 from mesh.setup import prices_of
 from mesh.testing import WholeMesh, turn
 from protocol.fleet import AgentEntry
 from protocol.handoff import Constraints
 from protocol.ids import AgentName
 from protocol.messages import Move
-from protocol.pace import LEASE_US
 from protocol.prices import UNUSED, price_list, unsaid
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT
@@ -96,8 +96,8 @@ def test_what_can_end_a_reply_is_told_of() -> None:
 def test_the_settings_are_those_of_a_fleet_file() -> None:
     prices, limits = (parse_fleet(FLEET + block.text) for block in BLOCKS if block.kind == "fleet")
     assert set(prices_of(prices)) == {"claude-haiku-5-5", "my-own-model"}
-    own = limits.fleet.models["claude-haiku-5-5"]
-    assert (own.concurrency, own.per_minute) == (40, 1000)
+    own = share(limits.fleet.models["claude-haiku-5-5"])
+    assert f"{own.at_once} requests at a time and {own.begin} a minute" in PAGE
 
 
 def test_what_is_not_said_of_the_cache_is_as_the_page_says() -> None:
@@ -124,12 +124,6 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"at most every {live.TEXT_S * 1000:g} ms, {live.MOST_A_SECOND} notes a second" in PAGE
     assert f"more than {pace.LONGEST_HOLD_S:g} s is not waited for" in PAGE
-    lease_s = LEASE_US / 1e6
-    assert f"renews it every {pace.RENEW_S:g} s" in PAGE
-    assert f"asks no more for {pace.RENEW_S * (pace.QUIET + 1):g} s" in PAGE
-    assert f"loses it after {lease_s:g} s" in PAGE
-    assert f"for up to {pace.LEASE_S:g} s" in PAGE
-    assert f"Clocks may differ by {lease_s - pace.LEASE_S:g} s" in PAGE
 
 
 @pytest.mark.parametrize(

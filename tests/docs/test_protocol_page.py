@@ -27,7 +27,6 @@ from protocol.freeze import FreezeEntry
 from protocol.handoff import Handoff
 from protocol.messages import HANDOFF_MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
 from protocol.notices import DeadLetter, Ended, Notice
-from protocol.pace import PaceEntry
 from protocol.policy import Policy
 from protocol.presence import Card, LiveNote
 from protocol.refusals import Rule
@@ -74,7 +73,6 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "policy": _reader(Policy),
     "breaker": _reader(BreakerEntry),
     "freeze": _reader(FreezeEntry),
-    "pace": _reader(PaceEntry),
 }
 SCHEMAS = {
     "submit": "Submit",
@@ -93,7 +91,6 @@ SCHEMAS = {
     "live": "LiveNote",
     "breaker": "BreakerEntry",
     "freeze": "FreezeEntry",
-    "pace": "PaceEntry",
 }
 SERVERS_OWN = {
     "puback": {"stream", "seq", "error"},

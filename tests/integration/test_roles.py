@@ -32,7 +32,6 @@ from protocol.subjects import (
     evt,
     live,
     note,
-    pace,
     partition,
     prop,
     step,
@@ -95,11 +94,6 @@ async def test_an_agent_keeps_a_journal_and_shows_itself(connect_as: ConnectAs) 
     assert (await agent.request(GET + "STEPS." + end("a", request, "t"))).data == b"ended"
     await agent.publish_durable(card("a"), b"my card")
     assert (await (await connect_as("b")).request(GET + "CARDS." + card("a"))).data == b"my card"
-    seq = (await agent.publish_durable(pace("one.model"), b"shares")).seq
-    after = {"Nats-Expected-Last-Subject-Sequence": str(seq)}
-    other = await connect_as("b")
-    await other.publish_durable(pace("one.model"), b"others", after)
-    assert (await other.request(GET + "PACE." + pace("one.model"))).data == b"others"
     await agent.publish_durable(dead("a"), b"unreadable")
     assert b'"entry":"a"' in (await agent.request(GET + "CONF." + FLEET_SUBJECT)).data
 

@@ -1,4 +1,4 @@
-"""The fleet says how fast a model may be asked, and an agent's instances share that."""
+"""The fleet says how fast a model may be asked, and an agent's instance keeps to its part of that."""
 
 import asyncio
 from pathlib import Path
@@ -15,10 +15,10 @@ from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
 from tests.servers import until
 
-LIMITS = ModelLimits(concurrency=2)
+LIMITS = ModelLimits(concurrency=4, instances=2)
 
 
-async def test_instances_ask_no_faster_than_the_fleet_says(
+async def test_an_instance_asks_no_faster_than_its_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     under_way, most, go_on = 0, 0, asyncio.Event()

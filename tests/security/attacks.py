@@ -17,7 +17,7 @@ from tests.servers import queues
 Attack = Callable[[Scene], Awaitable[bool]]
 
 OWN = {
-    "b": (".b.", "mesh.card.b", "mesh.dead.b", "mesh.pace."),  # a pace is every agent's
+    "b": (".b.", "mesh.card.b", "mesh.dead.b"),
     "c2": (".c2.",),
     "op": (".op.",),
     "audit": ("(nothing)",),

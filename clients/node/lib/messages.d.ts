@@ -967,6 +967,7 @@ export interface BreakerRules {
 export interface ModelLimits {
   concurrency?: number | null;
   per_minute?: number | null;
+  instances?: number;
 }
 /**
  * The last one published under an agent's name, by whichever instance started last.

@@ -1,4 +1,4 @@
-"""How fast a model is asked by one process, and that a vendor's pause is for all of it."""
+"""How fast a model is asked: each process takes its part, and a vendor's pause is for all of it."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ from mesh import pace
 from mesh.fleet import FleetFileError, parse_fleet
 from mesh.model.claude import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
-from mesh.pace import LONGEST_ASKED_S, HeldBack, Pace
+from mesh.pace import LONGEST_ASKED_S, HeldBack, Pace, share
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.fleet import ModelLimits
 from tests.servers import until
@@ -46,6 +46,26 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.mark.parametrize(
+    ("limits", "at_once", "begin", "window_s"),
+    [
+        ({}, None, None, 0.0),
+        ({"concurrency": 40, "instances": 20}, 2, None, 0.0),
+        ({"concurrency": 50, "instances": 20}, 2, None, 0.0),
+        ({"per_minute": 1000, "instances": 20}, None, 50, 60.0),
+        ({"per_minute": 10, "instances": 20}, None, 1, 120.0),
+    ],
+)
+def test_every_process_takes_its_part(
+    limits: dict[str, int], at_once: int | None, begin: int | None, window_s: float
+) -> None:
+    own = share(ModelLimits(**limits))
+    assert (own.at_once, own.begin, own.window_s) == (at_once, begin, window_s)
+    parts = ModelLimits(**limits).instances
+    assert (own.at_once or 0) * parts <= limits.get("concurrency", 0)
+    assert (own.begin or 0) * parts * 60 <= limits.get("per_minute", 0) * max(60.0, window_s)
 
 
 async def test_no_more_requests_are_under_way_than_may_be_and_they_go_in_their_order() -> None:
@@ -196,7 +216,7 @@ async def test_after_the_vendors_no_nothing_more_is_asked_of_this_model_and_othe
 
 
 async def test_twenty_turns_at_once_do_not_run_at_the_vendor_together() -> None:
-    pace.configure({"one": ModelLimits(concurrency=3)})
+    pace.configure({"one": ModelLimits(concurrency=6, instances=2)})
     under_way, most, go_on = 0, 0, asyncio.Event()
 
     async def answer(body: Mapping[str, Any]) -> Answer:
@@ -224,13 +244,13 @@ async def test_twenty_turns_at_once_do_not_run_at_the_vendor_together() -> None:
 
 
 def test_the_fleet_file_says_it() -> None:
-    fleet = parse_fleet(FLEET + "concurrency = 40\nper_minute = 600\n").fleet
-    assert fleet.models == {"claude-x": ModelLimits(concurrency=40, per_minute=600)}
+    fleet = parse_fleet(FLEET + "concurrency = 40\nper_minute = 600\ninstances = 20\n").fleet
+    assert fleet.models == {"claude-x": ModelLimits(concurrency=40, per_minute=600, instances=20)}
 
 
 @pytest.mark.parametrize(
     "line",
-    ["concurrency = 0", "per_minute = 0", "instances = 20", "rpm = 3"],
+    ["concurrency = 0", "per_minute = 0", "instances = 0", "concurrency = 3\ninstances = 4", "rpm = 3"],
 )
 def test_what_makes_no_sense_is_said(line: str) -> None:
     with pytest.raises(FleetFileError, match=r"models\.claude-x"):
