@@ -25,9 +25,9 @@ from mesh.bus.connection import connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
-from mesh.garbage import collect_rarely
 from mesh.guard.service import Guard
-from mesh.logs import configure_logging
+from mesh.service.gc import collect_rarely
+from mesh.service.logs import configure_logging
 from mesh.setup import apply
 from protocol.messages import Move
 

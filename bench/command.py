@@ -21,7 +21,7 @@ from bench.model_turn import model_turns
 from bench.printing import as_text
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
-from mesh.logs import configure_logging
+from mesh.service.logs import configure_logging
 
 PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood")
 

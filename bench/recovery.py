@@ -29,9 +29,9 @@ from mesh.bus.queues import QUEUE_CONSUMERS, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.client import Client
-from mesh.garbage import collect_rarely
 from mesh.guard.service import Guard
-from mesh.logs import configure_logging
+from mesh.service.gc import collect_rarely
+from mesh.service.logs import configure_logging
 from mesh.setup import apply
 from protocol.ids import RequestId
 from protocol.messages import Move

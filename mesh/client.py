@@ -22,7 +22,7 @@ from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.following import Following
 from mesh.replies import SchemaUnusable, check_reply
-from mesh.telemetry import names, tracing
+from mesh.service import names, tracing
 from protocol import codec, events, subjects
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName, RequestId, request_id

@@ -27,8 +27,8 @@ from mesh.bus.streams import inbox_consumer, standing_queues
 from mesh.bus.tls import VARIABLES as TLS_VARIABLES
 from mesh.errors import BusError, MeshError, NoResponders
 from mesh.fleet import FleetFile
-from mesh.leash import VARIABLE as LEASH
-from mesh.leash import die_with_parent, leash_here
+from mesh.service.parent_death import VARIABLE as LEASH
+from mesh.service.parent_death import die_with_parent, leash_here
 from mesh.setup import KEYS, apply, prepare
 from mesh.vendor_keys import VARIABLES
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from mesh.errors import MeshError
-from mesh.leash import VARIABLE as LEASH
-from mesh.leash import die_with_parent, leash_here
+from mesh.service.parent_death import VARIABLE as LEASH
+from mesh.service.parent_death import die_with_parent, leash_here
 from mesh.vendor_keys import without_keys
 
 _MODULE = "mesh.testing.scripted_claude"

@@ -29,7 +29,7 @@ from mesh.agent.stops import Fenced, InDoubt, JournalFull, RoundOver
 from mesh.agent.stored import FENCE, StoredSteps
 from mesh.agent.tally import Tally
 from mesh.bus.steps import StepStore
-from mesh.windows import reached
+from mesh.service.failpoints import reached
 from protocol.events import Past
 from protocol.messages import Usage
 

@@ -7,8 +7,8 @@ import structlog
 
 from mesh.bus.connection import Bus
 from mesh.errors import PASSING, ApiError, Denied, Malformed, MeshError, TooLarge
-from mesh.telemetry import tracing
-from mesh.trouble import Kind
+from mesh.service import tracing
+from mesh.service.conditions import Kind
 from protocol import codec, subjects
 from protocol.ids import TurnId
 from protocol.messages import Failure, Proposal, Report, TurnFailed

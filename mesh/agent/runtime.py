@@ -39,8 +39,8 @@ from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.live import SILENT, Voice
-from mesh.telemetry import metrics, names, tracing
-from mesh.windows import reached
+from mesh.service import metrics, names, tracing
+from mesh.service.failpoints import reached
 from protocol import codec, subjects
 from protocol.codec import MAX_PROMPT_CHARS
 from protocol.events import Work, type_of

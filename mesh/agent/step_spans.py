@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from opentelemetry.trace import Span
 
 from mesh.agent.record import Record
-from mesh.telemetry import names, tracing
+from mesh.service import names, tracing
 
 _TOOLS = ("call", "effect")
 

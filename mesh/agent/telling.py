@@ -11,7 +11,7 @@ from opentelemetry.trace import Span, get_current_span
 
 from mesh.agent.definition import Agent
 from mesh.bus.pull import Message
-from mesh.telemetry import metrics, names, tracing
+from mesh.service import metrics, names, tracing
 from protocol.events import Work
 from protocol.fleet import Fleet
 from protocol.ids import HUMAN

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
-from mesh.trouble import Kind, Troubles
+from mesh.service.conditions import Kind, Troubles
 
 AGAIN_S = 5.0
 DOWN = Kind("tools_missing", "tools_found", "the tools of {} are not there", lasts=True)

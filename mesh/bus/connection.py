@@ -35,7 +35,7 @@ from mesh.errors import (
     TooLarge,
     Unreachable,
 )
-from mesh.trouble import Troubles
+from mesh.service.conditions import Troubles
 
 _log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from mesh.bus import tls, troubles
 from mesh.bus.tls import TlsFiles
 from mesh.bus.wire import Wire
 from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
-from mesh.trouble import Troubles
+from mesh.service.conditions import Troubles
 
 _log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ from mesh.bus.streams import NS
 from mesh.bus.troubles import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, MeshError
-from mesh.telemetry import metrics, names
+from mesh.service import metrics, names
 
 _log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 from mesh.bus.queues import proposals_of
 from mesh.errors import NoResponders, OutcomeUnknown, StreamFull, TimedOut
-from mesh.trouble import Kind, Troubles
+from mesh.service.conditions import Kind, Troubles
 
 DISCONNECTED = Kind(
     "bus_disconnected", "bus_reconnected", "no connection to the bus", settle_s=1.0, lasts=True

@@ -152,9 +152,9 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
     """Run a command's coroutine; of the runtime's own log only errors are shown, unless asked otherwise."""
     import asyncio
 
-    from mesh.logs import configure_logging
+    from mesh.service.logs import configure_logging
+    from mesh.service.telemetry import configure_telemetry
     from mesh.settings import load_settings
-    from mesh.telemetry.setup import configure_telemetry
 
     try:
         settings = load_settings()

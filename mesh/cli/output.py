@@ -14,7 +14,7 @@ from enum import StrEnum
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mesh.printable import printable, printable_json
+from mesh.service.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -1,7 +1,8 @@
 """A service's process: wait for the bus, work, and on SIGTERM or SIGINT finish what is in hand and go.
 
-Where it is asked to, it answers meanwhile whether it lives and whether it takes work (`mesh.health`). The
-second signal does not make it faster; SIGKILL does, and costs nothing but a redelivery.
+Where it is asked to, it answers meanwhile whether it lives and whether it takes work
+(`mesh.service.probes`). The second signal does not make it faster; SIGKILL does, and costs nothing but a
+redelivery.
 """
 
 import asyncio
@@ -13,13 +14,13 @@ from typing import Any, Protocol
 
 from mesh.bus.connection import Bus
 from mesh.errors import BusError
-from mesh.garbage import collect_rarely
-from mesh.health import Health, Page
-from mesh.leash import hold
-from mesh.logs import configure_logging
+from mesh.service.conditions import Reason
+from mesh.service.gc import collect_rarely
+from mesh.service.logs import configure_logging
+from mesh.service.parent_death import hold
+from mesh.service.probes import Health, Page
+from mesh.service.telemetry import Telemetry, configure_telemetry
 from mesh.settings import Access, load_settings
-from mesh.telemetry.setup import Telemetry, configure_telemetry
-from mesh.trouble import Reason
 
 _LAST_WORDS_S = 2.0
 

@@ -14,7 +14,7 @@ from mesh.bus.connection import Bus
 from mesh.errors import BusError, OutcomeUnknown
 from mesh.guard import conf
 from mesh.guard.conf import ConfChanged, ConfUnreadable
-from mesh.trouble import Kind
+from mesh.service.conditions import Kind
 from protocol import breaker, documents, events, subjects
 from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
 from protocol.events import AnyEvent

@@ -30,8 +30,8 @@ from mesh.guard.attendance import Attended
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.notices import note_subject
-from mesh.telemetry import tracing
-from mesh.windows import reached
+from mesh.service import tracing
+from mesh.service.failpoints import reached
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide

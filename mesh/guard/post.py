@@ -11,7 +11,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.pull import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
-from mesh.telemetry import metrics, names
+from mesh.service import metrics, names
 from protocol import codec, subjects
 from protocol.ids import NOBODY
 from protocol.messages import Hearing

@@ -24,8 +24,8 @@ from mesh.guard.mesh_wide import MeshWide
 from mesh.guard.post import Post
 from mesh.guard.queues import Queues
 from mesh.guard.surroundings import Surroundings
-from mesh.telemetry import metrics, names, tracing
-from mesh.trouble import Kind
+from mesh.service import metrics, names, tracing
+from mesh.service.conditions import Kind
 from protocol import codec, subjects
 from protocol.errors import BrokenLog
 from protocol.messages import Control, Hearing

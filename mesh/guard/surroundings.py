@@ -29,7 +29,7 @@ from mesh.guard import conf
 from mesh.guard.attendance import Attendance, Attended
 from mesh.guard.breakers import Breakers
 from mesh.guard.conf import ConfUnreadable, T
-from mesh.trouble import Kind
+from mesh.service.conditions import Kind
 from protocol import documents, rules, subjects
 from protocol.breaker import Use
 from protocol.control import resolves_to

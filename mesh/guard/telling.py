@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from opentelemetry.trace import Span, get_current_span
 
-from mesh.telemetry import metrics, names, tracing
+from mesh.service import metrics, names, tracing
 from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.ledger import Ledger

@@ -22,7 +22,7 @@ from mesh.model.claude_stream import BrokenOff, Streamed, Unreadable
 from mesh.model.claude_wire import reply_of, request_of
 from mesh.model.port import Hear, Prompt, Reply, Said
 from mesh.pace import LONGEST_HOLD_S, HeldBack, pace_of, sound_pause
-from mesh.telemetry import tracing
+from mesh.service import tracing
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, AsyncMessageStream, AsyncStream

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from opentelemetry.trace import Span
 
 from mesh.model.port import Model, Reply
-from mesh.telemetry import metrics, names, tracing
+from mesh.service import metrics, names, tracing
 from protocol.messages import Usage
 
 _KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")

@@ -15,10 +15,10 @@ from typing import Any
 
 from mesh.agent.definition import load
 from mesh.errors import MeshError
-from mesh.leash import hold
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.script import Role, ScriptInvalid, load_script
 from mesh.model.scripted import ScriptedModel
+from mesh.service.parent_death import hold
 from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 
 _AGENT = "You are: "

@@ -13,7 +13,7 @@ from pathlib import Path
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet import parse_fleet
 from mesh.guard.service import Guard
-from mesh.logs import configure_logging
+from mesh.service.logs import configure_logging
 from mesh.setup import apply
 from mesh.testing import LocalMesh
 from tests.servers import until

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mesh.health import Health
-from mesh.trouble import Reason
+from mesh.service.conditions import Reason
+from mesh.service.probes import Health
 from tests.deploy.validator import DEPLOY
 
 

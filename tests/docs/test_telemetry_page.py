@@ -2,7 +2,7 @@
 
 import re
 
-from mesh.telemetry import metrics, names, setup
+from mesh.service import metrics, names, telemetry
 from tests.docs.pages import DOCS, codes, section, table
 
 PAGE = (DOCS / "telemetry.md").read_text()
@@ -62,7 +62,7 @@ def test_the_labels_of_each_metric_are_names() -> None:
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
-    assert f"waits {setup.FLUSH_S:g} s for it at most" in PAGE
-    assert setup.PROTOCOL in PAGE
-    assert setup.ENDPOINT in PAGE
-    assert f"pip install '{setup.EXTRA}'" in PAGE
+    assert f"waits {telemetry.FLUSH_S:g} s for it at most" in PAGE
+    assert telemetry.PROTOCOL in PAGE
+    assert telemetry.ENDPOINT in PAGE
+    assert f"pip install '{telemetry.EXTRA}'" in PAGE

@@ -14,13 +14,13 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from mesh import windows
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import BusError, Denied, MeshError
 from mesh.fleet import FleetFile
 from mesh.launch import LocalFleet
+from mesh.service import failpoints as windows
 from mesh.setup import apply
 from protocol import subjects
 from protocol.breaker import BreakerEntry

@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from mesh.windows import WINDOWS
+from mesh.service.failpoints import WINDOWS
 from tests.drill.processes import Processes
 
 Sort = Literal["kill", "pause", "restart", "server-kill", "server-pause", "server-restart", "window"]

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mesh import windows
 from mesh.launch import LaunchFailed, LocalFleet, Service
-from mesh.windows import Claim
+from mesh.service import failpoints as windows
+from mesh.service.failpoints import Claim
 from tests.drill.evidence import Fault
 
 SERVER = "nats-server"

@@ -43,7 +43,7 @@ def in_process(*arguments: object, program: typer.Typer = app) -> Result:
         structlog.configure(wrapper_class=nothing, cache_logger_on_first_use=False)
 
     try:
-        with mock.patch("mesh.logs.configure_logging", quiet):
+        with mock.patch("mesh.service.logs.configure_logging", quiet):
             return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:
         structlog.configure(**_SUITES_OWN)

@@ -9,7 +9,7 @@ import pytest_asyncio
 from mesh.model.claude import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Reply
-from mesh.telemetry import tracing
+from mesh.service import tracing
 from mesh.testing.claude_stub import StubClaude, fails, says
 from mesh.testing.turns import REQUEST, turn
 from protocol.messages import Usage

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from mesh.telemetry import setup
-from mesh.telemetry.setup import Telemetry, TelemetryUnavailable, configure_telemetry
+from mesh.service import telemetry as setup
+from mesh.service.telemetry import Telemetry, TelemetryUnavailable, configure_telemetry
 from tests.servers import ROOT
 
 BOTH = ("TRACES", "METRICS")
@@ -58,8 +58,8 @@ def test_a_page_without_the_extra_is_none(monkeypatch: pytest.MonkeyPatch) -> No
 
 _OFF = """
 import sys
-from mesh.telemetry import tracing
-from mesh.telemetry.setup import configure_telemetry
+from mesh.service import tracing
+from mesh.service.telemetry import configure_telemetry
 with configure_telemetry("mesh-guard") as telemetry:
     assert telemetry.page is None and not tracing.traced()
     with tracing.span("x", parent="rubbish", attributes={}) as span:

@@ -12,7 +12,7 @@ from mesh.agent import Turn, agent, tool
 from mesh.agent.definition import Agent
 from mesh.agent.failures import Permanent
 from mesh.agent.tools import ToolError
-from mesh.telemetry import tracing
+from mesh.service import tracing
 from protocol import codec, subjects
 from protocol.ids import AgentName, TurnId
 from protocol.messages import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh import windows
-from mesh.windows import WINDOWS, UnknownWindow
+from mesh.service import failpoints as windows
+from mesh.service.failpoints import WINDOWS, UnknownWindow
 from tests.docs.pages import table
 from tests.servers import ROOT, child
 

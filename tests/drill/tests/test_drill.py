@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 from mesh.cli.exits import Exit
-from mesh.windows import WINDOWS
+from mesh.service.failpoints import WINDOWS
 from protocol import codec, events
 from protocol.refusals import Rule
 from tests.drill import ledger, run

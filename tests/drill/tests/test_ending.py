@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from mesh.bus.roles import GUARD
-from mesh.windows import WINDOWS
+from mesh.service.failpoints import WINDOWS
 from tests.drill.arena import Setting
 from tests.drill.check import check
 from tests.drill.fleet import drill_fleet

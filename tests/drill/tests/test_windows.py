@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from mesh.windows import WINDOWS
+from mesh.service.failpoints import WINDOWS
 from protocol import codec, events
 from tests.drill.arena import Arena, Setting
 from tests.drill.check import check

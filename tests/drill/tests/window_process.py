@@ -2,7 +2,7 @@
 
 import sys
 
-from mesh.windows import reached
+from mesh.service.failpoints import reached
 
 if __name__ == "__main__":
     name, times = sys.argv[1], int(sys.argv[2])

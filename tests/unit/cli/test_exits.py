@@ -65,8 +65,8 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.cli.errors",
         "mesh.settings",
         "mesh.fleet",
-        "mesh.health",
-        "mesh.telemetry.setup",
+        "mesh.service.probes",
+        "mesh.service.telemetry",
     )
     codes = {"agent.not_found"}
     for name in modules:

@@ -3,10 +3,13 @@
 import subprocess
 import sys
 
-from mesh.leash import VARIABLE
+from mesh.service.parent_death import VARIABLE
 from tests.servers import ROOT
 
-CHILD = "from mesh.leash import hold; hold(); print('held', flush=True); import time; time.sleep(600)"
+CHILD = (
+    "from mesh.service.parent_death import hold; hold(); print('held', flush=True); "
+    "import time; time.sleep(600)"
+)
 
 
 def test_a_child_on_a_pipe_ends_when_the_pipe_closes() -> None:

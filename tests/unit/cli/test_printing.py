@@ -18,8 +18,8 @@ from rich.text import Text
 
 import mesh.cli
 from mesh.cli import output
-from mesh.logs import configure_logging
-from mesh.printable import printable, printable_json
+from mesh.service.logs import configure_logging
+from mesh.service.printable import printable, printable_json
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07\x9b1A\x7f\r\u202egnp\u2066\u200b\ufeff\u2028b"
 HARMLESS = "Zoë — 3 €\u00a0, नमस्ते, می\u200cر, 👩\u200d🚀\\x1b"

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from mesh.health import _MOST, Health, HealthUnusable, Page, parse_address
-from mesh.trouble import Reason
+from mesh.service.conditions import Reason
+from mesh.service.probes import _MOST, Health, HealthUnusable, Page, parse_address
 
 
 async def ask(health: Health, raw: bytes) -> bytes:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mesh import trouble
-from mesh.trouble import Kind, Troubles
+from mesh.service import conditions as trouble
+from mesh.service.conditions import Kind, Troubles
 from tests.servers import until
 
 FULL = Kind("full", "has_room", "{} is full", settle_s=0.05)

@@ -13,8 +13,8 @@ import pytest
 import structlog
 
 from mesh.agent.tools import tool
-from mesh.logs import VALUES, configure_logging
 from mesh.model.loop import drive
+from mesh.service.logs import VALUES, configure_logging
 from mesh.testing import StrictModel, calls, says, turn
 from tests.servers import ROOT
 
@@ -192,7 +192,7 @@ def test_what_nobody_catches_in_a_service_is_logged_without_its_text(where: str,
     def run(values: str) -> str:
         program = (
             "import threading\n"
-            "from mesh.logs import configure_logging\n"
+            "from mesh.service.logs import configure_logging\n"
             "def broken():\n"
             f"    raise ValueError('no row for ' + {CANARY!r})\n"
             f"configure_logging({style!r}, for_good=True)\n"

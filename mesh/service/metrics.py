@@ -2,7 +2,7 @@
 
 from opentelemetry import metrics
 
-from mesh.telemetry import names
+from mesh.service import names
 
 _meter = metrics.get_meter(names.SCOPE)
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)

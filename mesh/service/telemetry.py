@@ -17,7 +17,7 @@ import structlog
 from opentelemetry import metrics, trace
 
 from mesh.errors import MeshError
-from mesh.telemetry import tracing
+from mesh.service import tracing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -148,7 +148,7 @@ def _export_traces(resource: "Resource") -> Callable[[], Any]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from mesh.telemetry.otlp import Spans
+    from mesh.service.otlp import Spans
 
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(Spans()))
@@ -164,7 +164,7 @@ def _export_metrics(
 
     readers: list[MetricReader] = []
     if otlp:
-        from mesh.telemetry.otlp import Metrics
+        from mesh.service.otlp import Metrics
 
         readers.append(PeriodicExportingMetricReader(Metrics()))
     show = None

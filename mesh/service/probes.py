@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Self
 import structlog
 
 from mesh.errors import MeshError
-from mesh.trouble import Reason
+from mesh.service.conditions import Reason
 
 _log = structlog.get_logger(__name__)
 

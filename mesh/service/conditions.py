@@ -3,7 +3,7 @@
 Whoever meets one says `hit`; whoever finds that the very thing works again says `well`. A trouble is over
 when it was found well and nobody met it for the kind's `settle_s` after that, so that one which comes
 and goes is still one trouble; or when nobody met it for `FORGET_S`. What stands is what a process
-answers when it is asked whether it is ready (`mesh.health`).
+answers when it is asked whether it is ready (`mesh.service.probes`).
 """
 
 import asyncio

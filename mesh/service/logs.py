@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-from mesh.printable import printable
-from mesh.telemetry import tracing
+from mesh.service import tracing
+from mesh.service.printable import printable
 
 VALUES = "MESH_LOG_VALUES"
 """The variable that lets exceptions' own texts into the logs."""

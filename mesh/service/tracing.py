@@ -19,7 +19,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from mesh.errors import MeshError
-from mesh.telemetry import names
+from mesh.service import names
 
 HEADER = "traceparent"
 CLIENT, CONSUMER, INTERNAL, PRODUCER = (
