@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mesh.replies import check_schema
+from mesh.agent.reply_schema import check_schema
 from protocol.handoff import Artifact, Constraints, Fact
 from protocol.ids import AgentName
 from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer

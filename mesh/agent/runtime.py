@@ -15,7 +15,6 @@ import time
 import msgspec
 import structlog
 
-from mesh import notices
 from mesh.agent import telling
 from mesh.agent.attempts import Attempts
 from mesh.agent.card import card_of, publish_card
@@ -23,6 +22,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Superseded, TurnError, failure_of
 from mesh.agent.foreign import ForeignRounds
 from mesh.agent.journal import Journal
+from mesh.agent.live import SILENT, Voice
 from mesh.agent.micro import Presence
 from mesh.agent.proposals import sound, store
 from mesh.agent.running import RunningRounds
@@ -32,13 +32,13 @@ from mesh.agent.surroundings import Surroundings
 from mesh.agent.toolbox import ToolsUnusable, put_away, unpacked_in_time
 from mesh.agent.turn import Turn
 from mesh.agent.watchdog import Watchdog
+from mesh.bus import dead_letters as notices
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
 from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
-from mesh.live import SILENT, Voice
 from mesh.service import metrics, names, tracing
 from mesh.service.failpoints import reached
 from protocol import codec, subjects

@@ -18,13 +18,13 @@ import structlog
 from mesh.agent import approvals
 from mesh.agent.failures import ActionNotAllowed, EffectUnknown, Superseded, TurnError
 from mesh.agent.journal import MAX_STEP_BYTES
+from mesh.agent.live import SILENT, Voice
 from mesh.agent.moves import Moves
 from mesh.agent.record import Recorded, as_json
 from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
 from mesh.errors import MeshError
-from mesh.live import SILENT, Voice
 from protocol import budget
 from protocol.events import Past, Work
 from protocol.fleet import AgentEntry, Fleet

@@ -174,7 +174,7 @@ async def _fill(account: _Account, where: Where, source: str | None) -> None:
 async def _add_journals(bus: "Bus", account: "Spending") -> None:
     """Count what the steps cost whose rounds no report tells of."""
     from mesh.cli.reading import remark_passed_over
-    from mesh.journals import journaled
+    from mesh.client.journals import journaled
 
     passed_over = set[str]()
     for turn in account.unreported:

@@ -7,7 +7,7 @@ from mesh.cli.output import remark, short
 
 if TYPE_CHECKING:
     from mesh.agent.record import Record
-    from mesh.following import Following
+    from mesh.client.follow import Following
     from protocol.presence import LiveNote
 
 _INDENT = "       "
@@ -40,7 +40,7 @@ class Shown:
 
     async def until_the_end(self, feed: "Following") -> None:
         """Show everything that comes. Raises what following raises."""
-        from mesh.following import Happened, Heard, Journaled
+        from mesh.client.follow import Happened, Heard, Journaled
         from protocol.presence import LiveNote
 
         try:

@@ -16,9 +16,9 @@ from mesh.cli.counts import counted
 from mesh.cli.errors import Impossible, NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark
+from mesh.client.journals import Step, journaled, told
+from mesh.client.journals import read as read_steps
 from mesh.errors import BusError, LogUnreadable, Malformed
-from mesh.journals import Step, journaled, told
-from mesh.journals import read as read_steps
 from mesh.replay.load import load, steps_in
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, Work, type_of

@@ -13,7 +13,7 @@ from mesh.cli.rerun import rerun
 from mesh.cli.submitting import with_submit
 
 if TYPE_CHECKING:
-    from mesh.journals import Step
+    from mesh.client.journals import Step
     from protocol.events import AnyEvent
     from protocol.messages import Cancel, Freeze, Submit, Thaw
 

@@ -13,6 +13,7 @@ import structlog
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
+from mesh.bus.dead_letters import note_subject
 from mesh.bus.log import EventLog
 from mesh.errors import (
     LogUnreadable,
@@ -29,7 +30,6 @@ from mesh.guard import alarm, telling
 from mesh.guard.attendance import Attended
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
-from mesh.notices import note_subject
 from mesh.service import tracing
 from mesh.service.failpoints import reached
 from protocol import codec, events, subjects

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from mesh import notices
+from mesh.bus import dead_letters as notices
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message
 from mesh.bus.roles import GUARD

@@ -13,13 +13,13 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
+from mesh.agent.reply_schema import SchemaUnusable
 from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, short, untitled
 from mesh.agent.turn import Turn
 from mesh.model.brief import one_line
 from mesh.model.outlook import Outlook, outlook_now
 from mesh.model.port import ToolCall, ToolSpec
-from mesh.replies import SchemaUnusable
 from protocol import codec
 from protocol.errors import Malformed
 from protocol.fleet import AgentEntry

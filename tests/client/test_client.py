@@ -8,10 +8,10 @@ from typing import Any
 import nats
 import pytest
 
-from mesh import client as client_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.client import Client, Question, SubmitRejected
+from mesh.client import client as client_module
 from mesh.errors import Disconnected, PublishRefused, TooLarge
 from protocol import events
 from protocol.ids import ulid

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from mesh import live, pace
-from mesh.agent import Turn, agent
+from mesh import pace
+from mesh.agent import Turn, agent, live
 from mesh.agent.turn import _MAX_RESULT_BYTES
 from mesh.cli import app
 from mesh.cli.cost import _row

@@ -10,12 +10,12 @@ import jsonschema  # type: ignore[import-untyped]  # it ships none
 import msgspec
 import pytest
 
-from mesh import notices
 from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
+from mesh.bus import dead_letters as notices
 from mesh.bus import roles, streams
 from mesh.bus.connection import Bus
-from mesh.client import POLL_S
+from mesh.client.client import POLL_S
 from mesh.guard.conf import CODES
 from mesh.guard.service import OVERTAKEN_S
 from protocol import codec, ids, ranges

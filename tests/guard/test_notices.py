@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.bus.dead_letters import MAX_DETAIL_CHARS
 from mesh.bus.streams import stream_table
-from mesh.notices import MAX_DETAIL_CHARS
 from protocol import codec, events, subjects
 from protocol.ids import request_id, submitted_ms, ulid
 from protocol.messages import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from mesh import following, in_order
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
 from mesh.bus import kept
 from mesh.bus.kept import Kept
 from mesh.bus.wire import Incoming
-from mesh.client import Client, Outcome, Question
-from mesh.following import Following, Happened, Heard, Journaled
+from mesh.client import Client, Outcome, Question, in_order
+from mesh.client import follow as following
+from mesh.client.follow import Following, Happened, Heard, Journaled
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from protocol import subjects

@@ -7,7 +7,7 @@ import pytest
 
 from mesh.agent.record import Record
 from mesh.cli.followed import Shown
-from mesh.following import Following, Heard, Journaled
+from mesh.client.follow import Following, Heard, Journaled
 from protocol.presence import LiveNote
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh import live
-from mesh.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, Voice, read_note
+from mesh.agent import live
+from mesh.agent.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, Voice, read_note
 from protocol.presence import LiveNote
 from tests.servers import until
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.bus.dead_letters import dead_letter
 from mesh.cli.exits import Exit
-from mesh.notices import dead_letter
 from protocol import codec, events, subjects
 from protocol.ids import request_id
 from protocol.messages import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer

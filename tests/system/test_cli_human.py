@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mesh.agent.reply_schema import ReplyInvalid
 from mesh.cli.exits import Exit
 from mesh.client import Question
-from mesh.replies import ReplyInvalid
 from protocol import events
 from protocol.handoff import Budget
 from protocol.ids import AgentName, RequestId

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent.record import Record
+from mesh.bus.dead_letters import dead_letter
 from mesh.bus.wire import Incoming
-from mesh.notices import dead_letter
 from mesh.testing import LocalMesh
 from protocol import events, subjects
 from protocol.ids import request_id

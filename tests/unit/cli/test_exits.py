@@ -61,7 +61,7 @@ def test_every_code_that_has_a_status_exists() -> None:
     modules = (
         "mesh.errors",
         "mesh.client",
-        "mesh.replies",
+        "mesh.agent.reply_schema",
         "mesh.cli.errors",
         "mesh.settings",
         "mesh.fleet",

@@ -2,8 +2,7 @@
 
 A client may know what is addressed to it, and hear what the turns say while they work. With a viewer's
 connection beside its own, the events and the journaled steps come first, and the rest as it happens, in its
-order (`mesh.in_order`). What is heard is never the only place of a truth: whoever hears nothing still gets
-the end.
+order (`mesh.client.in_order`). What is heard is never the only place of a truth: the end comes all the same.
 """
 
 import asyncio
@@ -13,20 +12,20 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from mesh.agent.live import read_note
 from mesh.agent.record import Record
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.kept import batch
 from mesh.bus.wire import Incoming
+from mesh.client.in_order import MOST_WAITING, InOrder
+from mesh.client.in_order import Heard as Heard
+from mesh.client.journals import journaled
 from mesh.errors import OutcomeUnknown, Unreachable
-from mesh.in_order import MOST_WAITING, InOrder
-from mesh.in_order import Heard as Heard
-from mesh.journals import journaled
-from mesh.live import read_note
 from protocol import codec, events, subjects
 from protocol.presence import LiveNote
 
 if TYPE_CHECKING:
-    from mesh.client import Client, Outcome, Question
+    from mesh.client.client import Client, Outcome, Question
 
 LOOK_S = 0.2
 """How often a viewer looks for more events; at once, when something is heard that an event comes before."""
@@ -86,7 +85,7 @@ class Following:
 
     async def __anext__(self) -> "Heard | Happened | Journaled | Question | Outcome":
         """Return what comes next. Raises SubmitRejected, and BusError when a viewer cannot read."""
-        from mesh.client import Outcome
+        from mesh.client.client import Outcome
 
         await self.start()
         while not self._items:
@@ -153,7 +152,7 @@ class Following:
 
     async def _wait(self, reading: "asyncio.Task[None] | None") -> None:
         """Put what is addressed to the client: questions, and the end."""
-        from mesh.client import outcome_of, question_of
+        from mesh.client.client import outcome_of, question_of
 
         async with aclosing(self._client.addressed(self._request)) as addressed:
             async for event in addressed:

@@ -152,7 +152,7 @@ def _short(text: str) -> str:
 def _judged_apart(schema: Any, value: Any) -> _Judged:
     import subprocess
 
-    command = [sys.executable, "-P", "-m", "mesh.replies"]
+    command = [sys.executable, "-P", "-m", "mesh.agent.reply_schema"]
     try:
         ended = subprocess.run(
             command,

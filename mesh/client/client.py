@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import structlog
 
+from mesh.agent.reply_schema import SchemaUnusable, check_reply
 from mesh.bus.connection import Bus, connect
 from mesh.bus.roles import GET
 from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.bus.wire import Incoming
+from mesh.client.follow import Following
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
-from mesh.following import Following
-from mesh.replies import SchemaUnusable, check_reply
 from mesh.service import names, tracing
 from protocol import codec, events, subjects
 from protocol.handoff import Artifact, Constraints, Fact
