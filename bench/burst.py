@@ -14,7 +14,7 @@ from bench.place import CLIENT, FLEET, place
 from bench.usage import peak_mib
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
-from mesh.setup import apply
+from mesh.fleet.setup import apply
 from protocol.handoff import Fact
 from protocol.messages import Submit
 

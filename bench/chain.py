@@ -25,10 +25,10 @@ from mesh.bus.connection import connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
+from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from mesh.setup import apply
 from protocol.messages import Move
 
 DRIVER = "driver"

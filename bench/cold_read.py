@@ -17,7 +17,7 @@ from bench.stories import history
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.setup import apply
+from mesh.fleet.setup import apply
 from protocol.ledger import fold_bodies
 
 P50_MS = 4.0

@@ -18,7 +18,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
-from mesh.setup import apply
+from mesh.fleet.setup import apply
 from protocol import codec
 from protocol.ledger import fold_bodies
 from protocol.messages import Complete, MoveProposed, Report, Usage

@@ -29,10 +29,10 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.errors import StreamFull
+from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from mesh.setup import apply
 from protocol import codec, subjects
 from protocol.ids import request_id
 from protocol.messages import Cancel, Freeze, Move, Submit, Thaw

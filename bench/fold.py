@@ -18,7 +18,7 @@ from bench.stories import history, originals
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN
-from mesh.setup import apply
+from mesh.fleet.setup import apply
 from protocol import chain, codec
 from protocol.ledger import Ledger
 

@@ -8,7 +8,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from mesh.bus.embedded import server_binary
+from mesh.local.server import server_binary
 
 _SYNCS = 200
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bench.figures import Figure, spread
 from mesh.bus.accounts import server_config
-from mesh.bus.embedded import server_binary
 from mesh.bus.keys import new_key
 from mesh.bus.roles import names
+from mesh.local.server import server_binary
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
 

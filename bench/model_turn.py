@@ -23,12 +23,12 @@ from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.client import Client
+from mesh.fleet.setup import apply
 from mesh.model.claude import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from mesh.setup import apply
 from mesh.testing.claude_stub import Answer, StubClaude, calls
 from protocol import codec
 

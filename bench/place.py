@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.roles import ADMIN
-from mesh.fleet import FleetFile, Sender, parse_fleet
-from mesh.setup import KEYS, Prepared, prepare
+from mesh.fleet.file import FleetFile, Sender, parse_fleet
+from mesh.fleet.setup import KEYS, Prepared, prepare
+from mesh.local.server import EmbeddedServer
 
 AGENTS = ("a", "b", "c", "d", "e")
 CLIENT = "app"

@@ -29,10 +29,10 @@ from mesh.bus.queues import QUEUE_CONSUMERS, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.client import Client
+from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from mesh.setup import apply
 from protocol.ids import RequestId
 from protocol.messages import Move
 from protocol.subjects import PARTITIONS, parse_evt, partition

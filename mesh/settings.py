@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from mesh.bus.keys import SEED_SUFFIX, read_key, seed_file
 from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.errors import MeshError
-from mesh.fleet import FILE_NAME, BusSection
+from mesh.fleet.file import FILE_NAME, BusSection
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from mesh.bus.embedded import EmbeddedServer
+from mesh.local.server import EmbeddedServer
 
 
 async def main() -> None:

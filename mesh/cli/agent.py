@@ -76,8 +76,8 @@ async def add(
 ) -> None:
     """Add an agent: its section in mesh.toml, its key, and what to do next."""
     from mesh.cli.fleet_text import with_agent
-    from mesh.fleet import load_fleet
-    from mesh.setup import ACCOUNTS, KEYS, apply, prepare
+    from mesh.fleet.file import load_fleet
+    from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
 
     text = with_agent(file, name, module=module, description=description, to=to, clearance=clearance or ())
     file.write_text(text)

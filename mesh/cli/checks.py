@@ -21,9 +21,9 @@ from mesh.cli.errors import NotFound
 from mesh.cli.findings import Finding, found, ok, unknown
 from mesh.cli.roster import fleet_of
 from mesh.errors import ApiError, BusError, Denied, MeshError, ProtocolError
-from mesh.fleet import FleetFile
+from mesh.fleet.file import FleetFile
+from mesh.fleet.setup import apply
 from mesh.settings import Access
-from mesh.setup import apply
 from protocol import codec
 from protocol.presence import Card
 from protocol.subjects import card

@@ -48,8 +48,8 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import driven, in_words
     from mesh.cli.rehearsal import is_sound, play, read_samples
-    from mesh.fleet import load_fleet
-    from mesh.launch import LocalFleet
+    from mesh.fleet.file import load_fleet
+    from mesh.local.fleet import LocalFleet
 
     home = reference_fleet(fleet)
     samples = read_samples(requests or home / "requests.jsonl")

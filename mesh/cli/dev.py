@@ -17,7 +17,7 @@ from mesh.cli.output import remark, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mesh.launch import LocalFleet
+    from mesh.local.fleet import LocalFleet
 
 USUAL_PORT = 4222
 
@@ -51,7 +51,7 @@ async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> N
     from mesh.cli.errors import UsageWrong
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import driven
-    from mesh.launch import LocalFleet
+    from mesh.local.fleet import LocalFleet
 
     file, search = find_fleet(named)
     if not file.clients:

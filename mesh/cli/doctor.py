@@ -11,7 +11,7 @@ from mesh.cli.output import Format, chosen, emit, say
 from mesh.cli.wrong_key import wrong_key
 
 if TYPE_CHECKING:
-    from mesh.fleet import FleetFile
+    from mesh.fleet.file import FleetFile
 
 _ROLES = ("admin", "operator", "viewer")
 _SIGNS = {"ok": "ok     ", "found": "FOUND  ", "unknown": "unknown"}
@@ -62,7 +62,7 @@ async def doctor(
 
 def _fleet(named: Path | None) -> "FleetFile | None":
     """Return the fleet to compare with: of the file that was named, else of the one here, if there is one."""
-    from mesh.fleet import FILE_NAME, load_fleet
+    from mesh.fleet.file import FILE_NAME, load_fleet
 
     if named is None and not Path(FILE_NAME).is_file():
         return None

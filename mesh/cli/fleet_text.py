@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.cli.errors import UsageWrong
-from mesh.fleet import FleetFileError, parse_fleet
+from mesh.fleet.file import FleetFileError, parse_fleet
 from protocol.ids import is_name
 
 _AGENT_HEADER = re.compile(r"^\[agents\.[^\]]+\]")

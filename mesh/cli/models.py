@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from mesh.fleet import FleetFile
+    from mesh.fleet.file import FleetFile
 
 
 class Kind(StrEnum):
@@ -65,9 +65,9 @@ async def driven(
     import os
 
     from mesh.cli.errors import UsageWrong
+    from mesh.local.standin import StandIn
+    from mesh.local.vendor_keys import VARIABLES
     from mesh.model.choose import KEY, STUB_URL, VARIABLE, has_sdk
-    from mesh.standin import StandIn
-    from mesh.vendor_keys import VARIABLES
 
     told: dict[str, str | None] = {VARIABLE: kind.value, STUB_URL: None}
     if kind is not Kind.SCRIPTED and not has_sdk():

@@ -16,7 +16,7 @@ from mesh.cli.checkout import find_fleet
 from mesh.cli.errors import NotFound, UsageWrong
 from mesh.cli.reading import decoded, request_bodies
 from mesh.client.journals import journaled
-from mesh.fleet import FILE_NAME
+from mesh.fleet.file import FILE_NAME
 from mesh.model.choose import instead
 from mesh.model.claude import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt

@@ -11,7 +11,7 @@ from mesh.cli.output import emit, remark, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mesh.fleet import FleetFile
+    from mesh.fleet.file import FleetFile
     from mesh.settings import Access
 
 
@@ -34,7 +34,7 @@ async def setup(
     brings a bus that is named (NATS_URL, --url, --context) to the fleet file, as the admin: streams,
     consumers, the fleet document, the policies. A second time it changes nothing.
     """
-    from mesh.fleet import load_fleet
+    from mesh.fleet.file import load_fleet
 
     fleet = load_fleet(file)
     done = _Done(as_json)
@@ -70,7 +70,7 @@ class _Done:
 def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
     from mesh.bus.keys import seed_file
     from mesh.bus.roles import names
-    from mesh.setup import ACCOUNTS, KEYS, prepare
+    from mesh.fleet.setup import ACCOUNTS, KEYS, prepare
 
     lacking = [
         name
@@ -91,7 +91,7 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
 async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool, done: _Done) -> None:
     from mesh.cli.unpriced import in_words, unpriced
     from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
-    from mesh.setup import apply
+    from mesh.fleet.setup import apply
 
     access = _admin(where, out)
     try:
@@ -117,8 +117,8 @@ def _admin(where: Where, out: Path | None) -> "Access":
     """Return how to get on the bus as the admin, whose key may be the one that was just written."""
     from mesh.bus.keys import seed_file
     from mesh.bus.roles import ADMIN
+    from mesh.fleet.setup import KEYS
     from mesh.settings import DEFAULT_URL, Access, NoCredentials, find_tls, load_settings
-    from mesh.setup import KEYS
 
     try:
         return where.access("admin")

@@ -95,7 +95,7 @@ def _role_of(name: str) -> "Role | None":
 
     from mesh.bus.roles import ADMIN, GUARD, Role
     from mesh.errors import MeshError
-    from mesh.fleet import load_fleet
+    from mesh.fleet.file import load_fleet
     from mesh.settings import running_dev
 
     if name in (ADMIN, GUARD):

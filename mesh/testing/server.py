@@ -8,8 +8,8 @@ from typing import Self
 
 from mesh.bus import accounts, roles, streams
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.keys import KeyPair, keyring
+from mesh.local.server import EmbeddedServer
 from protocol.fleet import Fleet
 
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.fleet import parse_fleet
+from mesh.fleet.file import parse_fleet
+from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.logs import configure_logging
-from mesh.setup import apply
 from mesh.testing import LocalMesh
 from tests.servers import until
 

@@ -11,7 +11,7 @@ import pytest
 from mesh.agent import Move, Turn, agent
 from mesh.conformance.checks import CHECKS
 from mesh.conformance.run import check_agent
-from mesh.fleet import parse_fleet
+from mesh.fleet.file import parse_fleet
 from mesh.replay.rejudge import rejudge
 from mesh.testing import WholeMesh
 from protocol import codec

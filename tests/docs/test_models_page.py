@@ -16,12 +16,12 @@ from mesh.agent.turn import _MAX_RESULT_BYTES
 from mesh.cli import app
 from mesh.cli.cost import _row
 from mesh.cli.models import Kind
-from mesh.fleet import parse_fleet
+from mesh.fleet.file import parse_fleet
+from mesh.fleet.setup import prices_of
 from mesh.model.brief import render
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.outlook import Outlook
 from mesh.pace import share
-from mesh.setup import prices_of
 from mesh.testing import WholeMesh, turn
 from protocol.fleet import AgentEntry
 from protocol.handoff import Constraints

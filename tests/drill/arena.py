@@ -18,10 +18,10 @@ from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import BusError, Denied, MeshError
-from mesh.fleet import FleetFile
-from mesh.launch import LocalFleet
+from mesh.fleet.file import FleetFile
+from mesh.fleet.setup import apply
+from mesh.local.fleet import LocalFleet
 from mesh.service import failpoints as windows
-from mesh.setup import apply
 from protocol import subjects
 from protocol.breaker import BreakerEntry
 from protocol.events import AnyEvent
@@ -54,7 +54,7 @@ class Setting:
     Args:
         people: whether the drill's own people decide what is put to them; else it stays open.
         commands: by name, `guard` or an agent's, how their processes begin instead of with
-            `mesh.launch.COMMAND`.
+            `mesh.local.fleet.COMMAND`.
         search: directories in which services look for agents' modules, besides the checkout.
     """
 

@@ -1,6 +1,6 @@
 """The drill's own fleet: three agents of whom one may not see everything, one that is shut, and people."""
 
-from mesh.fleet import FleetFile, parse_fleet
+from mesh.fleet.file import FleetFile, parse_fleet
 from protocol.fleet import GUARD_LEASE_S, LEASE_S
 
 SHUT = "shut"

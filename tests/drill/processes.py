@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mesh.launch import LaunchFailed, LocalFleet, Service
+from mesh.local.fleet import LaunchFailed, LocalFleet, Service
 from mesh.service import failpoints as windows
 from mesh.service.failpoints import Claim
 from tests.drill.evidence import Fault

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.connection import connect
-from mesh.bus.embedded import EmbeddedServer
+from mesh.local.server import EmbeddedServer
 from tests.integration.pulling import Queue
 
 

@@ -12,7 +12,6 @@ import pytest_asyncio
 from mesh.bus import keys, roles
 from mesh.bus.accounts import server_config
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import server_binary
 from mesh.bus.log import JetStreamLog
 from mesh.bus.presence import is_served, statistics
 from mesh.bus.pull import Message, Puller
@@ -20,6 +19,7 @@ from mesh.bus.roles import GET
 from mesh.bus.streams import Storage, inbox_consumer, provision
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
+from mesh.local.server import server_binary
 from protocol.subjects import card, evt, live, note, prop
 from tests.servers import FLEET, eventually, fresh, until
 

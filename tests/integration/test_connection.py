@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from mesh.bus import acks, keys
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.steps import JetStreamSteps, StepTaken
 from mesh.bus.wire import Incoming, Scanner, Wire, encode
 from mesh.errors import (
@@ -27,6 +26,7 @@ from mesh.errors import (
     TooLarge,
     Unreachable,
 )
+from mesh.local.server import EmbeddedServer
 from mesh.testing import LocalMesh
 from protocol.subjects import prop, step
 from tests.servers import ConnectAs, fresh, until

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mesh.bus import embedded
 from mesh.bus.connection import connect
-from mesh.bus.embedded import EmbeddedServer, Leash
 from mesh.errors import ServerFailed, ServerMisconfigured, ServerMissing, StoreInUse, Unreachable
+from mesh.local import server as embedded
+from mesh.local.server import EmbeddedServer, Leash
 from mesh.testing import LocalMesh
 from tests.servers import FLEET, child, until
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh import launch
 from mesh.bus.roles import GET
-from mesh.fleet import parse_fleet
-from mesh.launch import LocalFleet
+from mesh.fleet.file import parse_fleet
+from mesh.local import fleet as launch
+from mesh.local.fleet import LocalFleet
 from mesh.model import ROUTING
 from protocol import subjects
 from protocol.presence import Card

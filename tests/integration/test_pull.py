@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from mesh.bus.connection import connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.pull import Message, Puller
 from mesh.errors import TimedOut, Unreachable
+from mesh.local.server import EmbeddedServer
 from tests.integration.pulling import EXPIRES_S, LEASE_S, NS, Busy, Queue
 from tests.servers import eventually, until
 

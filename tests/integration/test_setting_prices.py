@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from mesh.bus.streams import Change
-from mesh.fleet import FleetFile, parse_fleet
-from mesh.setup import apply
+from mesh.fleet.file import FleetFile, parse_fleet
+from mesh.fleet.setup import apply
 from mesh.testing import LocalMesh
 from protocol import subjects
 from protocol.events import RequestOpened

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 
 from mesh.bus.accounts import accounts_config, quoted
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.keys import KeyPair, keyring, seed_file
 from mesh.bus.roles import names
 from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.cli.exits import Exit
 from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachable
+from mesh.local.server import EmbeddedServer
 from tests.certificates import Authority
 from tests.servers import FLEET, ROOT, until
 

@@ -42,7 +42,7 @@ def sent() -> Sent:
 def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that stands until it is set."""
     now = [1000.0]
-    monkeypatch.setattr("mesh.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mesh.agent.live.time.monotonic", lambda: now[0])
     return lambda at: now.__setitem__(0, at)
 
 

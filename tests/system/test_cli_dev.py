@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.bus.embedded import server_binary
 from mesh.cli.exits import Exit
+from mesh.local.server import server_binary
 from tests.servers import ROOT
 from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
 

@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.roles import names
 from mesh.bus.streams import Storage, provision
@@ -19,6 +18,7 @@ from mesh.cli.checks import examine
 from mesh.cli.durability import durability, seen
 from mesh.cli.findings import Finding
 from mesh.errors import BusError
+from mesh.local.server import EmbeddedServer
 from mesh.settings import Access
 from tests.servers import FLEET, eventually
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.launch import next_try
+from mesh.local.fleet import next_try
 
 
 @pytest.mark.parametrize(("tries", "pause_s"), [(0, 0.5), (1, 1.0), (2, 2.0), (3, 5.0), (4, 15.0), (9, 15.0)])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.fleet import parse_fleet
+from mesh.fleet.file import parse_fleet
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.refusals import Rule

@@ -10,7 +10,7 @@ import agents
 from agents.recruiting import database as recruiting
 from agents.support import database as support
 from mesh.agent.definition import Agent, load
-from mesh.fleet import FleetFile, load_fleet
+from mesh.fleet.file import FleetFile, load_fleet
 from tests.unit.agents.requests import Sample, read
 
 

@@ -20,8 +20,8 @@ from bench.recovery import recovery
 from bench.rounds import Plan, compare
 from bench.stories import history
 from mesh.bus.roles import ADMIN
-from mesh.fleet import LeaseSection
-from mesh.setup import apply
+from mesh.fleet.file import LeaseSection
+from mesh.fleet.setup import apply
 
 SMALL = Plan(rounds=2, alone=3, crowded=8)
 

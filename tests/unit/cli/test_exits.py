@@ -64,7 +64,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.agent.reply_schema",
         "mesh.cli.errors",
         "mesh.settings",
-        "mesh.fleet",
+        "mesh.fleet.file",
         "mesh.service.probes",
         "mesh.service.telemetry",
     )

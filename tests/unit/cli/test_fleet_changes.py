@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.fleet import load_fleet
+from mesh.fleet.file import load_fleet
 from tests.unit.cli.conftest import Mesh
 
 FLEET = """\

@@ -7,7 +7,7 @@ import pytest
 from mesh.bus.keys import new_key
 from mesh.bus.queues import Limits
 from mesh.bus.streams import Storage
-from mesh.fleet import LISTED, FleetFileError, load_fleet, parse_fleet
+from mesh.fleet.file import LISTED, FleetFileError, load_fleet, parse_fleet
 from protocol.breaker import BreakerRules
 from protocol.handoff import Budget
 from protocol.ids import AgentName

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mesh import pace
-from mesh.fleet import FleetFileError, parse_fleet
+from mesh.fleet.file import FleetFileError, parse_fleet
 from mesh.model.claude import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
 from mesh.pace import LONGEST_ASKED_S, HeldBack, Pace, share

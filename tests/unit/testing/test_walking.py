@@ -1,10 +1,10 @@
 """A whole path in memory: agents' own code, journaled, with the guard's own verdicts."""
 
 from mesh.agent import Agent, Retry, Turn, agent, tool
-from mesh.fleet import parse_fleet
+from mesh.fleet.file import parse_fleet
+from mesh.fleet.setup import prices_of
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
-from mesh.setup import prices_of
 from mesh.testing import Court, StrictModel, Walk, fleet_of
 from protocol.messages import Move, Usage
 from protocol.prices import Tokens

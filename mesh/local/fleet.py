@@ -19,18 +19,18 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from mesh.bus.connection import Bus, connect
-from mesh.bus.embedded import EmbeddedServer
 from mesh.bus.keys import seed_file
 from mesh.bus.queues import QUEUE_CONSUMERS
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import inbox_consumer, standing_queues
 from mesh.bus.tls import VARIABLES as TLS_VARIABLES
 from mesh.errors import BusError, MeshError, NoResponders
-from mesh.fleet import FleetFile
+from mesh.fleet.file import FleetFile
+from mesh.fleet.setup import KEYS, apply, prepare
+from mesh.local.server import EmbeddedServer
+from mesh.local.vendor_keys import VARIABLES
 from mesh.service.parent_death import VARIABLE as LEASH
 from mesh.service.parent_death import die_with_parent, leash_here
-from mesh.setup import KEYS, apply, prepare
-from mesh.vendor_keys import VARIABLES
 
 _LOOK_S = 0.02
 _SERVER_LOOK_S = 0.25

@@ -18,7 +18,7 @@ from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.roles import names
 from mesh.bus.streams import Change, provision
 from mesh.errors import ApiError
-from mesh.fleet import LISTED, FleetFile
+from mesh.fleet.file import LISTED, FleetFile
 from protocol.subjects import PRICES, policy
 
 KEYS = "keys"

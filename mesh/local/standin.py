@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from mesh.errors import MeshError
+from mesh.local.vendor_keys import without_keys
 from mesh.service.parent_death import VARIABLE as LEASH
 from mesh.service.parent_death import die_with_parent, leash_here
-from mesh.vendor_keys import without_keys
 
 _MODULE = "mesh.testing.scripted_claude"
 _READY_S = 60.0

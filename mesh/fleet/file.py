@@ -89,7 +89,7 @@ from mesh.bus.queues import Limits
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import DEFAULT_STORAGE, MIB, Storage
 from mesh.errors import MeshError
-from mesh.fleet_prices import PriceSection, Strict
+from mesh.fleet.prices import PriceSection, Strict
 from protocol.breaker import BreakerRules
 from protocol.documents import DocumentInvalid, fleet_mistakes, policy_of
 from protocol.fleet import (

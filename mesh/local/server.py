@@ -31,7 +31,7 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
-from mesh.vendor_keys import without_keys
+from mesh.local.vendor_keys import without_keys
 
 Leash = Literal["signal", "pipe"]
 """How the server learns that its parent is gone: the kernel's parent-death signal, or a watched pipe."""

@@ -1,0 +1,1 @@
+"""The fleet file, and what is laid out on the bus because of it."""
