@@ -11,7 +11,7 @@ from mesh.cli.options import AsJson, Health, Output, Where, on_the_bus, with_whe
 from mesh.cli.output import Format, chosen, emit, remark, say, table
 
 if TYPE_CHECKING:
-    from mesh.cli.roster import Member
+    from mesh.ops.roster import Member
 
 app = typer.Typer(help="Agents: run one, add one, see who is there.", no_args_is_help=True)
 
@@ -31,9 +31,9 @@ def run(
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent.definition import load
     from mesh.agent.runtime import Runtime
-    from mesh.cli.errors import UsageWrong
     from mesh.cli.serving import run_service
     from mesh.model.choose import ModelUnavailable, driven_by, key_will_do
+    from mesh.ops.errors import UsageWrong
 
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
@@ -107,7 +107,7 @@ async def add(
 @on_the_bus
 async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
     """List the fleet's agents: what they say of themselves, and how many of each are alive."""
-    from mesh.cli.roster import roster
+    from mesh.ops.roster import roster
 
     async with await where.connect("operator", "viewer", "admin") as bus:
         members = await roster(bus)
@@ -165,7 +165,7 @@ async def prompt(
     as_json: AsJson = False,
 ) -> None:
     """Show exactly what its model was sent: the agent's own code, run over what the turn journaled."""
-    from mesh.cli import prompts
+    from mesh.ops import prompt as prompts
 
     async with await where.connect("viewer", "operator", "admin") as bus:
         found = await prompts.shown(bus, name, request, module=module, fleet=fleet, n=move, call=call)
@@ -188,8 +188,8 @@ async def show(where: Where, name: Name, output: Output = Format.TABLE, as_json:
     """Show one agent: its entry in the fleet file, its card, its instances."""
     import msgspec
 
-    from mesh.cli.errors import NotFound
-    from mesh.cli.roster import roster
+    from mesh.ops.errors import NotFound
+    from mesh.ops.roster import roster
 
     async with await where.connect("operator", "viewer", "admin") as bus:
         member = next((each for each in await roster(bus) if each.name == name), None)

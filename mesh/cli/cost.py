@@ -149,7 +149,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 async def _fill(account: _Account, where: Where, source: str | None) -> None:
     from mesh.bus.kept import every
-    from mesh.cli.reading import is_file, request_bodies
+    from mesh.ops.requests import is_file, request_bodies
     from mesh.replay.load import load
     from protocol.subjects import evt_of
 
@@ -173,8 +173,8 @@ async def _fill(account: _Account, where: Where, source: str | None) -> None:
 
 async def _add_journals(bus: "Bus", account: "Spending") -> None:
     """Count what the steps cost whose rounds no report tells of."""
-    from mesh.cli.reading import remark_passed_over
     from mesh.client.journals import journaled
+    from mesh.ops.requests import remark_passed_over
 
     passed_over = set[str]()
     for turn in account.unreported:

@@ -20,7 +20,7 @@ _READERS = ("viewer", "operator", "admin")
 @on_the_bus
 async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
     """List dead letters, the oldest first."""
-    from mesh.cli.letters import letters
+    from mesh.ops.letters import letters
 
     async with await where.connect(*_READERS) as bus:
         found = [each async for each in letters(bus)]
@@ -47,7 +47,7 @@ async def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one: why it is here, and what it said."""
-    from mesh.cli.letters import letter_at
+    from mesh.ops.letters import letter_at
 
     async with await where.connect(*_READERS) as bus:
         letter = await letter_at(bus, seq)
@@ -79,10 +79,10 @@ async def resend(
 
     Needs the admin's credentials, and prints what came of it. Only what a guard kept can be put back.
     """
-    from mesh.cli.controlling import obeyed
-    from mesh.cli.letters import letter_at
-    from mesh.cli.resending import parcel
-    from mesh.cli.resending import resend as put_back
+    from mesh.ops.control import obeyed
+    from mesh.ops.letters import letter_at
+    from mesh.ops.resend import parcel
+    from mesh.ops.resend import resend as put_back
     from protocol.events import type_of
 
     async with await where.connect("admin") as bus:

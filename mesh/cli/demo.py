@@ -14,7 +14,7 @@ from mesh.cli.options import AsJson, run_quietly
 from mesh.cli.output import emit, remark, say, show, table
 
 if TYPE_CHECKING:
-    from mesh.cli.rehearsal import Played
+    from mesh.ops.rehearsal import Played
 
 WITHIN_S = 60.0
 """What has not come to rest by then is unfinished."""
@@ -44,12 +44,12 @@ def demo(
 
 async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None, as_json: bool) -> None:
     from mesh.cli.checkout import data_environment, reference_fleet
-    from mesh.cli.checks import rules_wanted, without_rules
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import driven, in_words
-    from mesh.cli.rehearsal import is_sound, play, read_samples
     from mesh.fleet.file import load_fleet
     from mesh.local.fleet import LocalFleet
+    from mesh.ops.health import rules_wanted, without_rules
+    from mesh.ops.rehearsal import is_sound, play, read_samples
 
     home = reference_fleet(fleet)
     samples = read_samples(requests or home / "requests.jsonl")
@@ -106,7 +106,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     """Give the folder for everything: the one to keep, or one that is thrown away. Raises UsageWrong."""
     import tempfile
 
-    from mesh.cli.errors import UsageWrong
+    from mesh.ops.errors import UsageWrong
 
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
@@ -178,7 +178,7 @@ def _show(played: "Played") -> None:
 
 
 def _sum_up(all_played: "list[Played]", words: str) -> None:
-    from mesh.cli.rehearsal import summary
+    from mesh.ops.rehearsal import summary
 
     counts = summary(all_played)
     table(
@@ -199,7 +199,7 @@ def _sum_up(all_played: "list[Played]", words: str) -> None:
 
 
 def _emit(kind: Kind, all_played: "list[Played]") -> None:
-    from mesh.cli.rehearsal import as_program_reads, summary
+    from mesh.ops.rehearsal import as_program_reads, summary
 
     emit(
         {

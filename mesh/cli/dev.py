@@ -48,10 +48,10 @@ async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> N
     import asyncio
 
     from mesh.cli.checkout import data_environment, find_fleet
-    from mesh.cli.errors import UsageWrong
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import driven
     from mesh.local.fleet import LocalFleet
+    from mesh.ops.errors import UsageWrong
 
     file, search = find_fleet(named)
     if not file.clients:
@@ -133,7 +133,7 @@ def _free(port: int | None) -> int:
 async def _without_rules(mesh: "LocalFleet") -> str:
     """Return which agents that run here have nothing to go by, in words; empty if none."""
     from mesh.bus.roles import ADMIN
-    from mesh.cli.checks import rules_wanted, without_rules
+    from mesh.ops.health import rules_wanted, without_rules
 
     served = [name for name in mesh.file.agents if name not in mesh.unserved]
     async with await mesh.connect_as(ADMIN) as bus:

@@ -41,7 +41,7 @@ async def doctor(
     As the admin it compares streams and consumers with what `mesh setup` would make; as an operator or
     a viewer it looks whether they are there. Durability can be told from the server's monitoring only.
     """
-    from mesh.cli.checks import cannot_look, examine
+    from mesh.ops.health import cannot_look, examine
     from mesh.settings import running_dev
 
     dev = running_dev(Path.cwd())

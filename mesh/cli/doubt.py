@@ -20,7 +20,7 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
     The process died between the intent to do something and the proof that it was done. Look in the system
     that it was done to (by the key, if that system knows keys), then settle it.
     """
-    from mesh.cli.waiting import doubts
+    from mesh.ops.queue import doubts
 
     async with await where.connect(*_READERS) as bus:
         found = await doubts(bus)
@@ -66,10 +66,10 @@ async def settle(
     """Say what became of an effect in doubt, so that the turn goes on: done, or not done."""
     import secrets
 
-    from mesh.cli.controlling import carry_out, obeyed
-    from mesh.cli.errors import UsageWrong
-    from mesh.cli.reading import decoded, request_bodies
-    from mesh.cli.waiting import doubt_in
+    from mesh.ops.control import carry_out, obeyed
+    from mesh.ops.errors import UsageWrong
+    from mesh.ops.queue import doubt_in
+    from mesh.ops.requests import decoded, request_bodies
     from protocol.ledger import fold
     from protocol.messages import Settle
 

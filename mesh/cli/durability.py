@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
-from mesh.cli.findings import Finding, found, ok, unknown
+from mesh.ops.findings import Finding, found, ok, unknown
 
 CHECK = "durability"
 _TIMEOUT_S = 5.0

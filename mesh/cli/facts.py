@@ -15,7 +15,7 @@ def parse_facts(given: Sequence[str] | None) -> dict[str, Any]:
     """Return facts by key. Raises UsageWrong."""
     import msgspec
 
-    from mesh.cli.errors import UsageWrong
+    from mesh.ops.errors import UsageWrong
 
     facts: dict[str, Any] = {}
     for each in given or ():

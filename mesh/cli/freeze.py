@@ -19,7 +19,7 @@ async def freeze(where: Where, reason: Reason = "", by: By = "", as_json: AsJson
     """
     import secrets
 
-    from mesh.cli.freezing import bring_about, mesh_freeze
+    from mesh.ops.freezing import bring_about, mesh_freeze
     from protocol.messages import Freeze
 
     async with await where.connect("operator") as bus:
@@ -39,7 +39,7 @@ async def thaw(where: Where, reason: Reason = "", by: By = "", as_json: AsJson =
     """Let the whole mesh go on: what waited is decided, in the order in which it came."""
     import secrets
 
-    from mesh.cli.freezing import bring_about, mesh_freeze
+    from mesh.ops.freezing import bring_about, mesh_freeze
     from protocol.messages import Thaw
 
     async with await where.connect("operator") as bus:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mesh.cli.output import remark, short
-from mesh.cli.watching import Alarm, Alarms
+from mesh.ops.watch import Alarm, Alarms
 
 _VALUE_CHARS = 1_000
 _STDERR = 2

@@ -12,7 +12,7 @@ from mesh.cli.output import show as show_text
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.cli.waiting import Waiting
+    from mesh.ops.queue import Waiting
     from protocol.handoff import Handoff
 
 app = typer.Typer(
@@ -26,7 +26,7 @@ _READERS = ("operator", "viewer", "admin")
 @on_the_bus
 async def ls(where: Where, tier: Tier = None, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
     """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
-    from mesh.cli.waiting import people_of, queue, require_tier
+    from mesh.ops.queue import people_of, queue, require_tier
 
     async with await where.connect(*_READERS) as bus:
         if tier is not None:
@@ -59,9 +59,9 @@ async def show(
     where: Where, request: RequestArgument, output: Output = Format.TABLE, as_json: AsJson = False
 ) -> None:
     """Show what waits in a request, with everything that led to it."""
-    from mesh.cli.reading import decoded, request_bodies
     from mesh.cli.story import story
-    from mesh.cli.waiting import escalation_in, waiting_in
+    from mesh.ops.queue import escalation_in, waiting_in
+    from mesh.ops.requests import decoded, request_bodies
     from protocol.ledger import fold
     from protocol.timeline import timeline
 
@@ -96,7 +96,7 @@ def _choices(waiting: "Waiting") -> list[str]:
     """Return the commands by which a person can decide this."""
     import msgspec
 
-    from mesh.cli.waiting import reply_command
+    from mesh.ops.queue import reply_command
 
     request = waiting.request
     if waiting.what == "ask":
@@ -145,11 +145,11 @@ async def resolve(
     """Decide an escalation: to an agent, again, or complete; by default back to whose turn it ended."""
     import secrets
 
-    from mesh.cli.controlling import carry_out, obeyed
-    from mesh.cli.errors import UsageWrong
-    from mesh.cli.reading import decoded, request_bodies
     from mesh.cli.submitting import parse_budget
-    from mesh.cli.waiting import escalation_in
+    from mesh.ops.control import carry_out, obeyed
+    from mesh.ops.errors import UsageWrong
+    from mesh.ops.queue import escalation_in
+    from mesh.ops.requests import decoded, request_bodies
     from protocol.events import RequestCompleted
     from protocol.handoff import Fact
     from protocol.ids import AgentName
@@ -188,8 +188,8 @@ async def resolve(
 
 async def _require_agent(bus: "Bus", name: str) -> None:
     """Raise UsageWrong for what is no agent: a guard would refuse it too, and keep it as a dead letter."""
-    from mesh.cli.errors import UsageWrong
-    from mesh.cli.roster import fleet_of
+    from mesh.ops.errors import UsageWrong
+    from mesh.ops.roster import fleet_of
 
     agents = (await fleet_of(bus)).agents
     if name not in agents:
@@ -213,11 +213,11 @@ async def reply(
     """
     import secrets
 
-    from mesh.cli.controlling import carry_out, obeyed
-    from mesh.cli.reading import decoded, request_bodies
-    from mesh.cli.replying import as_client, check_value, read_json, reply_as_client
-    from mesh.cli.waiting import ask_in, client_asked
     from mesh.errors import Denied
+    from mesh.ops.control import carry_out, obeyed
+    from mesh.ops.queue import ask_in, client_asked
+    from mesh.ops.replying import as_client, check_value, read_json, reply_as_client
+    from mesh.ops.requests import decoded, request_bodies
     from protocol.events import TurnSuspended
     from protocol.ledger import fold
     from protocol.messages import Reply
@@ -257,10 +257,10 @@ async def assign(
     """Say which person looks at an escalation. It is for people to see; anybody may still resolve it."""
     import secrets
 
-    from mesh.cli.controlling import carry_out, obeyed
-    from mesh.cli.errors import UsageWrong
-    from mesh.cli.reading import decoded, request_bodies
-    from mesh.cli.waiting import escalation_in
+    from mesh.ops.control import carry_out, obeyed
+    from mesh.ops.errors import UsageWrong
+    from mesh.ops.queue import escalation_in
+    from mesh.ops.requests import decoded, request_bodies
     from protocol.ledger import fold
     from protocol.messages import Assign
 

@@ -8,7 +8,7 @@ from mesh.cli.options import AsJson, Tier, Where, on_the_bus
 from mesh.cli.output import emit, remark, say, short, when
 
 if TYPE_CHECKING:
-    from mesh.cli.watching import Alarm
+    from mesh.ops.watch import Alarm
 
 _READERS = ("operator", "viewer")
 
@@ -43,12 +43,12 @@ async def watch(
     MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL; and all of them as JSON on its standard
     input. A CMD that fails is named on standard error, and the watch goes on.
     """
-    from mesh.cli.errors import UsageWrong
     from mesh.cli.hooks import Hooks
     from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.times import server_time
-    from mesh.cli.waiting import people_of, require_tier
-    from mesh.cli.watching import Watch
+    from mesh.ops.errors import UsageWrong
+    from mesh.ops.queue import people_of, require_tier
+    from mesh.ops.watch import Watch
 
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")

@@ -29,7 +29,7 @@ async def tail(
     """Show the newest events of all requests, and go on as they come."""
     from mesh.bus.kept import bounds
     from mesh.bus.log import JetStreamLog
-    from mesh.cli.reading import glance
+    from mesh.ops.requests import glance
 
     async with await where.connect(*_READERS) as bus:
         first, last = await bounds(bus, "LOG")
@@ -66,8 +66,8 @@ async def export(
     With --with-steps each journaled step follows on a line of its own. Steps hold what tools and models said.
     The lines are JSON as they are; with --out, --json tells how many there are.
     """
-    from mesh.cli.errors import UsageWrong
     from mesh.cli.whole_file import whole_file
+    from mesh.ops.errors import UsageWrong
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
@@ -91,7 +91,7 @@ async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[by
     """Yield the stored events of the requests; of all of them when none is named."""
     from mesh.bus.kept import bounds
     from mesh.bus.log import JetStreamLog
-    from mesh.cli.reading import request_bodies
+    from mesh.ops.requests import request_bodies
 
     async with await where.connect("viewer", "operator") as bus:
         for request in requests or ():
@@ -128,9 +128,9 @@ async def verify(
     An event is vouched for by the one after it. Nothing vouches for a request's last event, nor says
     that there was none after it: for these, compare with the log on the bus.
     """
-    from mesh.cli.chains import Chains
-    from mesh.cli.errors import NotFound
-    from mesh.cli.reading import bodies_of
+    from mesh.ops.chains import Chains
+    from mesh.ops.errors import NotFound
+    from mesh.ops.requests import bodies_of
 
     chains = Chains()
     if source is None:
@@ -170,8 +170,8 @@ async def trim_steps(
 
     Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
     """
-    from mesh.cli.errors import UsageWrong
     from mesh.cli.times import seconds_in
+    from mesh.ops.errors import UsageWrong
     from mesh.trimming import LEAST_S
     from mesh.trimming import trim_steps as trim
 

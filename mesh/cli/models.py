@@ -64,10 +64,10 @@ async def driven(
     """
     import os
 
-    from mesh.cli.errors import UsageWrong
     from mesh.local.standin import StandIn
     from mesh.local.vendor_keys import VARIABLES
     from mesh.model.choose import KEY, STUB_URL, VARIABLE, has_sdk
+    from mesh.ops.errors import UsageWrong
 
     told: dict[str, str | None] = {VARIABLE: kind.value, STUB_URL: None}
     if kind is not Kind.SCRIPTED and not has_sdk():

@@ -54,7 +54,7 @@ def _how_to_reply(where: Where, request: str, schema: Any) -> str:
 
     import msgspec
 
-    from mesh.cli.waiting import reply_command
+    from mesh.ops.queue import reply_command
 
     said = (("--url", where.url), ("--context", where.context), ("--as", where.name))
     options = "".join(f" {option} {shlex.quote(value)}" for option, value in said if value is not None)

@@ -31,7 +31,7 @@ async def replay(
 
     With --policy, list the verdicts that would have been others. Exit status 1 on any difference.
     """
-    from mesh.cli.reading import bodies_of
+    from mesh.ops.requests import bodies_of
     from mesh.replay.rejudge import rejudge
 
     judged_by = None if policy is None else read_policy(policy)
@@ -54,7 +54,7 @@ def read_policy(path: Path) -> "Policy":
     """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
     import tomllib
 
-    from mesh.cli.errors import UsageWrong
+    from mesh.ops.errors import UsageWrong
     from protocol.documents import DocumentInvalid, policy_of
 
     try:

@@ -43,8 +43,8 @@ async def submit(
 
     Once it is printed, the request will be decided, whatever dies from here on.
     """
-    from mesh.cli.reading import checked_id
     from mesh.client import Client
+    from mesh.ops.requests import checked_id
 
     access = where.access("client", "operator")
     chosen_id = None if request is None else checked_id(request)
@@ -74,12 +74,12 @@ async def ls(
     as_json: AsJson = False,
 ) -> None:
     """List requests, those in which something happened last first."""
-    from mesh.cli.freezing import mesh_freeze
-    from mesh.cli.live import remark_if_frozen
-    from mesh.cli.recent import STATUSES, recent
+    from mesh.ops.freezing import mesh_freeze
+    from mesh.ops.live import remark_if_frozen
+    from mesh.ops.recent import STATUSES, recent
 
     if status is not None and status not in STATUSES:
-        from mesh.cli.errors import UsageWrong
+        from mesh.ops.errors import UsageWrong
 
         raise UsageWrong(f"no such status: {status!r}; one of {', '.join(STATUSES)}")
     async with await where.connect(*_READERS) as bus:
@@ -128,11 +128,11 @@ async def show(
     With --steps also what each turn did, as it was journaled: place, time, how long after the step before,
     what it came to and what a model's reply cost; no arguments and no results. As JSON they are always there.
     """
-    from mesh.cli.errors import NotFound
-    from mesh.cli.live import looked_at
-    from mesh.cli.reading import decoded, is_file, one_of, steps_of
     from mesh.cli.story import as_json as as_program_reads
     from mesh.cli.story import story
+    from mesh.ops.errors import NotFound
+    from mesh.ops.live import looked_at
+    from mesh.ops.requests import decoded, is_file, one_of, steps_of
     from protocol.timeline import timeline
 
     bodies = await one_of(where, source)
@@ -186,10 +186,10 @@ async def watch(
     it begins) and what models said, a reply at a time. What a model says while it still speaks is for the
     request's own client alone: mesh send --follow.
     """
-    from mesh.cli.errors import UsageWrong
-    from mesh.cli.growing import Steps, story_so_far
-    from mesh.cli.reading import checked_id, decoded, remark_if_held_up, remark_passed_over
     from mesh.cli.story import Teller, ending
+    from mesh.ops.errors import UsageWrong
+    from mesh.ops.growing import Steps, story_so_far
+    from mesh.ops.requests import checked_id, decoded, remark_if_held_up, remark_passed_over
 
     checked_id(request)
     if follow and as_json:
@@ -220,8 +220,8 @@ async def _order(
     """Send a control message about a request; return the event that obeyed it."""
     import secrets
 
-    from mesh.cli.controlling import carry_out
-    from mesh.cli.reading import checked_id
+    from mesh.ops.control import carry_out
+    from mesh.ops.requests import checked_id
 
     checked_id(request)
     async with await where.connect(*roles) as bus:
@@ -230,7 +230,7 @@ async def _order(
 
 
 def _report(event: "AnyEvent", words: str, as_json: bool) -> None:
-    from mesh.cli.controlling import obeyed
+    from mesh.ops.control import obeyed
 
     report(obeyed(event), f"{event.request} {words} (event {event.n})", as_json=as_json)
 

@@ -9,7 +9,7 @@ from mesh.cli.options import AsJson, RequestArgument, Where, on_the_bus
 from mesh.cli.output import one_line, remark, report, when
 
 if TYPE_CHECKING:
-    from mesh.cli.effects import Effect
+    from mesh.ops.effects import Effect
 
 
 @on_the_bus
@@ -32,10 +32,10 @@ async def rerun(
     with all that had been handed to it. Its effects get new keys: what the old request did to the world is
     done again, so that is listed first.
     """
-    from mesh.cli.effects import effects_of
-    from mesh.cli.reading import decoded, request_bodies
-    from mesh.cli.rerunning import rerun_of
     from mesh.client import Client
+    from mesh.ops.effects import effects_of
+    from mesh.ops.requests import decoded, request_bodies
+    from mesh.ops.rerun import rerun_of
 
     async with await where.connect("operator") as bus:
         again = rerun_of(decoded(await request_bodies(bus, request)), to=to, text=text)
@@ -74,7 +74,7 @@ async def _agreed() -> bool:
     import asyncio
     import sys
 
-    from mesh.cli.errors import UsageWrong
+    from mesh.ops.errors import UsageWrong
 
     if not sys.stdin.isatty():
         raise UsageWrong("nobody can be asked here: say --yes to submit it all the same")

@@ -133,8 +133,8 @@ async def _what_now(where: Where, client: "Client", request: "RequestId", questi
 async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
     from mesh.bus.log import JetStreamLog
-    from mesh.cli.reading import decoded
-    from mesh.cli.waiting import waiting_in
+    from mesh.ops.queue import waiting_in
+    from mesh.ops.requests import decoded
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
     for waits in waiting_in(decoded(each.body for each in stored), own) if stored else ():

@@ -89,9 +89,9 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
 
 
 async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool, done: _Done) -> None:
-    from mesh.cli.unpriced import in_words, unpriced
     from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
     from mesh.fleet.setup import apply
+    from mesh.ops.unpriced import in_words, unpriced
 
     access = _admin(where, out)
     try:

@@ -136,8 +136,8 @@ def _submit(**said: Any) -> "Submit":
 
 
 def _constraints(said: dict[str, Any]) -> "Constraints":
-    from mesh.cli.errors import UsageWrong
     from mesh.cli.times import is_span, microseconds_at, seconds_in
+    from mesh.ops.errors import UsageWrong
     from protocol.handoff import Constraints
 
     deadline = said["deadline"]
@@ -154,7 +154,7 @@ def _constraints(said: dict[str, Any]) -> "Constraints":
 
 def parse_artifacts(given: Sequence[str] | None) -> "tuple[Artifact, ...]":
     """Return artifacts, each written `name=uri`. Raises UsageWrong."""
-    from mesh.cli.errors import UsageWrong
+    from mesh.ops.errors import UsageWrong
     from protocol.handoff import Artifact
 
     artifacts: dict[str, Artifact] = {}
@@ -175,7 +175,7 @@ def parse_budget(given: Sequence[str] | None) -> "Budget | None":
     """
     from decimal import Decimal
 
-    from mesh.cli.errors import UsageWrong
+    from mesh.ops.errors import UsageWrong
     from protocol.handoff import Budget
     from protocol.ranges import LARGEST_AMOUNT
 

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from mesh.cli.errors import UsageWrong
+from mesh.ops.errors import UsageWrong
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"([0-9]{1,9})([smhd])")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mesh.cli.errors import UsageWrong
 from mesh.cli.output import raw_out
+from mesh.ops.errors import UsageWrong
 
 
 @contextlib.contextmanager

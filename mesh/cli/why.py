@@ -20,8 +20,8 @@ async def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain a verdict, and what would be allowed."""
-    from mesh.cli.reading import decoded, one_of
-    from mesh.cli.reasons import reasons, sentences
+    from mesh.ops.explain import reasons, sentences
+    from mesh.ops.requests import decoded, one_of
 
     found = reasons(decoded(await one_of(where, source)), n)
     if chosen(output, as_json) is Format.JSON:

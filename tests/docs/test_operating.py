@@ -10,7 +10,7 @@ import typer.main
 from mesh.cli import app
 from mesh.cli.exits import Exit
 from mesh.cli.hooks import environment
-from mesh.cli.watching import Alarm
+from mesh.ops.watch import Alarm
 from tests.docs.pages import DOCS, blocks, codes, section
 
 PAGE = (DOCS / "operating.md").read_text()

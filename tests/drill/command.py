@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from mesh.cli.checkout import data_environment, find_fleet
-from mesh.cli.errors import UsageWrong
 from mesh.cli.exits import EPILOG, Exit, ReportingGroup
 from mesh.cli.interrupts import ended_by_signals
 from mesh.cli.options import AsJson, run_quietly
 from mesh.cli.output import emit, remark, say
-from mesh.cli.rehearsal import read_samples
+from mesh.ops.errors import UsageWrong
+from mesh.ops.rehearsal import read_samples
 from protocol.fleet import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
 from tests.drill import run
 from tests.drill.arena import Setting

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from mesh.bus import streams
 from mesh.bus.pull import Message
-from mesh.cli.freezing import mesh_freeze
 from mesh.client import SubmitRejected
 from mesh.guard import service, surroundings
+from mesh.ops.freezing import mesh_freeze
 from mesh.testing import LocalMesh
 from protocol import codec, subjects
 from protocol.messages import Complete, Thaw, Transfer

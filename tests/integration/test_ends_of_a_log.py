@@ -11,9 +11,9 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
 from mesh.bus.log import JetStreamLog
-from mesh.cli.watching import Watch
 from mesh.client import Client
 from mesh.errors import Denied, Disconnected, LogCutShort, Unreachable
+from mesh.ops.watch import Watch
 from mesh.testing import LocalMesh
 from tests.drill import watch as drill
 from tests.integration.filled_log import fill, forgetful

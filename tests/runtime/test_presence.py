@@ -13,8 +13,8 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
 from mesh.bus.wire import Incoming
-from mesh.cli.roster import instances
-from mesh.cli.standstills import agents
+from mesh.ops.fleet_health import agents
+from mesh.ops.roster import instances
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName

@@ -139,7 +139,7 @@ async def test_only_the_admin_puts_letters_back(office: Office, stage: Stage) ->
 async def test_without_a_guard_it_waits_in_its_queue(
     office: Office, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mesh.cli import resending
+    from mesh.ops import resend as resending
 
     request, work = await office.begun()
     for guard in tuple(stage._guards):

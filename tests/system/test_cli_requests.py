@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.exits import Exit
-from mesh.cli.growing import story_so_far
 from mesh.errors import Unreachable
+from mesh.ops.growing import story_so_far
 from protocol.messages import Complete, Transfer
 from tests.guard.stage import Stage
 from tests.servers import until

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.cli import letters, watching
 from mesh.cli.exits import Exit
-from mesh.cli.waiting import Waiting, queue
-from mesh.cli.watching import Watch
 from mesh.errors import Unreachable
+from mesh.ops import letters
+from mesh.ops import watch as watching
+from mesh.ops.queue import Waiting, queue
+from mesh.ops.watch import Watch
 from protocol.messages import Escalate, Resolve
 from protocol.notices import DeadLetter
 from tests.guard.stage import Stage

@@ -14,11 +14,11 @@ from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.roles import names
 from mesh.bus.streams import Storage, provision
-from mesh.cli.checks import examine
 from mesh.cli.durability import durability, seen
-from mesh.cli.findings import Finding
 from mesh.errors import BusError
 from mesh.local.server import EmbeddedServer
+from mesh.ops.findings import Finding
+from mesh.ops.health import examine
 from mesh.settings import Access
 from tests.servers import FLEET, eventually
 

@@ -18,7 +18,7 @@ from mesh.cli.exits import Exit
 from mesh.cli.options import Where
 from mesh.cli.send import _somebody
 from mesh.cli.typed import Typed
-from mesh.cli.waiting import reply_command
+from mesh.ops.queue import reply_command
 from protocol.ids import AgentName
 from protocol.messages import Ask, Complete
 from tests.guard.actor import Actor

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Literal
 
-from mesh.cli.watching import Alarm, Alarms
+from mesh.ops.watch import Alarm, Alarms
 
 
 def alarm(what: Literal["escalation", "ask", "dead_letter"], request: str) -> Alarm:

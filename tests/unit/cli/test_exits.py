@@ -62,7 +62,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.errors",
         "mesh.client",
         "mesh.agent.reply_schema",
-        "mesh.cli.errors",
+        "mesh.ops.errors",
         "mesh.settings",
         "mesh.fleet.file",
         "mesh.service.probes",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mesh.cli.errors import UsageWrong
 from mesh.cli.facts import parse_facts
 from mesh.cli.output import emit, short, table, when
+from mesh.ops.errors import UsageWrong
 
 
 def test_a_table_off_a_terminal_is_tab_separated_and_whole(capsys: pytest.CaptureFixture[str]) -> None:

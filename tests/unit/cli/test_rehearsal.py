@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.cli.errors import UsageWrong
-from mesh.cli.rehearsal import Expected, Sample, is_sound, judged, read_samples, summary
+from mesh.ops.errors import UsageWrong
+from mesh.ops.rehearsal import Expected, Sample, is_sound, judged, read_samples, summary
 from tests.servers import ROOT
 from tests.unit.cli.conftest import STORY
 

@@ -6,9 +6,9 @@ import typer
 from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
 from mesh.cli.outcomes import conclude
-from mesh.cli.reasons import reasons, sentences
 from mesh.cli.story import ending, story
 from mesh.client.client import outcome_of
+from mesh.ops.explain import reasons, sentences
 from mesh.testing import Court, fleet_of
 from protocol import events
 from protocol.events import AnyEvent

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mesh.cli.errors import UsageWrong
 from mesh.cli.submitting import parse_artifacts, parse_budget
 from mesh.cli.times import seconds_in
+from mesh.ops.errors import UsageWrong
 from protocol.handoff import Artifact, Budget
 
 

@@ -6,9 +6,9 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, get
-from mesh.cli.controlling import Ears
 from mesh.cli.output import when
 from mesh.client import Client
+from mesh.ops.control import Ears
 from protocol.documents import DocumentInvalid, read_freeze
 from protocol.messages import Freeze, Thaw
 from protocol.subjects import FREEZE, MESH_WIDE

@@ -9,11 +9,11 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every
 from mesh.bus.log import JetStreamLog
-from mesh.cli.errors import NotFound, UsageWrong
 from mesh.cli.output import remark
-from mesh.cli.reading import decoded, glance, has_ended
-from mesh.cli.roster import fleet_of
 from mesh.errors import LogError, ProtocolError
+from mesh.ops.errors import NotFound, UsageWrong
+from mesh.ops.requests import decoded, glance, has_ended
+from mesh.ops.roster import fleet_of
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.fleet import Fleet

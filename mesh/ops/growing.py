@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from mesh.bus.connection import Bus
 from mesh.bus.kept import up_to
 from mesh.cli.output import remark
-from mesh.cli.reading import NOT_THERE, check_numbers, has_ended, why_not_there
 from mesh.client.journals import Step, journaled
+from mesh.ops.requests import NOT_THERE, check_numbers, has_ended, why_not_there
 from protocol import codec, subjects
 from protocol.events import AnyEvent, Work
 

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 from mesh.bus.connection import Bus
 from mesh.bus.kept import bounds
 from mesh.bus.roles import GUARD
-from mesh.cli.controlling import Ears, Reader
-from mesh.cli.errors import ControlRefused, Impossible
-from mesh.cli.letters import STREAM, letters
 from mesh.guard.intake import is_submit
+from mesh.ops.control import Ears, Reader
+from mesh.ops.errors import ControlRefused, Impossible
+from mesh.ops.letters import STREAM, letters
 from protocol import codec, subjects
 from protocol.errors import Malformed
 from protocol.events import AnyEvent

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
-from mesh.cli.findings import Finding, found, ok
+from mesh.ops.findings import Finding, found, ok
 from protocol.documents import DocumentInvalid, read_fleet, read_policy, read_prices
 from protocol.subjects import FLEET, PRICES
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every, get
-from mesh.cli.findings import Finding, found, ok, unknown
-from mesh.cli.roster import fleet_of
+from mesh.ops.findings import Finding, found, ok, unknown
+from mesh.ops.roster import fleet_of
 from protocol import codec
 from protocol.documents import DocumentInvalid, read_policy, read_prices
 from protocol.presence import Card

@@ -16,13 +16,14 @@ from mesh.bus.kept import get, microseconds
 from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, TIMERS, kind_of
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import stream_names
-from mesh.cli import documents, durability, standstills, unpriced
-from mesh.cli.errors import NotFound
-from mesh.cli.findings import Finding, found, ok, unknown
-from mesh.cli.roster import fleet_of
+from mesh.cli import durability
 from mesh.errors import ApiError, BusError, Denied, MeshError, ProtocolError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
+from mesh.ops import documents, fleet_health, unpriced
+from mesh.ops.errors import NotFound
+from mesh.ops.findings import Finding, found, ok, unknown
+from mesh.ops.roster import fleet_of
 from mesh.settings import Access
 from protocol import codec
 from protocol.presence import Card
@@ -60,10 +61,10 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
             ("durability", lambda: _durability(bus, varz)),
             ("limits", lambda: _limits(bus, varz)),
             ("guards", lambda: _guards(bus)),
-            ("agents", lambda: standstills.agents(bus)),
+            ("agents", lambda: fleet_health.agents(bus)),
             ("rules", lambda: _rules(bus)),
-            ("breakers", lambda: standstills.breakers(bus)),
-            ("freeze", lambda: standstills.frozen(bus)),
+            ("breakers", lambda: fleet_health.breakers(bus)),
+            ("freeze", lambda: fleet_health.frozen(bus)),
             ("dead letters", lambda: _dead(bus)),
             ("prices", lambda: unpriced.prices(bus)),
             ("clock", lambda: _clock(bus)),

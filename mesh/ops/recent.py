@@ -14,9 +14,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, bounds, up_to
 from mesh.bus.log import JetStreamLog
 from mesh.cli.output import when
-from mesh.cli.reading import ENDS, decoded, glance
-from mesh.cli.waiting import waiting_in
 from mesh.errors import LogError, ProtocolError
+from mesh.ops.queue import waiting_in
+from mesh.ops.requests import ENDS, decoded, glance
 from protocol import events
 from protocol.events import AnyEvent
 from protocol.ids import HUMAN, NOBODY

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from mesh.cli.errors import Impossible, UsageWrong
-from mesh.cli.waiting import waiting_in
+from mesh.ops.errors import Impossible, UsageWrong
+from mesh.ops.queue import waiting_in
 from protocol import budget, events
 from protocol.codec import TEXT_FACT
 from protocol.events import AnyEvent, Work

@@ -13,13 +13,13 @@ from mesh.agent.rebuilt import Rebuilt, Sent, rebuild
 from mesh.bus.connection import Bus
 from mesh.bus.kept import get
 from mesh.cli.checkout import find_fleet
-from mesh.cli.errors import NotFound, UsageWrong
-from mesh.cli.reading import decoded, request_bodies
 from mesh.client.journals import journaled
 from mesh.fleet.file import FILE_NAME
 from mesh.model.choose import instead
 from mesh.model.claude import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
+from mesh.ops.errors import NotFound, UsageWrong
+from mesh.ops.requests import decoded, request_bodies
 from protocol.documents import read_fleet
 from protocol.events import AnyEvent, Work
 from protocol.fleet import Fleet

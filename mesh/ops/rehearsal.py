@@ -14,10 +14,10 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
-from mesh.cli.errors import UsageWrong
-from mesh.cli.reading import decoded, steps_on
 from mesh.cli.story import as_json
 from mesh.client import Client
+from mesh.ops.errors import UsageWrong
+from mesh.ops.requests import decoded, steps_on
 from protocol import codec, events
 from protocol.events import AnyEvent
 from protocol.handoff import Fact

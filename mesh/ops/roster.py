@@ -9,8 +9,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.kept import get
 from mesh.bus.presence import ping, statistics
 from mesh.bus.streams import inbox_consumer
-from mesh.cli.errors import NotFound
 from mesh.errors import Denied
+from mesh.ops.errors import NotFound
 from protocol import codec
 from protocol.documents import read_fleet
 from protocol.fleet import AgentEntry, Fleet

@@ -15,10 +15,10 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import bounds, first_since
 from mesh.bus.log import JetStreamLog, Stored
-from mesh.cli import letters
-from mesh.cli.reading import Glance, decoded, glance
-from mesh.cli.waiting import Waiting, people_of, queue, waiting_in
 from mesh.errors import PASSING, BusError, MeshError
+from mesh.ops import letters
+from mesh.ops.queue import Waiting, people_of, queue, waiting_in
+from mesh.ops.requests import Glance, decoded, glance
 from protocol import events
 from protocol.ids import HUMAN
 from protocol.notices import DeadLetter

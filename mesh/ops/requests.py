@@ -13,12 +13,12 @@ from mesh.bus.connection import Bus
 from mesh.bus.kept import every
 from mesh.bus.log import JetStreamLog
 from mesh.cli.counts import counted
-from mesh.cli.errors import Impossible, NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.client.journals import Step, journaled, told
 from mesh.client.journals import read as read_steps
 from mesh.errors import BusError, LogUnreadable, Malformed
+from mesh.ops.errors import Impossible, NotFound, UsageWrong
 from mesh.replay.load import load, steps_in
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, Work, type_of
@@ -168,7 +168,7 @@ def remark_passed_over(steps: Collection[str]) -> None:
 
 async def why_not_there(bus: Bus) -> str:
     """Return why a request need not be in the log yet: the whole mesh is frozen. Empty if it is not."""
-    from mesh.cli.freezing import mesh_freeze  # which reads by this module
+    from mesh.ops.freezing import mesh_freeze  # which reads by this module
 
     try:
         stands = await mesh_freeze(bus)
@@ -182,8 +182,8 @@ async def remark_if_held_up(bus: Bus, request: str) -> bool:
 
     Returns whether it said that the request is not in the log. Raises BusError.
     """
-    from mesh.cli.freezing import mesh_freeze
-    from mesh.cli.live import remark_if_frozen
+    from mesh.ops.freezing import mesh_freeze
+    from mesh.ops.live import remark_if_frozen
 
     head = await JetStreamLog(bus, leader=False).head(request)
     if head is None:

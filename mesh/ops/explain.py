@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from mesh.cli.counts import counted
-from mesh.cli.errors import NotFound
 from mesh.cli.output import one_line, when
+from mesh.ops.errors import NotFound
 from protocol import events
 from protocol.events import AnyEvent, type_of
 from protocol.fleet import AgentEntry

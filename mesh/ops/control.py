@@ -12,9 +12,9 @@ from mesh.bus.connection import Bus, Subscription
 from mesh.bus.kept import get
 from mesh.bus.log import JetStreamLog
 from mesh.bus.wire import Incoming
-from mesh.cli.errors import ControlRefused
 from mesh.client import Client
 from mesh.errors import Denied
+from mesh.ops.errors import ControlRefused
 from protocol import codec, subjects
 from protocol.events import AnyEvent, FactsWithheld, type_of
 from protocol.ids import control_cause

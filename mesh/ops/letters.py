@@ -7,7 +7,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, get_seq
-from mesh.cli.errors import NotFound
+from mesh.ops.errors import NotFound
 from protocol import codec
 from protocol.notices import DeadLetter
 from protocol.subjects import parse_dead

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, up_to
 from mesh.bus.log import JetStreamLog
-from mesh.cli.findings import Finding, found, ok, unknown
-from mesh.cli.freezing import mesh_freeze
 from mesh.cli.output import when
-from mesh.cli.reading import decoded
-from mesh.cli.roster import fleet_of, inbox_state, instances
 from mesh.errors import LogError, ProtocolError
+from mesh.ops.findings import Finding, found, ok, unknown
+from mesh.ops.freezing import mesh_freeze
+from mesh.ops.requests import decoded
+from mesh.ops.roster import fleet_of, inbox_state, instances
 from protocol import documents
 from protocol.ledger import fold
 from protocol.subjects import inbox

@@ -9,12 +9,12 @@ import msgspec
 
 from mesh.agent.reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 from mesh.bus.connection import Bus
-from mesh.cli.controlling import Ears
-from mesh.cli.errors import ControlRefused, NotFound, UsageWrong
 from mesh.cli.options import Where
 from mesh.cli.output import remark, report
-from mesh.cli.reading import checked_id
 from mesh.client.client import Client, outcome_of
+from mesh.ops.control import Ears
+from mesh.ops.errors import ControlRefused, NotFound, UsageWrong
+from mesh.ops.requests import checked_id
 from mesh.settings import NoCredentials
 from protocol import codec
 from protocol.events import AnyEvent, Ended, TurnSuspended

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served
-from mesh.cli.freezing import MeshFreeze, mesh_freeze
 from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import Denied, MeshError
+from mesh.ops.freezing import MeshFreeze, mesh_freeze
 from protocol.ids import HUMAN
 from protocol.told import Timeline
 
