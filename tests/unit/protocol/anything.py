@@ -51,7 +51,14 @@ hand_ons = st.one_of(
         return_to=st.none() | agents_,
         no_return=st.sampled_from([False, False, True]),
     ),
-    st.builds(Transfer, to_agent=agents_, summary=st.just("yours"), facts=facts, drop=drops),
+    st.builds(
+        Transfer,
+        to_agent=agents_,
+        summary=st.just("yours"),
+        facts=facts,
+        drop=drops,
+        constraints=st.sampled_from([Constraints(), Constraints(max_resolution_time_s=5.0)]),
+    ),
     st.builds(HandBack, summary=st.just("found"), facts=facts, artifacts=artifacts, drop=drops),
 )
 """What is often admitted, so that stories go on for a while."""

@@ -9,7 +9,7 @@ from protocol import events as ev
 from protocol.events import AnyEvent
 from protocol.policy import Policy
 from tests.unit.protocol.oracle.audit import Auditor
-from tests.unit.protocol.worlds import Court, ask, escalate, opened
+from tests.unit.protocol.worlds import Court, ask, asked, escalate, opened, transfer
 
 EARLY_US = 1
 
@@ -53,6 +53,27 @@ def escalated() -> Court:
     return court
 
 
+def overdue(wait: Callable[[Court], AnyEvent], human: bool = True) -> Court:
+    """Let a handoff's own deadline pass while its turn waits for something else."""
+    court = opened(human=human)
+    court.move(transfer("b", constraints=asked(max_resolution_time_s=5.0)))
+    wait(court)
+    court.wait(5.0)
+    return court
+
+
+def overdue_retry() -> Court:
+    return overdue(lambda court: court.fail(retry_after_s=90.0))
+
+
+def overdue_doubt() -> Court:
+    return overdue(lambda court: court.doubt())
+
+
+def overdue_doubt_without_people() -> Court:
+    return overdue(lambda court: court.doubt(), human=False)
+
+
 def complaints(events: list[AnyEvent], court: Court) -> list[str]:
     auditor = Auditor()
     for event in events:
@@ -69,6 +90,13 @@ def brought_forward(kind: type[AnyEvent]) -> Callable[[Court], list[AnyEvent]]:
     return forged
 
 
+def for_another_reason(court: Court) -> list[AnyEvent]:
+    """Escalate a turn whose effect is in doubt, and name no deadline."""
+    raised = court.events[-1]
+    assert isinstance(raised, ev.EscalationRaised)
+    return [*court.events[:-1], replace(raised, reason="boom")]
+
+
 def with_a_round_left(court: Court) -> list[AnyEvent]:
     """Escalate a turn whose failure was to be tried again."""
     failed = court.events[1]
@@ -83,6 +111,14 @@ CASES: dict[str, tuple[Callable[[], Court], Callable[[Court], list[AnyEvent]], s
     "a tier": (raised_again, brought_forward(ev.EscalationRaised), "sla comes"),
     "a timeout": (timed_out, brought_forward(ev.TurnFailed), "timeout comes"),
     "an expiry": (expired, brought_forward(ev.RequestExpired), "expiry comes"),
+    "a deadline before its retry": (overdue_retry, brought_forward(ev.EscalationRaised), "deadline comes"),
+    "a deadline in doubt": (overdue_doubt, brought_forward(ev.EscalationRaised), "deadline comes"),
+    "a deadline in doubt that nobody can be told of": (
+        overdue_doubt_without_people,
+        brought_forward(ev.RequestFailed),
+        "deadline comes",
+    ),
+    "a doubt": (overdue_doubt, for_another_reason, "escalation comes, and settlement is waited for"),
     "an escalation": (escalated, with_a_round_left, "escalation comes, and retry is waited for"),
 }
 

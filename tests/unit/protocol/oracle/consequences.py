@@ -13,7 +13,7 @@ class Waiting:
 
     opened_at: int = 0
     """When its newest round was opened."""
-    what: Literal["", "retry", "reply", "escalation"] = ""
+    what: Literal["", "retry", "reply", "escalation", "settlement"] = ""
     until: int = 0
 
 
@@ -28,6 +28,8 @@ def waiting_after(waiting: Waiting, event: ev.AnyEvent) -> Waiting:
             return Waiting(waiting.opened_at, "retry", at)
         case ev.TurnSuspended(expires_at=at):
             return Waiting(waiting.opened_at, "reply", at)
+        case ev.EffectDoubted():
+            return Waiting(waiting.opened_at, "settlement")
     return waiting
 
 
@@ -42,14 +44,24 @@ def consequence_complaints(account: Account, waiting: Waiting, event: ev.AnyEven
             sla = account.policy.escalation_sla_s
             return _past(None if sla is None else waiting.opened_at + int(sla * 1e6), event.at, reason)
         case ev.EscalationRaised(reason=reason) if reason != "asked":
-            return _came(waiting, "escalation", event.at)
-        case ev.RequestFailed(sender=None, code=code) if code != "event_too_large":
-            return _came(waiting, "escalation", event.at)
+            return _no_round_is_left(account, waiting, event.at, reason)
+        case ev.RequestFailed(sender=None, code=code, reason=reason) if code != "event_too_large":
+            return _no_round_is_left(account, waiting, event.at, reason.partition(":")[0])
         case ev.RequestExpired():
             return _past(account.deadline, event.at, "expiry")
         case ev.TurnFailed(sender=None, error=error):
             return _past(_ends(account, waiting, error.code), event.at, error.code)
     return []
+
+
+def _no_round_is_left(account: Account, waiting: Waiting, at: int, reason: str) -> list[str]:
+    """Complain of the end of a turn that has a round left.
+
+    The handoff's own deadline leaves none to a turn that waits for a retry or for a settled doubt.
+    """
+    if waiting.what in ("retry", "settlement") and reason == "deadline":
+        return _past(account.holder.deadline, at, reason)
+    return _came(waiting, "escalation", at)
 
 
 def _came(waiting: Waiting, what: str, at: int) -> list[str]:
