@@ -84,7 +84,7 @@ async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: s
             attempt += 1
         except ApiError as error:
             if error.err_code != _STORED_TOO_LARGE:
-                bus.troubles.hit(NOT_STORED, error.code, held=subject, err_code=error.err_code)
+                bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
                 await asyncio.sleep(STORE_AGAIN_S[-1])
             else:
                 proposal = _too_large(proposal)

@@ -105,7 +105,7 @@ class Runtime:
         tracing.look()
         await self._around.start()  # what a turn may do is in the fleet; without it none begins
         await patiently(lambda: self._bus.subscribe(f"mesh.note.{name}.*", self._running.on_note))
-        tools = await unpacked_in_time(self._agent.tools, self._bus.troubles)
+        tools = await unpacked_in_time(self._agent.tools, self._bus.conditions)
         card = card_of(self._agent, tools, self.instance, self._model)
         await patiently(lambda: publish_card(self._bus, card))
         await self._presence.announce()

@@ -12,9 +12,9 @@ import structlog
 from msgspec.structs import replace
 
 from mesh import pace
+from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
-from mesh.bus.troubles import NO_FLEET, UNREADABLE
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, BusError, Denied
 from protocol import codec, documents, subjects
@@ -63,9 +63,9 @@ class Surroundings:
             await self._listen(subject)
         while not await self._bus.patiently(self._look):
             if not self._unreadable:
-                self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
+                self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
             await asyncio.sleep(AGAIN_S)
-        self._bus.troubles.well(NO_FLEET)
+        self._bus.conditions.clear(NO_FLEET)
 
     async def keep_current(self) -> None:
         """Take over what changes, until cancelled."""
@@ -143,10 +143,10 @@ class Surroundings:
             self._document = documents.read_fleet(found.data)
         except DocumentInvalid as invalid:
             self._unreadable = True
-            self._bus.troubles.hit(UNREADABLE, subjects.FLEET, reason=str(invalid))
+            self._bus.conditions.raise_(UNREADABLE, subjects.FLEET, reason=str(invalid))
             return False
         self._unreadable = False
-        self._bus.troubles.well(UNREADABLE, subjects.FLEET)
+        self._bus.conditions.clear(UNREADABLE, subjects.FLEET)
         pace.configure(self._document.models)
         return True
 

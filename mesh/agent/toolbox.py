@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
-from mesh.service.conditions import Kind, Troubles
+from mesh.service.conditions import Conditions, Kind
 
 AGAIN_S = 5.0
 DOWN = Kind("tools_missing", "tools_found", "the tools of {} are not there", lasts=True)
@@ -50,7 +50,7 @@ async def unpacked(tools: Iterable[Tool | Toolbox]) -> tuple[Tool, ...]:
     return tuple(found.values())
 
 
-async def unpacked_in_time(tools: Iterable[Tool | Toolbox], troubles: Troubles) -> tuple[Tool, ...]:
+async def unpacked_in_time(tools: Iterable[Tool | Toolbox], conditions: Conditions) -> tuple[Tool, ...]:
     """Return the tools as `unpacked` does, and wait for boxes that cannot be opened yet."""
     boxes = tuple(tools)
     for box in boxes:
@@ -60,10 +60,10 @@ async def unpacked_in_time(tools: Iterable[Tool | Toolbox], troubles: Troubles) 
             try:
                 await box.tools()
             except Retry as down:
-                troubles.hit(DOWN, box.name, reason=str(down))
+                conditions.raise_(DOWN, box.name, reason=str(down))
                 await asyncio.sleep(AGAIN_S)
             else:
-                troubles.well(DOWN, box.name)
+                conditions.clear(DOWN, box.name)
                 break
     return await unpacked(boxes)
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.bus.troubles import stream_of
+from mesh.bus.conditions import stream_of
 from mesh.errors import NoResponders, PublishRefused, StreamFull
 
 _STORE_FAILED = 10077

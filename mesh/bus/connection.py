@@ -17,7 +17,7 @@ import structlog
 from nats import errors as nats_errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from mesh.bus import troubles
+from mesh.bus import conditions
 from mesh.bus.acks import PubAck, read_ack
 from mesh.bus.answers import Answers
 from mesh.bus.link import Link
@@ -35,7 +35,7 @@ from mesh.errors import (
     TooLarge,
     Unreachable,
 )
-from mesh.service.conditions import Troubles
+from mesh.service.conditions import Conditions
 
 _log = structlog.get_logger(__name__)
 
@@ -77,12 +77,12 @@ class Bus:
         self.name = name
         self.denials: deque[Denied] = deque(maxlen=100)
         """The latest refusals of the server, also of messages that nobody awaited an answer to."""
-        self.troubles = Troubles(name=name)
+        self.conditions = Conditions(name=name)
         """What is the matter with the bus at the moment."""
         self._answers = Answers(prefix)
         self.inbox = self._answers.inbox
         self._wire = Wire(self._on_denied)
-        self._link = Link(name, self._wire, self.troubles, self._answers.break_off)
+        self._link = Link(name, self._wire, self.conditions, self._answers.break_off)
         self._api = API
         self._requests = 0
         self._denied = 0
@@ -188,10 +188,10 @@ class Bus:
         try:
             answer = await self._answers.to(subject, number, many, timeout_s)
         except OutcomeUnknown as unknown:
-            troubles.met(self.troubles, subject, unknown)
+            conditions.failed(self.conditions, subject, unknown)
             raise
-        if self.troubles:
-            troubles.answered(self.troubles, subject)
+        if self.conditions:
+            conditions.answered(self.conditions, subject)
         return answer
 
     def _require_size(self, data: bytes) -> None:
@@ -251,10 +251,10 @@ class Bus:
         try:
             ack = read_ack(subject, answer.data)
         except StreamFull as full:
-            troubles.met(self.troubles, subject, full)
+            conditions.failed(self.conditions, subject, full)
             raise
-        if self.troubles:
-            troubles.stored(self.troubles, subject)
+        if self.conditions:
+            conditions.stored(self.conditions, subject)
         return ack
 
     def send(

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import structlog
 from nats import errors as nats_errors
 
-from mesh.bus import tls, troubles
+from mesh.bus import conditions, tls
 from mesh.bus.tls import TlsFiles
 from mesh.bus.wire import Wire
 from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
-from mesh.service.conditions import Troubles
+from mesh.service.conditions import Conditions
 
 _log = structlog.get_logger(__name__)
 
@@ -32,10 +32,10 @@ class Link:
         on_broken: called each time that it breaks, and when it ends.
     """
 
-    def __init__(self, name: str, wire: Wire, troubles: Troubles, on_broken: Callable[[], None]) -> None:
+    def __init__(self, name: str, wire: Wire, raised: Conditions, on_broken: Callable[[], None]) -> None:
         self._name = name
         self._wire = wire
-        self._troubles = troubles
+        self._conditions = raised
         self._on_broken = on_broken
         self._back: set[Callable[[], None]] = set()
         self._changed = asyncio.Event()
@@ -57,7 +57,7 @@ class Link:
         if self.ended:
             raise Unreachable(self.ended)
         if not self.connected:
-            self._troubles.hold(troubles.DISCONNECTED, held=subject)
+            self._conditions.hold(conditions.DISCONNECTED, held=subject)
             raise Unreachable("no connection to the bus")
 
     def on_back(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -134,12 +134,12 @@ class Link:
         return Unreachable("the connection broke as it was made")
 
     async def close(self) -> None:
-        """End it, and its troubles with it. Idempotent."""
+        """End it, and its conditions with it. Idempotent."""
         if self._closing:
             return
         self._closing = True
         self._end("this connection is closed")
-        self._troubles.close()
+        self._conditions.close()
         aborting = asyncio.get_running_loop().call_later(_CLOSE_S, self._wire.abort)
         try:
             async with asyncio.timeout(2 * _CLOSE_S):
@@ -162,7 +162,7 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
-            self._troubles.hit(troubles.NOT_SECURED, reason=tls.in_words(error, self._wire.tls))
+            self._conditions.raise_(conditions.NOT_SECURED, reason=tls.in_words(error, self._wire.tls))
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
             return  # each failed attempt to reconnect comes along here; `_on_disconnect` has said it once
         _log.error("bus_error", error=type(error).__name__)
@@ -174,13 +174,13 @@ class Link:
         self._changed.clear()
         self.disconnects += 1
         if not self._closing:
-            self._troubles.hit(troubles.DISCONNECTED)
+            self._conditions.raise_(conditions.DISCONNECTED)
         self._on_broken()
 
     async def _on_reconnect(self) -> None:
         self._come_up()
-        self._troubles.well(troubles.DISCONNECTED)
-        self._troubles.well(troubles.NOT_SECURED)
+        self._conditions.clear(conditions.DISCONNECTED)
+        self._conditions.clear(conditions.NOT_SECURED)
         for callback in tuple(self._back):
             callback()
 

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
+from mesh.bus.conditions import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
-from mesh.bus.troubles import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
@@ -296,7 +296,7 @@ class Puller:
         if not self.bus.connected:
             pass  # the connection says so, and its return starts over
         elif self.requested and self._loop.time() - self._heard_at > self._silence_s:
-            self.bus.troubles.hit(PULL_SILENT, held=self._name, consumer=self._name)
+            self.bus.conditions.raise_(PULL_SILENT, held=self._name, consumer=self._name)
             self._start_over()
         elif not self.requested:
             self._pull()
@@ -324,8 +324,8 @@ class Puller:
             self._drop(message)
             return
         self._heard_at = self._loop.time()
-        if self.bus.troubles:
-            self.bus.troubles.well(PULL_SILENT)
+        if self.bus.conditions:
+            self.bus.conditions.clear(PULL_SILENT)
         if status:
             self._on_status(message, status)
         else:
@@ -338,7 +338,7 @@ class Puller:
     def _drop(self, message: Incoming) -> None:
         self.dropped += 1
         metrics.dropped_deliveries.add(1, {names.BY: self.bus.name})
-        self.bus.troubles.hit(
+        self.bus.conditions.raise_(
             NO_DELIVERY,
             self._name,
             subject=message.subject,
@@ -357,7 +357,7 @@ class Puller:
             self._pull()
             return
         self._refused = str(status)
-        self.bus.troubles.hit(
+        self.bus.conditions.raise_(
             PULL_REFUSED,
             self._refused,
             held=self._name,
@@ -368,7 +368,7 @@ class Puller:
 
     def _accepted(self) -> None:
         if self._refused:
-            self.bus.troubles.well(PULL_REFUSED, self._refused)
+            self.bus.conditions.clear(PULL_REFUSED, self._refused)
             self._refused = ""
 
     def _on_delivery(self, incoming: Incoming, ack: list[str]) -> None:

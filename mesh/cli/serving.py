@@ -53,7 +53,7 @@ class Standing:
             found.append(Reason("draining", "it ends, and takes no more work"))
         if self.bus is None:
             return [*found, Reason("bus_awaited", "the bus does not answer yet", since_s)]
-        found += self.bus.troubles.reasons()
+        found += self.bus.conditions.reasons()
         if not found and not self.bus.connected:
             found.append(Reason("bus_disconnected", "no connection to the bus"))
         if not found and (self.worker is None or not self.worker.ready):

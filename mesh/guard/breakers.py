@@ -173,7 +173,7 @@ class Breakers:
                 return False
             else:
                 self._copies[agent] = _Copy(wanted, seq)
-            self._bus.troubles.well(NOT_WRITTEN, agent)
+            self._bus.conditions.clear(NOT_WRITTEN, agent)
             _say(agent, was.entry.state, wanted)
             return True
         return False
@@ -187,7 +187,7 @@ class Breakers:
         return True
 
     def _could_not(self, agent: str, error: BusError) -> None:
-        self._bus.troubles.hit(NOT_WRITTEN, agent, code=error.code)
+        self._bus.conditions.raise_(NOT_WRITTEN, agent, code=error.code)
 
 
 def _say(agent: str, was: State, entry: BreakerEntry) -> None:

@@ -136,13 +136,13 @@ class Guard:
             structlog.contextvars.bind_contextvars(request=request)
             try:
                 await handler(message)
-                self._bus.troubles.well(LOG_UNREADABLE, request)
+                self._bus.conditions.clear(LOG_UNREADABLE, request)
             except asyncio.CancelledError:
                 message.nak()  # this guard is going; another one need not wait for the lease to end
                 raise
             except (UnknownEvent, BrokenLog, LogUnreadable) as error:
                 said = {"code": error.code, "detail": str(error)}
-                self._bus.troubles.hit(LOG_UNREADABLE, request, held=message.subject, **said)
+                self._bus.conditions.raise_(LOG_UNREADABLE, request, held=message.subject, **said)
                 message.nak(5 * _AGAIN_S)
             except Malformed as error:
                 await self._bury(message, Objection(error.code, str(error)))
@@ -156,7 +156,7 @@ class Guard:
                 _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
                 message.nak(_AGAIN_S)
             except (BusError, Contended, ConfChanged) as error:
-                self._bus.troubles.hit(NOT_NOW, error.code, held=message.subject, detail=str(error))
+                self._bus.conditions.raise_(NOT_NOW, error.code, held=message.subject, detail=str(error))
                 message.nak(_AGAIN_S)
             except Exception:
                 _log.exception("guard_failed", subject=message.subject, delivered=message.delivered)

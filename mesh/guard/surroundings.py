@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 import structlog
 
+from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED
-from mesh.bus.troubles import NO_FLEET, UNREADABLE
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.guard import conf
@@ -105,20 +105,20 @@ class Surroundings:
         await self._bus.patiently(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
         while not await self._found():
             if not self._unreadable:
-                self._bus.troubles.hit(NO_FLEET, hint="run `mesh setup`")
+                self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN_S):
                     await self._stale.wait()
             self._stale.clear()
-        self._bus.troubles.well(NO_FLEET)
+        self._bus.conditions.clear(NO_FLEET)
 
     async def _found(self) -> bool:
         try:
             found = await self._refresh()
         except BusError as error:  # there is no CONF yet, or nobody leads it
-            self._bus.troubles.hit(UNREACHABLE, code=error.code)
+            self._bus.conditions.raise_(UNREACHABLE, code=error.code)
             return False
-        self._bus.troubles.well(UNREACHABLE)
+        self._bus.conditions.clear(UNREACHABLE)
         return found
 
     def _on_change(self, message: Incoming) -> None:
@@ -148,9 +148,9 @@ class Surroundings:
                     await self._refresh()
                 else:
                     await asyncio.gather(*(self.breakers.read(name) for name in changed))
-                self._bus.troubles.well(UNREACHABLE)
+                self._bus.conditions.clear(UNREACHABLE)
             except BusError as error:
-                self._bus.troubles.hit(UNREACHABLE, code=error.code)
+                self._bus.conditions.raise_(UNREACHABLE, code=error.code)
                 await asyncio.sleep(_AGAIN_S)
                 self._stale_breakers = None
                 self._stale.set()
@@ -180,10 +180,10 @@ class Surroundings:
             said = None if found is None else conf.parsed(subject, found, parse)
         except ConfUnreadable as error:
             self._unreadable[subject] = error.reason
-            self._bus.troubles.hit(UNREADABLE, subject)
+            self._bus.conditions.raise_(UNREADABLE, subject)
             return instead
         if self._unreadable.pop(subject, None) is not None:
-            self._bus.troubles.well(UNREADABLE, subject)
+            self._bus.conditions.clear(UNREADABLE, subject)
         return said
 
     def _set_frozen(self, frozen: bool) -> None:

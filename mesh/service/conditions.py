@@ -1,9 +1,9 @@
-"""Troubles: each is said once when it begins and once when it is over, however often it is met meanwhile.
+"""Conditions: what keeps a process from its work. Each is logged once as it begins and once as it ends.
 
-Whoever meets one says `hit`; whoever finds that the very thing works again says `well`. A trouble is over
-when it was found well and nobody met it for the kind's `settle_s` after that, so that one which comes
-and goes is still one trouble; or when nobody met it for `FORGET_S`. What stands is what a process
-answers when it is asked whether it is ready (`mesh.service.probes`).
+Code that meets a failure calls `raise_`; code that finds the same thing working calls `clear`. A condition
+ends when it was cleared and nobody raised it again for the kind's `settle_s`: one that comes and goes stays
+one condition. It also ends when nobody raised it for `FORGET_S`. The probe `/readyz` answers with those that
+stand (`mesh.service.probes`).
 """
 
 import asyncio
@@ -16,23 +16,23 @@ import structlog
 _log = structlog.get_logger(__name__)
 
 FORGET_S = 30.0
-"""A trouble that nobody met for so long is over, though nobody found it well: there was no more to do."""
+"""A condition that nobody raised for so long has ended, though nobody cleared it: there was no more to do."""
 _MOST_HELD = 10_000
 
 
 class Kind(NamedTuple):
-    """A kind of trouble."""
+    """A kind of condition."""
 
     begins: str
-    """The line that is logged when it begins; also its code."""
+    """The event that is logged when it begins; also its code."""
     ends: str
     text: str
-    """What it is, for people; `{}` is replaced by what it is about."""
+    """For people; `{}` is replaced by the subject of the condition."""
     settle_s: float = 2.0
     lasts: bool = False
-    """Whether only `well` ends it, however long nobody meets it."""
+    """True: only `clear` ends it, however long nobody raises it."""
     blocks: bool = True
-    """Whether a process that has it is not ready; else it concerns some messages and not others."""
+    """True: a process that has it is not ready. False: it concerns some messages and not others."""
 
 
 class Reason(NamedTuple):
@@ -44,100 +44,103 @@ class Reason(NamedTuple):
 
 
 @dataclass
-class _Standing:
+class _Condition:
     kind: Kind
     about: str
     began: float
-    hit_at: float
-    well_at: float | None = None
+    raised_at: float
+    cleared_at: float | None = None
     held: set[str] = field(default_factory=set)
     timer: asyncio.TimerHandle | None = None
 
 
-class Troubles:
-    """What is wrong at the moment with what a process works with. Used on one event loop."""
+class Conditions:
+    """The conditions of one process. Used on one event loop.
+
+    Args:
+        said: goes into every line that is logged.
+    """
 
     def __init__(self, **said: Any) -> None:
-        """`said` goes into every line."""
         self._said = said
-        self._standing: dict[tuple[str, str], _Standing] = {}
-        self.met = 0
-        """How often any trouble was met."""
+        self._standing: dict[tuple[str, str], _Condition] = {}
+        self.raised = 0
+        """How often any condition was raised."""
 
-    def hit(self, kind: Kind, about: str = "", *, held: str = "", **said: Any) -> None:
-        """Meet a trouble: it is logged if it is new.
+    def raise_(self, kind: Kind, about: str = "", *, held: str = "", **said: Any) -> None:
+        """Raise a condition. It is logged if it is new.
 
         Args:
-            about: what is in trouble, a stream for instance; of each there may be one trouble of a kind.
-            held: what cannot go on because of it; the line that ends it says of how many.
+            about: its subject, for instance a stream; each subject may have one condition of a kind.
+            held: a thing that cannot go on because of it; the line that ends it has their number.
             said: goes into the line that begins it.
         """
-        self.met += 1
+        self.raised += 1
         now = time.monotonic()
-        trouble = self._standing.get((kind.begins, about))
-        if trouble is None:
-            trouble = self._standing[kind.begins, about] = _Standing(kind, about, now, now)
+        condition = self._standing.get((kind.begins, about))
+        if condition is None:
+            condition = self._standing[kind.begins, about] = _Condition(kind, about, now, now)
             named = {"about": about} if about else {}
             _log.warning(kind.begins, **self._said, **named, **said)
-        trouble.hit_at, trouble.well_at = now, None
+        condition.raised_at, condition.cleared_at = now, None
         if held:
             self.hold(kind, about, held=held)
-        if trouble.timer is None and not kind.lasts:
-            self._look_after(trouble, FORGET_S)
+        if condition.timer is None and not kind.lasts:
+            self._look_after(condition, FORGET_S)
 
     def hold(self, kind: Kind, about: str = "", *, held: str) -> None:
-        """Count one thing more that a trouble holds up, if it stands."""
-        trouble = self._standing.get((kind.begins, about))
-        if trouble is not None and len(trouble.held) < _MOST_HELD:
-            trouble.held.add(held)
+        """Count one more thing that a condition holds up, if the condition stands."""
+        condition = self._standing.get((kind.begins, about))
+        if condition is not None and len(condition.held) < _MOST_HELD:
+            condition.held.add(held)
 
-    def well(self, kind: Kind, about: str = "") -> None:
-        """Find that it works, whether it ever did not."""
+    def clear(self, kind: Kind, about: str = "") -> None:
+        """Clear a condition, whether or not it stands."""
         if not self._standing:
             return
-        trouble = self._standing.get((kind.begins, about))
-        if trouble is not None and trouble.well_at is None:
-            trouble.well_at = time.monotonic()
-            self._look_after(trouble, kind.settle_s)
+        condition = self._standing.get((kind.begins, about))
+        if condition is not None and condition.cleared_at is None:
+            condition.cleared_at = time.monotonic()
+            self._look_after(condition, kind.settle_s)
 
     def __bool__(self) -> bool:
-        """Whether any stands."""
+        """Return True if any condition stands."""
         return bool(self._standing)
 
     def reasons(self) -> list[Reason]:
-        """Return what keeps the process from its work: what stands and was not found well since."""
+        """Return why the process is not ready: the blocking conditions that nobody has cleared."""
         now = time.monotonic()
         return [
             Reason(each.kind.begins, each.kind.text.format(each.about), round(now - each.began, 3))
             for each in self._standing.values()
-            if each.well_at is None and each.kind.blocks
+            if each.cleared_at is None and each.kind.blocks
         ]
 
     def close(self) -> None:
-        """Forget everything without a word: the process ends."""
-        for trouble in self._standing.values():
-            if trouble.timer is not None:
-                trouble.timer.cancel()
+        """Forget every condition and log nothing: the process ends."""
+        for condition in self._standing.values():
+            if condition.timer is not None:
+                condition.timer.cancel()
         self._standing.clear()
 
-    def _look_after(self, trouble: _Standing, delay_s: float) -> None:
-        if trouble.timer is not None:
-            trouble.timer.cancel()
+    def _look_after(self, condition: _Condition, delay_s: float) -> None:
+        if condition.timer is not None:
+            condition.timer.cancel()
         loop = asyncio.get_running_loop()
-        trouble.timer = loop.call_later(delay_s, self._look, trouble)
+        condition.timer = loop.call_later(delay_s, self._look, condition)
 
-    def _look(self, trouble: _Standing) -> None:
-        """End a trouble that was left alone for long enough; else look again when that may be so."""
-        trouble.timer = None
-        quiet_s = time.monotonic() - (trouble.well_at or trouble.hit_at)
-        wait_s = FORGET_S if trouble.well_at is None else trouble.kind.settle_s
+    def _look(self, condition: _Condition) -> None:
+        """End a condition that was left alone for long enough; otherwise look again when it may be so."""
+        condition.timer = None
+        quiet_s = time.monotonic() - (condition.cleared_at or condition.raised_at)
+        wait_s = FORGET_S if condition.cleared_at is None else condition.kind.settle_s
         if quiet_s < wait_s:
-            if trouble.well_at is not None or not trouble.kind.lasts:
-                self._look_after(trouble, wait_s - quiet_s)
+            if condition.cleared_at is not None or not condition.kind.lasts:
+                self._look_after(condition, wait_s - quiet_s)
             return
-        del self._standing[trouble.kind.begins, trouble.about]
-        named: dict[str, Any] = {"about": trouble.about} if trouble.about else {}
-        if trouble.held:
-            named["held_up"] = len(trouble.held)
-        lasted_s = round((trouble.well_at or trouble.hit_at) - trouble.began, 3)
-        _log.info(trouble.kind.ends, **self._said, **named, lasted_s=lasted_s)
+        del self._standing[condition.kind.begins, condition.about]
+        named: dict[str, Any] = {"about": condition.about} if condition.about else {}
+        if condition.held:
+            named["held_up"] = len(condition.held)
+        lasted_s = round((condition.cleared_at or condition.raised_at) - condition.began, 3)
+        _log.info(condition.kind.ends, **self._said, **named, lasted_s=lasted_s)

@@ -64,7 +64,7 @@ async def test_a_request_with_an_event_of_a_newer_version_waits_and_the_others_g
             await a.propose(request, work, DONE)
         assert (await client.wait(plain, timeout_s=60)).status == "completed"
         await said(lines, "log_unreadable")
-        await until(lambda: guard._bus.troubles.met >= 3)  # it comes again and again, and is said once
+        await until(lambda: guard._bus.conditions.raised >= 3)  # it comes again and again, and is said once
         assert [line["about"] for line in lines if line["event"] == "log_unreadable"] == [newer]
         assert await stage.waiting("PROP") == 1
         assert len(await stage.bodies(newer)) == 2
@@ -261,7 +261,7 @@ async def test_without_a_readable_fleet_or_prices_new_requests_are_refused_and_t
     work = await a.work(request)
     await admin.publish_durable(subject, body)
     await refused_by_name(stage, subject)
-    assert [reason.code for reason in guard._bus.troubles.reasons()] == ["entry_unreadable"]
+    assert [reason.code for reason in guard._bus.conditions.reasons()] == ["entry_unreadable"]
     await a.propose(request, work, DONE)
     assert (await client.wait(request, timeout_s=60)).status == "completed"
     if subject == subjects.FLEET:
@@ -269,7 +269,7 @@ async def test_without_a_readable_fleet_or_prices_new_requests_are_refused_and_t
     else:
         await admin.api("STREAM.PURGE.CONF", {"filter": subject})
         await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))  # a purge wakes nobody
-    await until(lambda: not guard._bus.troubles.reasons())
+    await until(lambda: not guard._bus.conditions.reasons())
     await stage.reaches(await client.submit("hello"), "request.opened")
     assert stage.alive(guard)
 
@@ -284,7 +284,7 @@ async def test_a_guard_that_begins_with_a_fleet_that_cannot_be_read_says_so_and_
         request = await client.submit("hello")
         await said(lines, "entry_unreadable")
     assert "fleet_missing" not in [line["event"] for line in lines]
-    assert [reason.text for reason in guard._bus.troubles.reasons()] == [
+    assert [reason.text for reason in guard._bus.conditions.reasons()] == [
         "mesh.conf.fleet cannot be read: run `mesh doctor`"
     ]
     assert await own_stage.types(request) == []

@@ -333,11 +333,11 @@ async def test_a_full_stream_is_an_error_of_its_own_and_a_trouble_until_there_is
             for _ in range(5):
                 with pytest.raises(PublishRefused):
                     await bus.publish_durable("mesh.evt.a.r", bytes(500))
-            assert [each.text for each in bus.troubles.reasons()] == ["LOG is full"]
+            assert [each.text for each in bus.conditions.reasons()] == ["LOG is full"]
             await bus.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 20_000})
             assert (await bus.publish_durable("mesh.evt.a.r", bytes(500))).seq == stored + 1
-            assert bus.troubles.reasons() == []
-            await until(lambda: not bus.troubles)
+            assert bus.conditions.reasons() == []
+            await until(lambda: not bus.conditions)
         assert full.value.stream == "LOG"
         assert [line["event"] for line in lines] == ["stream_full", "stream_has_room"]
 
@@ -363,7 +363,7 @@ async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
         with pytest.raises(StepTaken):
             await steps.put("r", "t", "0-0", bytes(500))
         waiting = asyncio.ensure_future(steps.put("r", "t", f"0-{n}", bytes(500)))
-        await until(lambda: bus.troubles.met > 2)
+        await until(lambda: bus.conditions.raised > 2)
         assert not waiting.done()
         await bus.api("STREAM.UPDATE.STEPS", {**config, "max_bytes": 20_000})
         await waiting
@@ -378,11 +378,11 @@ async def test_a_lost_connection_is_said_once_with_what_it_held_up(tmp_path: Pat
             for _ in range(20):
                 with pytest.raises(Unreachable):
                     await bus.publish_durable("mesh.evt.a.r", b"")
-            assert [each.code for each in bus.troubles.reasons()] == ["bus_disconnected"]
+            assert [each.code for each in bus.conditions.reasons()] == ["bus_disconnected"]
             await server.start()
             await bus.there()
-            await until(lambda: not bus.troubles.reasons())
-            await until(lambda: not bus.troubles)
+            await until(lambda: not bus.conditions.reasons())
+            await until(lambda: not bus.conditions)
         assert [line["event"] for line in lines] == ["bus_disconnected", "bus_reconnected"]
         assert lines[1]["held_up"] == 1
         assert lines[1]["lasted_s"] > 0

@@ -34,7 +34,7 @@ async def test_what_its_own_consumer_did_not_send_is_dropped_and_never_acknowled
     assert acknowledged == []
     said = [line for line in lines if line["log_level"] == "warning"]
     assert [(line["event"], line["reply"]) for line in said] == [("no_delivery", "stolen.ack")]
-    assert queue.bus.troubles.reasons() == []  # a stranger cannot make a service unready
+    assert queue.bus.conditions.reasons() == []  # a stranger cannot make a service unready
     assert (await other.info())["num_ack_pending"] == 1
     await puller.close()
 

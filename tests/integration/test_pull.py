@@ -333,10 +333,10 @@ async def test_pulls_that_are_refused_are_one_trouble_however_many_pullers_meet_
         await queue.bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
         await puller.start()
         await another.start()
-        await until(lambda: queue.bus.troubles.met > 6)
-        assert [each.code for each in queue.bus.troubles.reasons()] == ["pull_refused"]
+        await until(lambda: queue.bus.conditions.raised > 6)
+        assert [each.code for each in queue.bus.conditions.reasons()] == ["pull_refused"]
         await queue.consumer()
-        await until(lambda: not queue.bus.troubles.reasons())
+        await until(lambda: not queue.bus.conditions.reasons())
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["pull_refused"]
     await puller.close()
     await another.close()
@@ -347,9 +347,9 @@ async def test_that_pulls_are_taken_again_is_seen_long_before_an_idle_one_ends(q
     puller = queue.puller(taking, expires_s=3600.0)
     await queue.bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
     await puller.start()
-    await until(lambda: bool(queue.bus.troubles.reasons()))
+    await until(lambda: bool(queue.bus.conditions.reasons()))
     await queue.consumer()
-    await until(lambda: not queue.bus.troubles.reasons())
+    await until(lambda: not queue.bus.conditions.reasons())
     await queue.put(1)
     await until(lambda: len(taking.messages) == 1)
     await puller.close()

@@ -121,13 +121,13 @@ async def test_a_connection_that_can_no_longer_be_secured_says_so_and_is_made_on
             authority.sign("changing", expired=True)
             await mine.server.start()
             await until(lambda: any(line["event"] == "bus_not_secured" for line in lines))
-        assert "bus_not_secured" in [reason.code for reason in bus.troubles.reasons()]
+        assert "bus_not_secured" in [reason.code for reason in bus.conditions.reasons()]
         await mine.server.kill()
         server.cert.write_bytes(good[0])
         server.key.write_bytes(good[1])
         await mine.server.start()
         await bus.patiently(lambda: bus.api("INFO"))
-        assert bus.troubles.reasons() == []
+        assert bus.conditions.reasons() == []
 
 
 @pytest.mark.parametrize("wait", [False, True], ids=["once", "waiting"])

@@ -74,12 +74,12 @@ async def test_until_the_box_opens_no_turn_is_taken_and_the_agent_says_why(
     runtime = Runtime(bus, agent_with(box))
     running = asyncio.create_task(runtime.run())
     await until(lambda: box.asked >= 3)
-    (reason,) = bus.troubles.reasons()
+    (reason,) = bus.conditions.reasons()
     assert (reason.code, reason.text) == ("tools_missing", "the tools of things are not there")
     assert not runtime.ready
     box.openable = True
     assert (await client.wait(request, timeout_s=60)).answer == "done"
-    assert bus.troubles.reasons() == []
+    assert bus.conditions.reasons() == []
     await runtime.drain(1.0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent import proposals
-from mesh.bus import troubles
+from mesh.bus import conditions
 from mesh.bus.connection import Bus
 from mesh.bus.keys import seed_file
 from mesh.bus.log import JetStreamLog
@@ -40,9 +40,9 @@ FLEET = Fleet(
 )
 PATIENCE_S = 60.0
 KINDS = (
-    *(troubles.DISCONNECTED, troubles.FULL, troubles.ABSENT, troubles.SILENT),
-    *(troubles.PULL_REFUSED, troubles.PULL_SILENT),
-    *(troubles.NO_FLEET, surroundings.UNREACHABLE, service.NOT_NOW, proposals.NOT_STORED),
+    *(conditions.DISCONNECTED, conditions.FULL, conditions.ABSENT, conditions.SILENT),
+    *(conditions.PULL_REFUSED, conditions.PULL_SILENT),
+    *(conditions.NO_FLEET, surroundings.UNREACHABLE, service.NOT_NOW, proposals.NOT_STORED),
 )
 TROUBLES = {kind.begins for kind in KINDS}
 
@@ -116,8 +116,8 @@ class Service:
             self._process.kill()
         await self._process.wait()
 
-    def troubles(self) -> Counter[str]:
-        """Count the beginnings of troubles in its log: each is to be said once."""
+    def conditions(self) -> Counter[str]:
+        """Count the beginnings of conditions in its log: each is logged once."""
         return Counter(line["event"] for line in self.lines() if line["event"] in TROUBLES)
 
 

@@ -48,7 +48,7 @@ async def test_services_that_are_there_before_the_broker_wait_for_it(tmp_path: P
         await own.audit([await client.wait(await client.submit("please"), timeout_s=60)])
         for service in own.services.values():
             assert len(service.said("bus_awaited")) == len(service.said("bus_found")) == 1
-            assert set(service.troubles().values()) == {1}, service.troubles()
+            assert set(service.conditions().values()) == {1}, service.conditions()
 
 
 async def test_a_broker_that_is_killed_and_comes_back_costs_nothing_but_time(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ async def test_a_broker_that_is_killed_and_comes_back_costs_nothing_but_time(tmp
         await own.audit(load.outcomes)
         for service in own.services.values():
             await service.says("bus_reconnected")
-            said = service.troubles()
+            said = service.conditions()
             assert 1 <= said["bus_disconnected"] <= restarts
             assert max(said.values()) <= restarts, said
             assert service.said("bus_reconnected")[0]["lasted_s"] > 0
@@ -96,7 +96,7 @@ async def test_a_broker_that_hangs_for_longer_than_any_call_waits_loses_and_doub
         await own.drained()
         await own.audit(load.outcomes)
         for service in own.services.values():
-            assert max(service.troubles().values()) <= 2, service.troubles()
+            assert max(service.conditions().values()) <= 2, service.conditions()
 
 
 def _said(own: Crew, event: str) -> int:
@@ -110,7 +110,7 @@ async def fill(own: Crew, stream: str, subject: str) -> None:
             with contextlib.suppress(StreamFull):
                 for number in range(10_000):
                     await admin.publish_durable(subject.format(f"{len(body)}-{number}"), body)
-        assert [each.text for each in admin.troubles.reasons()] == [f"{stream} is full"]
+        assert [each.text for each in admin.conditions.reasons()] == [f"{stream} is full"]
 
 
 async def limit(own: Crew, stream: str, max_bytes: int) -> None:
@@ -167,7 +167,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         assert (await guard.says("stream_has_room"))[0]["held_up"] == 5
         await a.says("stream_has_room", 2)
         for service in (guard, a, b):
-            assert set(service.troubles()) <= {"stream_full"}, service.troubles()
+            assert set(service.conditions()) <= {"stream_full"}, service.conditions()
 
 
 async def test_a_client_with_no_room_for_its_submit_can_repeat_it(tmp_path: Path) -> None:

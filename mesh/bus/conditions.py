@@ -1,8 +1,8 @@
-"""What can be the matter with the bus, as a connection meets it: the kinds, and whom a subject concerns."""
+"""The conditions of a connection to the bus: their kinds, and the stream that a subject belongs to."""
 
 from mesh.bus.queues import proposals_of
 from mesh.errors import NoResponders, OutcomeUnknown, StreamFull, TimedOut
-from mesh.service.conditions import Kind, Troubles
+from mesh.service.conditions import Conditions, Kind
 
 DISCONNECTED = Kind(
     "bus_disconnected", "bus_reconnected", "no connection to the bus", settle_s=1.0, lasts=True
@@ -48,29 +48,29 @@ def stream_of(subject: str) -> str:
     return ""
 
 
-def met(troubles: Troubles, subject: str, error: OutcomeUnknown | StreamFull) -> None:
-    """Note that a call on `subject` came to nothing."""
+def failed(conditions: Conditions, subject: str, error: OutcomeUnknown | StreamFull) -> None:
+    """Raise the condition that a failed call on `subject` shows."""
     stream = stream_of(subject)
     if not stream:
         return  # a question to somebody else, who need not be there
     if isinstance(error, StreamFull):
-        troubles.hit(FULL, stream, held=subject)
+        conditions.raise_(FULL, stream, held=subject)
     elif isinstance(error, NoResponders):
-        troubles.hit(ABSENT, stream, held=subject)
+        conditions.raise_(ABSENT, stream, held=subject)
     elif isinstance(error, TimedOut):
-        troubles.hit(SILENT, held=subject, stream=stream)
+        conditions.raise_(SILENT, held=subject, stream=stream)
     else:
-        troubles.hold(DISCONNECTED, held=subject)
+        conditions.hold(DISCONNECTED, held=subject)
 
 
-def answered(troubles: Troubles, subject: str) -> None:
-    """Note that a call on `subject` was answered."""
+def answered(conditions: Conditions, subject: str) -> None:
+    """Clear the conditions that an answer on `subject` disproves."""
     stream = stream_of(subject)
     if stream:
-        troubles.well(SILENT)
-        troubles.well(ABSENT, stream)
+        conditions.clear(SILENT)
+        conditions.clear(ABSENT, stream)
 
 
-def stored(troubles: Troubles, subject: str) -> None:
-    """Note that a message on `subject` was stored."""
-    troubles.well(FULL, stream_of(subject))
+def stored(conditions: Conditions, subject: str) -> None:
+    """Clear "full": a message on `subject` was stored."""
+    conditions.clear(FULL, stream_of(subject))
