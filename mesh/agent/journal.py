@@ -29,7 +29,7 @@ from mesh.agent.stops import Fenced, InDoubt, JournalFull, RoundOver
 from mesh.agent.stored import FENCE, StoredSteps
 from mesh.agent.tally import Tally
 from mesh.bus.steps import StepStore
-from mesh.service.failpoints import reached
+from mesh.service.failpoints import failpoint
 from protocol.events import Past
 from protocol.messages import Usage
 
@@ -113,7 +113,7 @@ class Journal:
                 self.with_effect |= record.kind == "intent"
                 self._earlier.keep(name, record)
         if self._round:
-            reached("turn.fenced")
+            failpoint("turn.fenced")
         own = await self._steps.read(self._round)
         self._began.extend(_began(own))
         self.tally.find(own.values())
@@ -201,7 +201,7 @@ class Journal:
             return value_of(place.record)
         try:
             record = await self._produced(call, produce, cost=cost, began=began)
-            reached("step.ran")
+            failpoint("step.ran")
             await self._write(self._places.name(place.n), record, nth)
         finally:
             await self._places.ended()
@@ -278,7 +278,7 @@ class Journal:
         began = time.monotonic()
         if place.intent is None:
             await self._write(step, self._record("intent", call, key=key), place.nth)
-            reached("effect.intended")
+            failpoint("effect.intended")
         self.with_effect = True
         await self._require_unfenced(place.n)
         await self.require_held(began)
@@ -291,7 +291,7 @@ class Journal:
                 if again is None:
                     raise self.stop(InDoubt(step, call[1], key)) from broken
                 raise self.stop(_unknown(call[1], broken)) from broken
-        reached("effect.ran")
+        failpoint("effect.ran")
         await self._write(f"{step}{DONE}", record, place.nth)
         return record
 
@@ -397,7 +397,7 @@ class Journal:
         self._places.stands(name)
         self.tally.spend(record)
         if record.kind != "intent":
-            reached("step.recorded")
+            failpoint("step.recorded")
             self.tally.count(name, record, nth)
 
 

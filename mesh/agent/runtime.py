@@ -40,7 +40,7 @@ from mesh.bus.steps import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import metrics, names, tracing
-from mesh.service.failpoints import reached
+from mesh.service.failpoints import failpoint
 from protocol import codec, subjects
 from protocol.codec import MAX_PROMPT_CHARS
 from protocol.events import Work, type_of
@@ -191,7 +191,7 @@ class Runtime:
         Args:
             trace: the event's `traceparent`, passed on where this process does not trace.
         """
-        reached("turn.taken")
+        failpoint("turn.taken")
         heart = asyncio.create_task(self._beat(message))
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=_journaled(work), round_=work.round)
@@ -215,12 +215,12 @@ class Runtime:
             else:
                 proposal = await self._propose(request, work, journal, voice)
             if proposal is not None:
-                reached("turn.journaled")
+                failpoint("turn.journaled")
                 proposal = sound(proposal)
                 with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
                     await store(self._bus, self._agent.name, request, proposal, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
-                reached("turn.proposed")
+                failpoint("turn.proposed")
                 _show_end(voice, proposal)
             message.ack()
         except Fenced as late:

@@ -31,7 +31,7 @@ from mesh.guard.attendance import Attended
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.service import tracing
-from mesh.service.failpoints import reached
+from mesh.service.failpoints import failpoint
 from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
@@ -99,13 +99,13 @@ class Courtroom:
         """
         hearing = labelled(hearing, self._around.fleet.labels)
         async with self._cache.lock(hearing.request):
-            reached("guard.heard")
+            failpoint("guard.heard")
             return await self._until_settled(hearing.request, hearing, trace)
 
     async def look(self, request: str) -> None:
         """Append what is due on a request whose timer fired. Raises as `hear`."""
         async with self._cache.lock(request):
-            reached("guard.fired")
+            failpoint("guard.fired")
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
             await self._until_settled(request, None)
 
@@ -179,7 +179,7 @@ class Courtroom:
         if isinstance(ruling, Late) and not isinstance(what, MoveProposed):
             await self._end_again(docket)
         await alarm.see_to(self._bus, docket, request, self._around.now(), found)
-        reached("guard.armed")
+        failpoint("guard.armed")
         return ruling
 
     async def _rule(self, docket: Docket, hearing: Hearing, came: str) -> Ruling:
@@ -205,9 +205,9 @@ class Courtroom:
             except TooLarge:
                 return Objection("event_too_large", "what would be recorded of it is more than the bus takes")
             if not isinstance(event, FactsWithheld):
-                reached("guard.decided")
+                failpoint("guard.decided")
                 return Decided(event)
-            reached("guard.withheld")
+            failpoint("guard.withheld")
 
     async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> Grounds:
         """Append every consequence that is due, one at a time.
@@ -221,13 +221,13 @@ class Courtroom:
             follows = due(ledger, None, world, deciding)
             if follows is None:
                 return world.grounds
-            reached("guard.due")
+            failpoint("guard.due")
             with telling.consequence(ledger, follows):
                 trace = tracing.current(ledger.trace)
                 if not await self._follow(docket, follows, trace):
                     world = replace(self._around.world_for_due(ledger, seen), trace=trace)
                     await self._append(docket, too_large(ledger, world, follows))
-            reached("guard.followed")
+            failpoint("guard.followed")
         return NOT_LOOKED
 
     async def _seen(self, docket: Docket, deciding: tuple[str, int] | None) -> Attended | None:
@@ -283,7 +283,7 @@ class Courtroom:
         """
         if str(event.cause) == proposal_id(event.request, turn.id, turn.round):
             return
-        reached("guard.ended")
+        failpoint("guard.ended")
         ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
         end = subjects.end(turn.agent, event.request, turn.id)
         try:

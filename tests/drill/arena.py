@@ -21,7 +21,7 @@ from mesh.errors import BusError, Denied, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.local.fleet import LocalFleet
-from mesh.service import failpoints as windows
+from mesh.service import failpoints
 from protocol import subjects
 from protocol.breaker import BreakerEntry
 from protocol.events import AnyEvent
@@ -79,7 +79,7 @@ class Arena:
         self.setting = setting
         self.directory = directory
         self.ledger = directory / "ledger.jsonl"
-        self._armed = directory / "windows"
+        self._armed = directory / "failpoints"
         self._armed.mkdir(parents=True)
         self._viewer = _first(file.viewers, "viewer")
         self._names = [_first(file.clients, "client"), _first(file.operators, "operator"), self._viewer]
@@ -91,7 +91,7 @@ class Arena:
             commands=setting.commands,
             environment={
                 **setting.environment,
-                windows.VARIABLE: str(self._armed.absolute()),
+                failpoints.VARIABLE: str(self._armed.absolute()),
                 ledger.VARIABLE: str(self.ledger.absolute()),
             },
             search=(*setting.search, ROOT),
@@ -106,7 +106,7 @@ class Arena:
         self.unfinished: list[str] = []
         """What else the drill waited for in vain."""
         self.unreached: list[str] = []
-        """Windows that no request came through."""
+        """Failpoints that no request came through."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -205,8 +205,8 @@ class Arena:
         Args:
             grace_s: how long services may take to finish; nothing may move while it is counted.
         """
-        for window in windows.WINDOWS:
-            self.processes.disarm(window)
+        for failpoint in failpoints.FAILPOINTS:
+            self.processes.disarm(failpoint)
         ended_at = now_us()
         await self.processes.end(grace_s)
         return await self.gather(ended_at)

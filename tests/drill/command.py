@@ -78,7 +78,7 @@ def drill(
     concurrency: Annotated[int, typer.Option("--concurrency", help="Requests in flight.", min=1)] = 32,
     kinds: Annotated[
         str | None,
-        typer.Option("--kinds", help="Which faults, by commas: kill,pause,restart,window,server-kill…"),
+        typer.Option("--kinds", help="Which faults, by commas: kill,pause,restart,failpoint,server-kill…"),
     ] = None,
     keep: Annotated[
         Path | None,
@@ -86,7 +86,7 @@ def drill(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Break a scratch mesh on purpose, at random and in every dangerous window; check what came of it."""
+    """Break a scratch mesh on purpose, at random and in every failpoint; check what came of it."""
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise UsageWrong(f"--keep {keep}: there is something in it already")
     chosen = secrets.randbelow(1_000_000) if seed is None else seed

@@ -85,7 +85,7 @@ class Fault:
     """Something that the drill did to a process."""
 
     kind: str
-    """`kill`, `pause`, `restart`, or the name of the window in which the process was killed."""
+    """`kill`, `pause`, `restart`, or the name of the failpoint in which the process was killed."""
     identity: str
     """Which process: `guard-1`, `worker-2`, `nats-server`."""
     name: str
@@ -141,4 +141,4 @@ class Evidence:
     unfinished: Sequence[str] = ()
     """What the drill waited for in vain besides requests, in a line each: faults, services."""
     unreached: Sequence[str] = ()
-    """Windows in which a process was to die, and which no request came through."""
+    """Failpoints in which a process was to die, and which no request came through."""

@@ -1,6 +1,6 @@
 """Faults: planned by a seed, done to whatever is running then, until as many as were asked for are done.
 
-What is done, to whom, in what order and in which windows is drawn and comes out the same for a seed; when
+What is done, to whom, in what order and in which failpoints is drawn and comes out the same for a seed; when
 it happens, and what it interrupts, is up to the machine.
 """
 
@@ -10,12 +10,12 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from mesh.service.failpoints import WINDOWS
+from mesh.service.failpoints import FAILPOINTS
 from tests.drill.processes import Processes
 
-Sort = Literal["kill", "pause", "restart", "server-kill", "server-pause", "server-restart", "window"]
+Sort = Literal["kill", "pause", "restart", "server-kill", "server-pause", "server-restart", "failpoint"]
 SORTS: dict[Sort, int] = {
-    "window": 12,
+    "failpoint": 12,
     "kill": 5,
     "restart": 3,
     "pause": 2,
@@ -27,15 +27,15 @@ SORTS: dict[Sort, int] = {
 
 LANES = 3
 WINDOW_LANES = 5
-"""Faults that are under way at once: of those that are simply done, and windows that are armed."""
+"""Faults that are under way at once: of those that are simply done, and failpoints that are armed."""
 BEYOND = 1.3
 """Times a lease: how long a pause is. Beyond two, a reconcilable effect that was stopped in its middle could
 no longer be told from one that never happened (docs/drill.md)."""
 SERVER_PAUSE_S = 2.0
 PASSES = 4
-"""A process goes through an armed window fewer times than this before it dies in it."""
+"""A process goes through an armed failpoint fewer times than this before it dies in it."""
 UNREACHED_S = 10.0
-"""After this long an armed window is for whoever comes first, however many it was to let through."""
+"""After this long an armed failpoint is for whoever comes first, however many it was to let through."""
 _ELSEWHERE_S = 0.2
 
 
@@ -44,13 +44,13 @@ class Planned(NamedTuple):
 
     sort: Sort
     whom: str
-    """Identity of a service; empty for the server and for windows."""
-    window: str = ""
+    """Identity of a service; empty for the server and for failpoints."""
+    failpoint: str = ""
     passes: int = 0
 
 
 def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Sequence[Sort]) -> list[Planned]:
-    """Return `count` faults: sorts in their proportions, windows each in turn, victims drawn."""
+    """Return `count` faults: sorts in their proportions, failpoints each in turn, victims drawn."""
     weighted = [sort for sort in SORTS if sort in sorts for _ in range(SORTS[sort])]
     drawn: list[Sort] = []
     while len(drawn) < count:
@@ -58,8 +58,8 @@ def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Seque
     turns: list[str] = []
     planned = []
     for sort in drawn[:count]:
-        if sort == "window":
-            turns = turns or rng.sample(tuple(WINDOWS), len(WINDOWS))
+        if sort == "failpoint":
+            turns = turns or rng.sample(tuple(FAILPOINTS), len(FAILPOINTS))
             planned.append(Planned(sort, "", turns.pop(), rng.randrange(PASSES)))
         else:
             planned.append(Planned(sort, "" if sort.startswith("server") else rng.choice(identities)))
@@ -67,7 +67,7 @@ def plan(count: int, rng: random.Random, identities: Sequence[str], sorts: Seque
 
 
 class Injector:
-    """Does what is planned. `run` ends when it is done but for windows that no request came through.
+    """Does what is planned. `run` ends when it is done but for failpoints that no request came through.
 
     Args:
         lease_of: the lease (s) of what an agent, or a guard, has in hand, by name.
@@ -85,8 +85,8 @@ class Injector:
         on_done: Callable[[], Awaitable[None]],
     ) -> None:
         self._processes = processes
-        self._windows = [fault for fault in reversed(planned) if fault.sort == "window"]
-        self._others = [fault for fault in reversed(planned) if fault.sort != "window"]
+        self._failpoints = [fault for fault in reversed(planned) if fault.sort == "failpoint"]
+        self._others = [fault for fault in reversed(planned) if fault.sort != "failpoint"]
         self._lease_of = lease_of
         self._worth_it = worth_it
         self._on_done = on_done
@@ -102,9 +102,9 @@ class Injector:
 
     @property
     def left(self) -> list[str]:
-        """What was planned and is not done: windows by name, else what would have been done to whom."""
-        left = (*self._in_hand, *self._others, *self._windows)
-        return sorted(fault.window or f"{fault.sort} {fault.whom}".rstrip() for fault in left)
+        """What was planned and is not done: failpoints by name, else what would have been done to whom."""
+        left = (*self._in_hand, *self._others, *self._failpoints)
+        return sorted(fault.failpoint or f"{fault.sort} {fault.whom}".rstrip() for fault in left)
 
     async def _strikes(self) -> None:
         """Do what is done to a process, wherever it is: on a slow machine also after the last request."""
@@ -116,16 +116,16 @@ class Injector:
                 await self._count()
 
     async def _deaths(self) -> None:
-        """Let processes die in windows, as long as somebody comes through any."""
-        while self._windows and await self._worth_it():
-            if not self._windows:
+        """Let processes die in failpoints, as long as somebody comes through any."""
+        while self._failpoints and await self._worth_it():
+            if not self._failpoints:
                 return
-            with self._taking(self._windows.pop()) as fault:
+            with self._taking(self._failpoints.pop()) as fault:
                 died = await self._die_in(fault)
             if died:
                 await self._count()
             else:
-                self._windows.insert(0, fault)
+                self._failpoints.insert(0, fault)
 
     @contextlib.contextmanager
     def _taking(self, fault: Planned) -> Iterator[Planned]:
@@ -162,21 +162,21 @@ class Injector:
                 await self._processes.pause(fault.whom, BEYOND * self._lease_of(victim.service.name))
 
     async def _die_in(self, fault: Planned) -> bool:
-        """Arm a window and wait until somebody has died in it; False if nobody has or will."""
-        processes, window = self._processes, fault.window
-        if window in processes.armed:  # another lane waits for the same
+        """Arm a failpoint and wait until somebody has died in it; False if nobody has or will."""
+        processes, failpoint = self._processes, fault.failpoint
+        if failpoint in processes.armed:  # another lane waits for the same
             await asyncio.sleep(_ELSEWHERE_S)
             return False
-        before = processes.deaths(window)
-        processes.arm(window, fault.passes)
+        before = processes.deaths(failpoint)
+        processes.arm(failpoint, fault.passes)
         while True:
             try:
                 async with asyncio.timeout(UNREACHED_S):
-                    await processes.died_in(window, before + 1)
+                    await processes.died_in(failpoint, before + 1)
                 return True
             except TimeoutError:
-                if not processes.disarm(window):
+                if not processes.disarm(failpoint):
                     continue  # somebody is dying in it
             if not await self._worth_it():
                 return False
-            processes.arm(window)  # nobody came through so often: now it is whoever comes first
+            processes.arm(failpoint)  # nobody came through so often: now it is whoever comes first

@@ -75,7 +75,7 @@ class Findings(_Found, frozen=True, kw_only=True):
     """Whether there was one; without, nothing of the world outside was checked."""
     faults: Mapping[str, int]
     unreached: tuple[str, ...]
-    """Windows in which a process was to die, and which no request came through."""
+    """Failpoints in which a process was to die, and which no request came through."""
     dead_letters: Mapping[str, int]
     """By code, breaches or not."""
     unrested: tuple[Unrested, ...]

@@ -1,6 +1,6 @@
 """The processes of a drill: kept running whatever ends them, and faults that are done to them.
 
-A service that ends is started again at once. How it ended is known: by a fault of the drill, in a window
+A service that ends is started again at once. How it ended is known: by a fault of the drill, in a failpoint
 that it claimed, or by itself, which nobody asked for and is told.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.local.fleet import LaunchFailed, LocalFleet, Service
-from mesh.service import failpoints as windows
+from mesh.service import failpoints
 from mesh.service.failpoints import Claim
 from tests.drill.evidence import Fault
 
@@ -90,7 +90,7 @@ class Processes:
         """Services that ended by themselves, in a line each."""
         self._fault_came = asyncio.Condition()
         self.armed: set[str] = set()
-        """Windows that wait for somebody to die in them."""
+        """Failpoints that wait for somebody to die in them."""
         self.server_lock = asyncio.Lock()
         self._over = False
 
@@ -121,7 +121,7 @@ class Processes:
                     f"{each.identity} (process {pid}) ended with {status}\n{each.service.tail()}"
                 )
             each.asked = False
-            if not await each.start():  # it may even die in a window before it says that it is ready
+            if not await each.start():  # it may even die in a failpoint before it says that it is ready
                 in_vain += 1
                 if in_vain == _STARTS:
                     raise LaunchFailed(f"{each.identity} does not start\n{each.service.tail()}")
@@ -132,17 +132,17 @@ class Processes:
 
     def _claim_of(self, pid: int) -> Claim | None:
         """Return the claim of a process that has ended, and put it away: a process id may come again."""
-        for claim in windows.claims(self._armed):
+        for claim in failpoints.claims(self._armed):
             if claim.pid == pid:
-                (self._armed / f"{claim.window}.{pid}").unlink()
+                (self._armed / f"{claim.failpoint}.{pid}").unlink()
                 return claim
         return None
 
     async def _say(self, each: Running, died: Sequence[Claim]) -> None:
         """Put the deaths of a service that runs again among the faults."""
         for claim in died:
-            self.faults.append(Fault(claim.window, each.identity, each.service.name, claim.at, now_us()))
-            self.armed.discard(claim.window)
+            self.faults.append(Fault(claim.failpoint, each.identity, each.service.name, claim.at, now_us()))
+            self.armed.discard(claim.failpoint)
         async with self._fault_came:
             self._fault_came.notify_all()
 
@@ -166,28 +166,28 @@ class Processes:
         """Say whether the process that signs with this name still exists, be it stopped."""
         return any(each.instance == instance and each.service.running for each in self.running.values())
 
-    # --- windows ----------------------------------------------------------------------------------
+    # --- failpoints ----------------------------------------------------------------------------------
 
-    def arm(self, window: str, passes: int = 0) -> None:
-        """Let the next process that reaches a window die in it. Raises UnknownWindow."""
-        windows.arm(self._armed, window, passes=passes)
-        self.armed.add(window)
+    def arm(self, failpoint: str, passes: int = 0) -> None:
+        """Let the next process that reaches a failpoint die in it. Raises UnknownFailpoint."""
+        failpoints.arm(self._armed, failpoint, passes=passes)
+        self.armed.add(failpoint)
 
-    def disarm(self, window: str) -> bool:
-        """Take an armed window back; False if somebody is dying in it already."""
-        taken_back = windows.disarm(self._armed, window)
+    def disarm(self, failpoint: str) -> bool:
+        """Take an armed failpoint back; False if somebody is dying in it already."""
+        taken_back = failpoints.disarm(self._armed, failpoint)
         if taken_back:
-            self.armed.discard(window)
+            self.armed.discard(failpoint)
         return taken_back
 
-    def deaths(self, window: str) -> int:
-        """Return how often a process died in a window and runs again."""
-        return sum(fault.kind == window for fault in self.faults)
+    def deaths(self, failpoint: str) -> int:
+        """Return how often a process died in a failpoint and runs again."""
+        return sum(fault.kind == failpoint for fault in self.faults)
 
-    async def died_in(self, window: str, times: int = 1) -> None:
-        """Wait until processes have died in a window so often, and run again."""
+    async def died_in(self, failpoint: str, times: int = 1) -> None:
+        """Wait until processes have died in a failpoint so often, and run again."""
         async with self._fault_came:
-            await self._fault_came.wait_for(lambda: self.deaths(window) >= times)
+            await self._fault_came.wait_for(lambda: self.deaths(failpoint) >= times)
 
     # --- faults -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ def lines(findings: Findings) -> list[str]:
         ("ended", _counts(findings.ended)),
         ("waiting for people", str(findings.waiting)),
         ("faults", f"{sum(findings.faults.values())} ({_counts(findings.faults)})"),
-        ("windows not reached", ", ".join(findings.unreached) or "none"),
+        ("failpoints not reached", ", ".join(findings.unreached) or "none"),
         ("deeds in the ledger", _counts(findings.deeds) if findings.ledger else "no ledger: not checked"),
         ("lost", str(findings.lost)),
         ("duplicated", str(findings.duplicated)),

@@ -1,6 +1,6 @@
 """A checker that has never failed proves nothing: broken services, and a drill that finds them out.
 
-Each scene brings about, by windows and stories and not by luck, the moment in which the fault does harm.
+Each scene brings about, by failpoints and stories and not by luck, the moment in which the fault does harm.
 The same scenes played by sound services break no promise.
 """
 
@@ -68,7 +68,7 @@ class Scene:
 
     Args:
         found: promises that must be found broken; others may be too.
-        window: none: the fault does harm by itself.
+        failpoint: none: the fault does harm by itself.
         held: whether the agent stands still until the guard has heard again what it was killed over.
         stops: whether a broken fleet never comes to an end.
         last: the event after which it does nothing more, if it appends any.
@@ -77,7 +77,7 @@ class Scene:
 
     script: tuple[Op, ...]
     found: frozenset[str]
-    window: str = ""
+    failpoint: str = ""
     held: bool = False
     stops: bool = False
     last: type[AnyEvent] | None = None
@@ -127,15 +127,15 @@ async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory:
 
 
 async def play(arena: Arena, scene: Scene, *, stops: bool = False) -> None:
-    deaths = arena.processes.deaths(scene.window)
+    deaths = arena.processes.deaths(scene.failpoint)
     agent = arena.fleet.services[AGENT]
-    if scene.window:
-        arena.processes.arm(scene.window)
+    if scene.failpoint:
+        arena.processes.arm(scene.failpoint)
     if scene.held:
         agent.signal(signal.SIGSTOP)
     request = await arena.send(Story(name="scene", text="a scene", script=scene.script))
-    if scene.window:
-        await arena.processes.died_in(scene.window, deaths + 1)
+    if scene.failpoint:
+        await arena.processes.died_in(scene.failpoint, deaths + 1)
     if scene.held:
         await either(nothing_proposed(arena), guard_says(arena, "not_now"))
         agent.signal(signal.SIGCONT)

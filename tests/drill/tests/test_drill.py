@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 from mesh.cli.exits import Exit
-from mesh.service.failpoints import WINDOWS
+from mesh.service.failpoints import FAILPOINTS
 from protocol import codec, events
 from protocol.refusals import Rule
 from tests.drill import ledger, run
@@ -62,9 +62,9 @@ def test_a_short_drill_breaks_no_promise(tmp_path: Path) -> None:
     assert (found.lost, found.duplicated, found.in_doubt) == (0, 0, 0)
     assert (found.unrested, found.unfinished) == ((), ())
     assert sum(found.faults.values()) + len(found.unreached) == FAULTS
-    assert set(found.unreached) <= set(WINDOWS)
+    assert set(found.unreached) <= set(FAILPOINTS)
     assert {"kill", "pause", "restart"} <= set(found.faults)
-    assert set(found.faults) & set(WINDOWS)
+    assert set(found.faults) & set(FAILPOINTS)
     assert found.ledger
     assert {"read", "model", "idempotent", "reconcilable", "once"} <= set(found.deeds)
     evidence = load(kept / "evidence")
@@ -88,11 +88,11 @@ def test_a_seed_draws_the_same_stories_and_faults_again() -> None:
     assert drawn(3) != drawn(4)
 
 
-def test_every_story_and_every_window_gets_its_turn() -> None:
+def test_every_story_and_every_failpoint_gets_its_turn() -> None:
     rng = random.Random(1)
     assert {each.name for each in stories(len(STORIES), rng)} == set(STORIES)
     planned = plan(60, rng, ("a", "b"), tuple(SORTS))
-    assert {each.window for each in planned if each.sort == "window"} == set(WINDOWS)
+    assert {each.failpoint for each in planned if each.sort == "failpoint"} == set(FAILPOINTS)
     assert {each.sort for each in planned} == set(SORTS)
 
 
@@ -131,10 +131,10 @@ def test_a_breach_is_shown_and_is_a_failure(run_here: RunHere, drills: list[Plan
 
 
 def test_what_the_options_say_is_planned(run_here: RunHere, drills: list[Plan], tmp_path: Path) -> None:
-    run_here("--requests", "100", "--seed", "5", "--kinds", "kill,window", "--lease", "2", "--guards", "3")
+    run_here("--requests", "100", "--seed", "5", "--kinds", "kill,failpoint", "--lease", "2", "--guards", "3")
     (planned,) = drills
     assert (len(planned.stories), planned.faults, planned.seed) == (100, 30, 5)
-    assert planned.sorts == ("window", "kill")
+    assert planned.sorts == ("failpoint", "kill")
     assert planned.setting.guards == 3
     assert planned.setting.people
     assert (planned.setting.file.fleet.lease_s, planned.setting.file.fleet.guard_lease_s) == (2.0, 1.0)
@@ -153,7 +153,7 @@ def test_a_fleet_of_ones_own_is_sent_its_own_requests(run_here: RunHere, drills:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--kinds", "kill,tickle"), "tickle; there are window, kill"),
+        (("--kinds", "kill,tickle"), "tickle; there are failpoint, kill"),
         (("--fleet", "."), "go together"),
         (("--requests-file", "x.jsonl"), "go together"),
         (("--lease", "0.1"), "lease"),

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from mesh.bus.roles import GUARD
-from mesh.service.failpoints import WINDOWS
+from mesh.service.failpoints import FAILPOINTS
 from tests.drill.arena import Setting
 from tests.drill.check import check
 from tests.drill.fleet import drill_fleet
@@ -28,9 +28,9 @@ async def test_a_drill_of_a_guard_that_arms_no_timer_ends_and_names_what_waits(t
     planned = Plan(
         setting=setting,
         stories=(story,),
-        faults=len(WINDOWS),  # most of them are in nobody's way: without an end they would be waited for
+        faults=len(FAILPOINTS),  # most of them are in nobody's way: without an end they would be waited for
         seed=1,
-        sorts=("window",),
+        sorts=("failpoint",),
         still_s=STILL_S,
     )
     found = check(await drill(planned, tmp_path / "drill", told.append))

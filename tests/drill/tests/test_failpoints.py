@@ -1,4 +1,4 @@
-"""A process is killed in each dangerous window: what it was at ends as it should, and is done once."""
+"""A process is killed in each failpoint: what it was at ends as it should, and is done once."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from mesh.service.failpoints import WINDOWS
+from mesh.service.failpoints import FAILPOINTS
 from protocol import codec, events
 from tests.drill.arena import Arena, Setting
 from tests.drill.check import check
@@ -30,7 +30,7 @@ ALL = (LOOK, MODEL, *EFFECTS)
 
 
 def told(*script: Op, **more: object) -> Story:
-    return replace(Story(name="window", text="a window", script=script), **more)  # type: ignore[arg-type]
+    return replace(Story(name="failpoint", text="a failpoint", script=script), **more)  # type: ignore[arg-type]
 
 
 CASES: Mapping[str, tuple[Story, ...]] = {
@@ -51,7 +51,7 @@ CASES: Mapping[str, tuple[Story, ...]] = {
     "guard.armed": (told(PAY, ["retry"], SHIP),),
     "guard.fired": (told(PAY, ["retry"], SHIP),),
 }
-"""By window: stories that lead through it."""
+"""By failpoint: stories that lead through it."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -62,7 +62,7 @@ async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena
     enough = asyncio.Event()
 
     async def host() -> None:
-        async with Arena(setting, tmp_path_factory.mktemp("windows") / "drill") as made:
+        async with Arena(setting, tmp_path_factory.mktemp("failpoints") / "drill") as made:
             opened.put_nowait(made)
             await enough.wait()
 
@@ -76,51 +76,53 @@ async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena
     await hosting
 
 
-def test_every_window_has_its_case() -> None:
-    assert set(CASES) == set(WINDOWS)
+def test_every_failpoint_has_its_case() -> None:
+    assert set(CASES) == set(FAILPOINTS)
 
 
 @pytest.mark.parametrize(
-    ("window", "story"),
+    ("failpoint", "story"),
     [
-        pytest.param(window, story, id=f"{window}-{number}")
-        for window, stories in CASES.items()
+        pytest.param(failpoint, story, id=f"{failpoint}-{number}")
+        for failpoint, stories in CASES.items()
         for number, story in enumerate(stories)
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_process_killed_in_a_window_loses_and_repeats_nothing(
-    arena: Arena, window: str, story: Story
+async def test_a_process_killed_in_a_failpoint_loses_and_repeats_nothing(
+    arena: Arena, failpoint: str, story: Story
 ) -> None:
-    deaths = arena.processes.deaths(window)
+    deaths = arena.processes.deaths(failpoint)
     # The submit goes through these as well; it is the next one to come through that has to do with it.
-    arena.processes.arm(window, passes=window in ("guard.decided", "guard.armed"))
+    arena.processes.arm(failpoint, passes=failpoint in ("guard.decided", "guard.armed"))
     request = await arena.send(story)
     async with asyncio.timeout(PATIENCE_S):
-        await arena.processes.died_in(window, deaths + 1)
+        await arena.processes.died_in(failpoint, deaths + 1)
     last = await arena.rest(request, PATIENCE_S)
     assert isinstance(last, events.Ended), last
     assert events.type_of(last).partition(".")[2] in story.expected
     evidence = await arena.gather()
     assert check(evidence).breaches == ()
-    _each_effect_once(evidence, request, story, window)
+    _each_effect_once(evidence, request, story, failpoint)
 
 
-def _each_effect_once(evidence: Evidence, request: str, story: Story, window: str) -> None:
+def _each_effect_once(evidence: Evidence, request: str, story: Story, failpoint: str) -> None:
     """Hold the ledger against the script, without the checker's help."""
     deeds = [deed for deed in evidence.deeds if deed.request == request]
     done = Counter(deed.call for deed in deeds)
     cancelled = story.order == "cancel"
     for tool, call, *_ in (op for op in story.script if len(op) == 3):
-        again = done[call] == 2 and _may_come_again(tool, window)
+        again = done[call] == 2 and _may_come_again(tool, failpoint)
         assert done[call] == 1 or again or (cancelled and not done[call]), (call, done)
     keys = {(deed.call, deed.key) for deed in deeds}
     assert len(keys) == len({call for call, _ in keys})
 
 
-def _may_come_again(tool: str, window: str) -> bool:
-    """Say whether a crash in a window may rightly cost a second call."""
-    return (tool in ("look", "model") and window == "step.ran") or (tool == "pay" and window == "effect.ran")
+def _may_come_again(tool: str, failpoint: str) -> bool:
+    """Say whether a crash in a failpoint may rightly cost a second call."""
+    return (tool in ("look", "model") and failpoint == "step.ran") or (
+        tool == "pay" and failpoint == "effect.ran"
+    )
 
 
 @pytest.mark.asyncio(loop_scope="module")
