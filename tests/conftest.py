@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.connection import Bus
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.fleet import Fleet
 from tests.leftovers import PATIENCE_S, children
 from tests.servers import FLEET, ConnectAs
@@ -32,22 +32,22 @@ def fleet() -> Fleet:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     """A fresh server with `FLEET` provisioned, shared by one module's tests: use ids of your own."""
-    async with LocalMesh(FLEET, tmp_path_factory.mktemp("mesh"), anonymous="c2") as mesh:
+    async with LocalBus(FLEET, tmp_path_factory.mktemp("mesh"), anonymous="c2") as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def own_server(tmp_path: Path) -> AsyncIterator[LocalMesh]:
+async def own_server(tmp_path: Path) -> AsyncIterator[LocalBus]:
     """A server for one test alone: to be killed, filled or provisioned anew."""
-    async with LocalMesh(FLEET, tmp_path) as mesh:
+    async with LocalBus(FLEET, tmp_path) as mesh:
         yield mesh
         await mesh.server.kill()  # a clean end takes half a second, and nobody looks at this store again
 
 
 @pytest_asyncio.fixture
-async def connect_as(server: LocalMesh) -> AsyncIterator[ConnectAs]:
+async def connect_as(server: LocalBus) -> AsyncIterator[ConnectAs]:
     """Connect to the module's server by name; every connection is closed after the test."""
     async with contextlib.AsyncExitStack() as stack:
 

@@ -38,7 +38,7 @@ def read_note(data: bytes) -> LiveNote | None:
     return codec.readable(data, LiveNote)
 
 
-class Voice:
+class LiveOutput:
     """What one run of a round says. Its methods return at once and raise nothing.
 
     Args:
@@ -149,5 +149,5 @@ class Voice:
         return self._sent <= MOST_A_SECOND
 
 
-SILENT = Voice(None, request="", agent="", turn="", round_=0)
+SILENT = LiveOutput(None, request="", agent="", turn="", round_=0)
 """Of a turn that nobody can hear."""

@@ -22,7 +22,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Superseded, TurnError, failure_of
 from mesh.agent.foreign import ForeignRounds
 from mesh.agent.journal import Journal
-from mesh.agent.live import SILENT, Voice
+from mesh.agent.live import SILENT, LiveOutput
 from mesh.agent.micro import Presence
 from mesh.agent.proposals import sound, store
 from mesh.agent.running import RunningRounds
@@ -196,7 +196,7 @@ class Runtime:
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=_journaled(work), round_=work.round)
         begun = message.delivered > 1
-        voice = Voice(
+        live = LiveOutput(
             self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
         )
         try:
@@ -213,7 +213,7 @@ class Runtime:
             if begun and await attempts.is_crash_loop():
                 proposal: Proposal | None = _crash_loop(work, self._turn(request, work, journal).report)
             else:
-                proposal = await self._propose(request, work, journal, voice)
+                proposal = await self._propose(request, work, journal, live)
             if proposal is not None:
                 failpoint("turn.journaled")
                 proposal = sound(proposal)
@@ -221,7 +221,7 @@ class Runtime:
                     await store(self._bus, self._agent.name, request, proposal, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
-                _show_end(voice, proposal)
+                _show_end(live, proposal)
             message.ack()
         except Fenced as late:
             # Somebody else has the turn, and the lease: neither acknowledge it nor give it back. But the
@@ -236,7 +236,7 @@ class Runtime:
             raise
         finally:
             heart.cancel()
-            voice.close()
+            live.close()
             self._presence.handled += 1
             self._presence.busy_s += time.perf_counter() - started
 
@@ -288,7 +288,7 @@ class Runtime:
             await asyncio.sleep(self._around.fleet.heartbeat_s)
             message.in_progress()
 
-    def _turn(self, request: str, work: Work, journal: Journal, voice: Voice = SILENT) -> Turn:
+    def _turn(self, request: str, work: Work, journal: Journal, live: LiveOutput = SILENT) -> Turn:
         return Turn(
             request,
             work,
@@ -297,15 +297,15 @@ class Runtime:
             is_over=lambda: self._was_ended(request, work.turn),
             prices=price_list(work.prices),
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
-            live=voice,
+            live=live,
         )
 
-    async def _propose(self, request: str, work: Work, journal: Journal, voice: Voice) -> Proposal | None:
+    async def _propose(self, request: str, work: Work, journal: Journal, live: LiveOutput) -> Proposal | None:
         """Return what the agent's code asks for; None if the turn was ended while it ran. Raises Fenced."""
         if journal.owes:
             await journal.load()  # what the turn has cost is known before its code asks
-        turn = self._turn(request, work, journal, voice)
-        voice.began()
+        turn = self._turn(request, work, journal, live)
+        live.began()
         code = asyncio.ensure_future(self._to_its_end(turn, journal))
         running = self._running.begin(request, work, code)
         try:
@@ -419,15 +419,15 @@ def _has_a_place(work: Work) -> bool:
     return is_token(work.turn) and is_token(_journaled(work))
 
 
-def _show_end(voice: Voice, proposal: Proposal) -> None:
+def _show_end(live: LiveOutput, proposal: Proposal) -> None:
     """Show what a round came to."""
     match proposal:
         case MoveProposed(move=move):
-            voice.proposed(move_name(move), str(getattr(move, "to_agent", None) or ""))
+            live.proposed(move_name(move), str(getattr(move, "to_agent", None) or ""))
         case TurnFailed(error=error):
-            voice.stopped(error.code)
+            live.stopped(error.code)
         case EffectDoubted():
-            voice.stopped("in_doubt")
+            live.stopped("in_doubt")
 
 
 def _crash_loop(work: Work, report: Report) -> TurnFailed:

@@ -18,7 +18,7 @@ import structlog
 from mesh.agent import approvals
 from mesh.agent.failures import ActionNotAllowed, EffectUnknown, Superseded, TurnError
 from mesh.agent.journal import MAX_STEP_BYTES
-from mesh.agent.live import SILENT, Voice
+from mesh.agent.live import SILENT, LiveOutput
 from mesh.agent.moves import Moves
 from mesh.agent.record import Recorded, as_json
 from mesh.agent.step_spans import tool_span
@@ -71,7 +71,7 @@ class Turn(Moves):
         is_over: Callable[[], Awaitable[bool]] | None = None,
         prices: Mapping[str, Price] | None = None,
         prompt_version: str = "",
-        live: Voice = SILENT,
+        live: LiveOutput = SILENT,
     ) -> None:
         self._work = work
         self._journal = journal

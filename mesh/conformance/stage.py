@@ -18,7 +18,7 @@ from mesh.bus.streams import consumer_table, inbox_consumer
 from mesh.client import Client, Question
 from mesh.conformance.subject import Ack, Overheard, Process
 from mesh.errors import BusError
-from mesh.testing import WholeMesh
+from mesh.testing import LocalMesh
 from protocol import codec, subjects
 from protocol.events import AnyEvent, Event, type_of
 from protocol.fleet import AgentEntry, Fleet
@@ -61,7 +61,7 @@ class Stage:
             operators=(AgentName("ops"),),
         )
         self.lease_s = fleet.lease_s
-        self.mesh = WholeMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
+        self.mesh = LocalMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
         self.heard = Overheard(name)
         self._directory, self._command, self._kill = directory, command, kill
         self._stack = contextlib.AsyncExitStack()

@@ -5,21 +5,21 @@ from mesh.testing.driving import driven_by
 from mesh.testing.fleets import fleet_of
 from mesh.testing.memory_log import MemoryLog
 from mesh.testing.memory_steps import MemorySteps
-from mesh.testing.server import LocalMesh
+from mesh.testing.server import LocalBus
 from mesh.testing.strict_model import StrictModel, calls, says
 from mesh.testing.turns import turn, turn_in
-from mesh.testing.walking import Walk
-from mesh.testing.whole_mesh import WholeMesh
+from mesh.testing.walking import FleetHarness
+from mesh.testing.whole_mesh import LocalMesh
 
 __all__ = [
     "Court",
+    "FleetHarness",
+    "LocalBus",
     "LocalMesh",
     "MemoryLog",
     "MemorySteps",
     "NotDecided",
     "StrictModel",
-    "Walk",
-    "WholeMesh",
     "calls",
     "driven_by",
     "fleet_of",

@@ -13,8 +13,8 @@ from mesh.local.server import EmbeddedServer
 from protocol.fleet import Fleet
 
 
-class LocalMesh:
-    """`async with LocalMesh(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
+class LocalBus:
+    """`async with LocalBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
 
     The server runs under the very configuration that a deployment gets.
 

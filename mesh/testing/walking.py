@@ -1,6 +1,6 @@
 """A request's whole path through a fleet without a bus: the agents' own code, judged by a guard in memory.
 
-    walk = await Walk(court, {"front": front, "greeter": greeter}).go("Say hello")
+    walk = await FleetHarness(court, {"front": front, "greeter": greeter}).go("Say hello")
     assert walk.path == ["front", "greeter"]
 
 Turns are journaled, so that a round after a refusal, a reply or a retry takes over what was done.
@@ -27,7 +27,7 @@ from protocol.prices import price_list
 MOST_ROUNDS = 50
 
 
-class Walk:
+class FleetHarness:
     """One request on its way.
 
     Args:
@@ -46,7 +46,7 @@ class Walk:
         self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
         self._deliveries = 0
 
-    async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "Walk":
+    async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
         """Submit, and follow the request until it ends or waits for somebody who says nothing.
 
         Args:

@@ -1,6 +1,6 @@
 """Server, guard and agents in one test: everything that a deployment has, in one process and on one folder.
 
-async with WholeMesh([front, greeter], tmp_path) as mesh:
+async with LocalMesh([front, greeter], tmp_path) as mesh:
     outcome = await mesh.send("Say hello", facts={"name": "Ada"})
 """
 
@@ -21,7 +21,7 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.testing.fleets import fleet_of
-from mesh.testing.server import LocalMesh
+from mesh.testing.server import LocalBus
 from protocol import codec, events, subjects
 from protocol.events import AnyEvent, type_of
 from protocol.fleet import Fleet
@@ -33,7 +33,7 @@ _READY_S = 30.0
 _GRACE_S = 5.0
 
 
-class WholeMesh:
+class LocalMesh:
     """A real nats-server, a real guard and the runtimes of these agents, each under its own credentials.
 
     Args:
@@ -55,7 +55,7 @@ class WholeMesh:
     ) -> None:
         self._agents = tuple(agents)
         self.fleet = fleet or fleet_of(*(agent.name for agent in self._agents))
-        self.bus = LocalMesh(self.fleet, directory)
+        self.bus = LocalBus(self.fleet, directory)
         """The server, and everybody's credentials."""
         self._policies = dict(policies or {"default": Policy()})
         self._prices = dict(prices or {})

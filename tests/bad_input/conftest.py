@@ -11,7 +11,7 @@ from mesh.agent import runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.guard import service
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.messages import Move
 from tests.bad_input.scene import FLEET, Scene
 from tests.guard.stage import furnish, plain_logs
@@ -37,7 +37,7 @@ async def answers(turn: Turn) -> Move:
 
 @pytest_asyncio.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
+    async with LocalBus(FLEET, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Scene(mesh)
         await own.open()

@@ -15,7 +15,7 @@ from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.logs import configure_logging
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.servers import until
 
 FLEET = parse_fleet("""
@@ -43,7 +43,7 @@ class Mesh:
     """A server and a guard, either of which may be ended and started again."""
 
     def __init__(self, directory: Path) -> None:
-        self._bus = LocalMesh(FLEET.fleet, directory, anonymous="app")
+        self._bus = LocalBus(FLEET.fleet, directory, anonymous="app")
         self._working = contextlib.AsyncExitStack()
         """What the guard is made of."""
         self._did = {

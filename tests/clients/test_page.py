@@ -13,7 +13,7 @@ from mesh.conformance.checks import CHECKS
 from mesh.conformance.run import check_agent
 from mesh.fleet.file import parse_fleet
 from mesh.replay.rejudge import rejudge
-from mesh.testing import WholeMesh
+from mesh.testing import LocalMesh
 from protocol import codec
 from tests.docs.pages import DOCS, blocks
 
@@ -60,7 +60,7 @@ async def records(turn: Turn) -> Move:
 async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
     package: Path, tmp_path: Path
 ) -> None:
-    async with WholeMesh([records], tmp_path, fleet=FLEET) as mesh:
+    async with LocalMesh([records], tmp_path, fleet=FLEET) as mesh:
         code = _code_on_the_page(mesh.bus.url, tmp_path / "keys")
         as_client = code.connecting.replace('"front"', '"app"')
         (package / "page-agent.mjs").write_text("\n".join((*code.agent(), "pull();")))

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from mesh.bus.log import EventLog, JetStreamLog, Stored
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
-from mesh.testing import LocalMesh, MemoryLog
+from mesh.testing import LocalBus, MemoryLog
 from protocol.ids import RequestId
 from tests.servers import fresh
 
@@ -23,7 +23,7 @@ class Bodies:
 
 
 @pytest_asyncio.fixture(params=["memory", "jetstream", "jetstream-any-replica"])
-async def log(request: pytest.FixtureRequest, server: LocalMesh) -> AsyncIterator[Bodies]:
+async def log(request: pytest.FixtureRequest, server: LocalBus) -> AsyncIterator[Bodies]:
     if request.param == "memory":
         memory = MemoryLog()
         yield Bodies(memory, memory)

@@ -22,7 +22,7 @@ from mesh.model.brief import render
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.outlook import Outlook
 from mesh.pace import share
-from mesh.testing import WholeMesh, turn
+from mesh.testing import LocalMesh, turn
 from protocol.fleet import AgentEntry
 from protocol.handoff import Constraints
 from protocol.ids import AgentName
@@ -81,7 +81,7 @@ async def test_the_example_of_following_runs(tmp_path: Path) -> None:
     async def librarian(turn: Turn) -> Move:
         return turn.complete("here")
 
-    async with WholeMesh([librarian], tmp_path) as mesh:
+    async with LocalMesh([librarian], tmp_path) as mesh:
         assert await names["watch"](await mesh.client()) == "here"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import mesh.testing
 from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
-from mesh.testing import LocalMesh, StrictModel, driven_by, fleet_of, says, turn
+from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT
 
@@ -38,7 +38,7 @@ def test_every_example_does_what_the_page_says(tmp_path: Path) -> None:
 
 def test_the_bus_of_the_last_example_is_there(tmp_path: Path) -> None:
     (block,) = [block for block in BLOCKS if block.kind == 'title="bus"']
-    names = {"LocalMesh": LocalMesh, "fleet": fleet_of("front", "greeter")}
+    names = {"LocalBus": LocalBus, "fleet": fleet_of("front", "greeter")}
     exec(compile(block.text, "testing.md", "exec"), names)
     assert asyncio.run(names["on_a_bus"](tmp_path))  # type: ignore[operator]
 

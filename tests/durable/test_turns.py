@@ -17,7 +17,7 @@ from mesh.bus.roles import GET
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import codec, events
 from protocol.events import AnyEvent
 from protocol.messages import Reply, Settle, Usage
@@ -35,7 +35,7 @@ E = TypeVar("E", bound=events.Event)
 class Stage:
     """A mesh with one guard and one agent that is started anew whenever it dies."""
 
-    def __init__(self, mesh: LocalMesh, ledger: Path) -> None:
+    def __init__(self, mesh: LocalBus, ledger: Path) -> None:
         self.mesh, self.ledger = mesh, ledger
         self.version = "1"
         self.started = 0
@@ -104,7 +104,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with LocalMesh(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path) as mesh:
+    async with LocalBus(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path) as mesh:
         async with mesh.connected_as("admin") as admin:
             await admin.publish_durable(policy("default"), codec.encode(Policy()))
         played = Stage(mesh, tmp_path / "ledger")

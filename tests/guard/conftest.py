@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
 
 
@@ -17,14 +17,14 @@ def logs() -> Iterator[None]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     """A server with streams, fleet and policies, shared by one module's tests."""
     async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalMesh) -> AsyncIterator[Stage]:
+async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
     """An empty stage; every log that the test leaves behind is judged again when it ends."""
     async with staged(furnished) as own:
         yield own

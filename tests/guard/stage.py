@@ -27,7 +27,7 @@ from mesh.guard.courtroom import Courtroom
 from mesh.guard.service import Guard
 from mesh.guard.surroundings import Surroundings
 from mesh.replay.rejudge import rejudge
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import codec, events, subjects
 from protocol.breaker import BreakerRules
 from protocol.events import AnyEvent, type_of
@@ -93,7 +93,7 @@ CLOSERS = (
 """What ends the turn that it names."""
 
 
-async def furnish(mesh: LocalMesh) -> None:
+async def furnish(mesh: LocalBus) -> None:
     """Write the policies, as `mesh setup` does."""
     async with mesh.connected_as("admin") as admin:
         for name, policy in POLICIES.items():
@@ -103,7 +103,7 @@ async def furnish(mesh: LocalMesh) -> None:
 class Stage:
     """Everything that one test starts; `close` ends it all and judges what it left behind."""
 
-    def __init__(self, mesh: LocalMesh) -> None:
+    def __init__(self, mesh: LocalBus) -> None:
         self.mesh = mesh
         self.spoiled: set[str] = set()
         """Requests whose logs the test itself made unreadable."""
@@ -345,22 +345,22 @@ class _Scheduled(msgspec.Struct):
     data: bytes
 
 
-def seed_directory(mesh: LocalMesh) -> Path:
+def seed_directory(mesh: LocalBus) -> Path:
     """Return where the seeds of a mesh lie: in `keys`, beside the store."""
     return mesh.server.store.parent / "keys"
 
 
 @contextlib.asynccontextmanager
-async def furnished_mesh(directory: Path) -> AsyncIterator[LocalMesh]:
+async def furnished_mesh(directory: Path) -> AsyncIterator[LocalBus]:
     """Give a server with streams, fleet and policies, and kill it: nobody looks at its store again."""
-    async with LocalMesh(FLEET, directory) as mesh:
+    async with LocalBus(FLEET, directory) as mesh:
         await furnish(mesh)
         yield mesh
         await mesh.server.kill()
 
 
 @contextlib.asynccontextmanager
-async def staged(mesh: LocalMesh, *, guards: int = 0) -> AsyncIterator[Stage]:
+async def staged(mesh: LocalBus, *, guards: int = 0) -> AsyncIterator[Stage]:
     """Give a stage with so many guards; every log that is left behind is judged again when it ends."""
     own = Stage(mesh)
     await own.open()

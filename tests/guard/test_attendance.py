@@ -2,7 +2,7 @@
 
 from mesh.guard import attendance
 from mesh.guard.attendance import Attendance, Queue
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import subjects
 from protocol.events import RequestOpened
 from protocol.messages import Complete
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-async def seen_by(mesh: LocalMesh, stage: Stage, clock: Clock) -> Attendance:
+async def seen_by(mesh: LocalBus, stage: Stage, clock: Clock) -> Attendance:
     return Attendance(await stage.bus("guard", "looker"), lambda: ("a",), clock)
 
 
@@ -36,7 +36,7 @@ async def seen(looker: Attendance, seq: int = 1) -> tuple[bool, int]:
 
 
 async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_looks_find_the_same(
-    furnished: LocalMesh, stage: Stage
+    furnished: LocalBus, stage: Stage
 ) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
@@ -51,7 +51,7 @@ async def test_a_span_begins_at_the_first_look_that_finds_it_and_lasts_while_loo
     assert await seen(looker) == (True, back)
 
 
-async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: LocalMesh, stage: Stage) -> None:
+async def test_a_gap_in_the_looks_begins_every_span_anew(furnished: LocalBus, stage: Stage) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
     assert await seen(looker) == (False, clock.now)
@@ -83,7 +83,7 @@ async def test_a_time_without_guards_ends_no_round(stage: Stage) -> None:
 
 
 async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_queue(
-    furnished: LocalMesh, stage: Stage
+    furnished: LocalBus, stage: Stage
 ) -> None:
     await stage.guard()
     client, clock = await stage.client(), Clock()
@@ -102,14 +102,14 @@ async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_que
     await client.wait(request, timeout_s=60)
 
 
-async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalMesh, stage: Stage) -> None:
+async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalBus, stage: Stage) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
     assert await looker.of("nobody", 1, f"{STEP}0-0") == (False, clock.now, True)
 
 
 async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_proof_too(
-    furnished: LocalMesh, stage: Stage
+    furnished: LocalBus, stage: Stage
 ) -> None:
     await stage.guard()
     client = await stage.client()

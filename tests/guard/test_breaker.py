@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from mesh.guard.breakers import Breakers
 from mesh.guard.service import Guard
 from mesh.guard.surroundings import wall_clock_us
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import events, subjects
 from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, Use
 from protocol.fleet import Fleet
@@ -42,8 +42,8 @@ class Clock:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
-    async with LocalMesh(GUARDED, tmp_path_factory.mktemp("mesh")) as mesh:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+    async with LocalBus(GUARDED, tmp_path_factory.mktemp("mesh")) as mesh:
         await furnish(mesh)
         yield mesh
         await mesh.server.kill()
@@ -314,7 +314,7 @@ async def test_failures_counted_at_the_same_time_are_all_counted(stage: Stage, g
 
 
 async def test_an_entry_that_cannot_be_written_stops_no_decision(tmp_path: Path, clock: Clock) -> None:
-    async with LocalMesh(GUARDED, tmp_path) as mesh:
+    async with LocalBus(GUARDED, tmp_path) as mesh:
         await furnish(mesh)
         own = Stage(mesh)
         await own.open()

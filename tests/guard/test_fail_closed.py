@@ -14,7 +14,7 @@ from mesh.bus.pull import Message
 from mesh.client import SubmitRejected
 from mesh.guard import service, surroundings
 from mesh.ops.freezing import mesh_freeze
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import codec, subjects
 from protocol.messages import Complete, Thaw, Transfer
 from protocol.policy import Policy
@@ -147,7 +147,7 @@ async def test_a_guard_without_a_fleet_waits_for_one(own_stage: Stage) -> None:
 
 
 async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path) -> None:
-    mesh = LocalMesh(FLEET, tmp_path)
+    mesh = LocalBus(FLEET, tmp_path)
     await mesh.server.start()
     try:
         own = Stage(mesh)

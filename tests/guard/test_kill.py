@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from mesh.bus.roles import GET
 from mesh.guard.conf import read
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import events
 from protocol.freeze import FreezeEntry
 from protocol.handoff import Fact
@@ -22,10 +22,10 @@ SECRET = (Fact(key="ssn", value="1", labels=("pii",)),)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     """A server whose leases end soon, so that what a killed guard held comes again at once."""
     fleet = msgspec.structs.replace(FLEET, guard_lease_s=0.5)
-    async with LocalMesh(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
+    async with LocalBus(fleet, tmp_path_factory.mktemp("mesh")) as mesh:
         await furnish(mesh)
         yield mesh
         await mesh.server.kill()

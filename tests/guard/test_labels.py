@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest_asyncio
 
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.handoff import Fact
 from protocol.messages import Transfer
 from tests.guard.stage import FLEET, Stage, furnish, staged
@@ -16,7 +16,7 @@ LABELLING = msgspec.structs.replace(FLEET, labels={"customer_name": ("pii",)})
 
 @pytest_asyncio.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with LocalMesh(LABELLING, tmp_path / "mesh") as mesh:
+    async with LocalBus(LABELLING, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         async with staged(mesh, guards=1) as own:
             yield own

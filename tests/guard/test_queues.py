@@ -12,7 +12,7 @@ from mesh.bus.kept import get
 from mesh.bus.queues import Limits, controls_of, proposals_of
 from mesh.bus.streams import Storage, provision
 from mesh.errors import StreamFull
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import codec, subjects
 from protocol.fleet import AgentEntry
 from protocol.freeze import FreezeEntry
@@ -69,7 +69,7 @@ async def test_a_request_is_opened_while_anothers_flood_still_waits(own_stage: S
 async def test_a_sender_fills_its_own_queue_and_no_other(tmp_path_factory: pytest.TempPathFactory) -> None:
     storage = Storage(queue=Limits(messages=20), queues={"c2": Limits(messages=5, bytes=1 << 20)})
     async with (
-        LocalMesh(FLEET, tmp_path_factory.mktemp("mesh"), storage=storage) as mesh,
+        LocalBus(FLEET, tmp_path_factory.mktemp("mesh"), storage=storage) as mesh,
         mesh.connected_as("c1") as c1,
         mesh.connected_as("c2") as c2,
         mesh.connected_as("a") as agent,

@@ -27,19 +27,19 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.local.server import EmbeddedServer
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.subjects import prop, step
 from tests.servers import ConnectAs, fresh, until
 from tests.trouble.proxy import Proxy
 
 
-async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(server: LocalMesh) -> None:
+async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(server: LocalBus) -> None:
     for wait in (False, True):
         with pytest.raises(AuthenticationFailed):
             await connect(server.url, name="a", seed=keys.new_key().seed, wait=wait)
 
 
-async def test_a_connection_without_credentials_is_the_anonymous_client(server: LocalMesh) -> None:
+async def test_a_connection_without_credentials_is_the_anonymous_client(server: LocalBus) -> None:
     async with await connect(server.url, name="anonymous") as bus:
         assert (await bus.publish_durable(prop("c2", fresh("c2")), b"{}")).stream == "PROP-c2"
         with pytest.raises(Denied):

@@ -14,7 +14,7 @@ from mesh.bus.log import JetStreamLog
 from mesh.client import Client
 from mesh.errors import Denied, Disconnected, LogCutShort, Unreachable
 from mesh.ops.watch import Watch
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.drill import watch as drill
 from tests.integration.filled_log import fill, forgetful
 from tests.servers import fresh, until
@@ -23,7 +23,7 @@ from tests.servers import fresh, until
 
 
 async def test_without_a_tail_it_ends_where_the_log_ended_though_more_is_appended(
-    own_server: LocalMesh,
+    own_server: LocalBus,
 ) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 5000)
@@ -38,7 +38,7 @@ async def test_without_a_tail_it_ends_where_the_log_ended_though_more_is_appende
 
 @pytest.mark.parametrize("first", [12_001, 19_501, 20_001], ids=["some", "nearly all", "all"])
 async def test_what_expires_while_it_is_read_is_left_out_and_nothing_comes_twice(
-    own_server: LocalMesh, first: int
+    own_server: LocalBus, first: int
 ) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await forgetful(admin)
@@ -66,7 +66,7 @@ async def _all(items: AsyncIterator[object]) -> None:
 
 
 @pytest.mark.parametrize("tails", [False, True], ids=["reading", "tailing"])
-async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalMesh, tails: bool) -> None:
+async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus, tails: bool) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 8000)
         async with asyncio.timeout(60), aclosing(JetStreamLog(viewer).follow()) as events:
@@ -77,7 +77,7 @@ async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalMesh
                 await _all(events)
 
 
-async def test_who_may_not_read_hears_it_at_once(own_server: LocalMesh) -> None:
+async def test_who_may_not_read_hears_it_at_once(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("c1") as client:
         await fill(admin, 3)
         async with asyncio.timeout(60):
@@ -89,7 +89,7 @@ async def test_who_may_not_read_hears_it_at_once(own_server: LocalMesh) -> None:
 
 
 async def test_who_may_no_longer_get_hears_it_while_reading(
-    own_server: LocalMesh, monkeypatch: pytest.MonkeyPatch
+    own_server: LocalBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bounds` may be allowed where the gets are not: that too comes out, and is not tried for ever."""
 
@@ -104,7 +104,7 @@ async def test_who_may_no_longer_get_hears_it_while_reading(
 
 
 @pytest.mark.parametrize("who", ["the log", "dead letters", "drill", "client"])
-async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: LocalMesh, who: str) -> None:
+async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: LocalBus, who: str) -> None:
     async with own_server.connected_as("audit") as viewer, own_server.connected_as("c1") as bus:
         watch, client = Watch(viewer, own_server.url), await Client.on(bus, "c1")
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
@@ -124,14 +124,14 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: 
             await reading
 
 
-async def test_who_may_not_read_dead_letters_hears_it(own_server: LocalMesh) -> None:
+async def test_who_may_not_read_dead_letters_hears_it(own_server: LocalBus) -> None:
     async with own_server.connected_as("c1") as client:
         with pytest.raises(Denied):
             async with asyncio.timeout(60):
                 await anext(aiter(Watch(client, own_server.url)._buried(1)))
 
 
-async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalMesh) -> None:
+async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 10_000, 200)
         before = asyncio.all_tasks()
@@ -155,7 +155,7 @@ async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalMesh) 
 
 @pytest.mark.parametrize("back_first", [False, True], ids=["while it looks", "before it looks"])
 async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
-    own_server: LocalMesh, back_first: bool
+    own_server: LocalBus, back_first: bool
 ) -> None:
     """Else a tail would be silent until the new log has grown past where the old one was."""
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
@@ -175,7 +175,7 @@ async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
                     await anext(events)
 
 
-async def test_a_log_that_is_wiped_while_it_is_read_is_not_taken_for_read(own_server: LocalMesh) -> None:
+async def test_a_log_that_is_wiped_while_it_is_read_is_not_taken_for_read(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 9000, 100)
         async with asyncio.timeout(60), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:

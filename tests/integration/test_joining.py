@@ -12,14 +12,14 @@ from mesh.bus.log import JetStreamLog
 from mesh.bus.presence import is_served
 from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import inbox_consumer, provision
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.fleet import AgentEntry
 from protocol.ids import AgentName
 from protocol.subjects import live, prop
 from tests.servers import FLEET, fresh, until
 
 
-async def reload(mesh: LocalMesh) -> None:
+async def reload(mesh: LocalBus) -> None:
     """Let the server read its configuration again, and wait until it has."""
     done = b"Reloaded server configuration"
     before = mesh.server.log_path.read_bytes().count(done)
@@ -27,7 +27,7 @@ async def reload(mesh: LocalMesh) -> None:
     await until(lambda: mesh.server.log_path.read_bytes().count(done) > before)
 
 
-async def test_an_agent_joins_while_the_others_work(own_server: LocalMesh) -> None:
+async def test_an_agent_joins_while_the_others_work(own_server: LocalBus) -> None:
     mesh = own_server
     client, guard, agent = [await mesh.connect_as(name) for name in ("c1", "guard", "a")]
     got: asyncio.Queue[Message] = asyncio.Queue()

@@ -5,7 +5,7 @@ import pytest
 from mesh.bus.kept import Kept, batch, every, first_since, get, get_seq, microseconds
 from mesh.bus.roles import GET
 from mesh.errors import ApiError
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.subjects import card, step
 from tests.integration.filled_log import fill
 from tests.servers import ConnectAs, fresh
@@ -47,7 +47,7 @@ async def test_a_refusal_is_an_error_and_not_an_empty_answer(connect_as: Connect
         await viewer.collect(GET + "LOG", b"no request for a batch")
 
 
-async def test_the_first_since_a_time(own_server: LocalMesh) -> None:
+async def test_the_first_since_a_time(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         assert await first_since(viewer, "LOG", "mesh.evt.>", "2000-01-01T00:00:00Z") is None
         await fill(admin, 3)

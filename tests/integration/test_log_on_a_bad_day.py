@@ -10,7 +10,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog, Stored
 from mesh.bus.streams import provision, stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
-from mesh.testing import LocalMesh, MemoryLog
+from mesh.testing import LocalBus, MemoryLog
 from tests.servers import FLEET, eventually, fresh, until
 
 
@@ -18,7 +18,7 @@ def body(n: int, padding: int = 0) -> bytes:
     return msgspec.json.encode({"n": n, "x": "x" * padding})
 
 
-async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalMesh) -> None:
+async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalBus) -> None:
     """Appends run while the server is killed: each is stored, or not, and reading says which."""
     requests = [fresh() for _ in range(200)]
     async with own_server.connected_as("guard") as guard:
@@ -45,7 +45,7 @@ async def test_after_an_unknown_outcome_the_head_tells(own_server: LocalMesh) ->
                     await log.append("a", request, body(0), after=0)
 
 
-async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: LocalMesh) -> None:
+async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: LocalBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log, seen = JetStreamLog(guard), list[Stored]()
 
@@ -66,7 +66,7 @@ async def test_a_reader_that_follows_misses_nothing_over_crashes(own_server: Loc
         assert [stored.seq for stored in seen] == list(range(1, 901))
 
 
-async def test_readers_under_one_name_are_not_in_each_others_way(own_server: LocalMesh) -> None:
+async def test_readers_under_one_name_are_not_in_each_others_way(own_server: LocalBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
         await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(2000)))
@@ -88,7 +88,7 @@ async def test_readers_under_one_name_are_not_in_each_others_way(own_server: Loc
         assert reads == [list(range(1, 2001))] * 6
 
 
-async def test_large_events_are_followed_in_order_and_whole(own_server: LocalMesh) -> None:
+async def test_large_events_are_followed_in_order_and_whole(own_server: LocalBus) -> None:
     """Batches end early then: what was asked for beyond is asked for again, and nothing comes twice."""
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
@@ -103,7 +103,7 @@ async def test_large_events_are_followed_in_order_and_whole(own_server: LocalMes
         assert sorted(len(stored.body) for stored in seen[: len(sizes)])[0] < 900_000
 
 
-async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalMesh) -> None:
+async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalBus) -> None:
     async with own_server.connected_as("guard") as guard, own_server.connected_as("audit") as viewer:
         log = JetStreamLog(guard)
         await asyncio.gather(*(log.append("a", fresh(), body(0), after=0) for _ in range(5000)))
@@ -114,7 +114,7 @@ async def test_a_reader_that_is_left_asks_for_nothing_more(own_server: LocalMesh
         assert asyncio.all_tasks() == before
 
 
-async def test_what_has_expired_is_no_gap(own_server: LocalMesh) -> None:
+async def test_what_has_expired_is_no_gap(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await admin.api("STREAM.DELETE.LOG")
         table = stream_table(msgspec.structs.replace(FLEET, log_max_age_s=0.3))
@@ -132,7 +132,7 @@ async def test_what_has_expired_is_no_gap(own_server: LocalMesh) -> None:
         assert seen in ([last], [])  # it may have expired meanwhile
 
 
-async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalMesh) -> None:
+async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("guard") as guard:
         config = (await admin.api("STREAM.INFO.LOG"))["config"]
         await admin.api("STREAM.UPDATE.LOG", {**config, "max_bytes": 200_000})
@@ -149,7 +149,7 @@ async def test_a_full_log_refuses_and_forgets_nothing(own_server: LocalMesh) -> 
         assert await log.append("a", request, body(len(events)), after=head)
 
 
-async def test_a_long_history_of_large_events_is_read_whole(own_server: LocalMesh) -> None:
+async def test_a_long_history_of_large_events_is_read_whole(own_server: LocalBus) -> None:
     async with own_server.connected_as("guard") as guard:
         log, request, head = JetStreamLog(guard), fresh(), 0
         for n in range(150):

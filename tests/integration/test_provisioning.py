@@ -9,7 +9,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.streams import SCHEMA, Storage, consumer_table, provision, stream_table
 from mesh.errors import ApiError, NewerSchema, UnsafeChange
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName
 from protocol.subjects import FLEET as FLEET_SUBJECT
@@ -33,14 +33,14 @@ async def update(admin: Bus, stream: str, **fields: object) -> None:
     await admin.api(f"STREAM.UPDATE.{stream}", {**config, **fields})
 
 
-async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(own_server: LocalMesh) -> None:
+async def test_a_second_run_finds_nothing_to_do_and_changes_nothing(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         before = await state(admin)
         assert await provision(admin, FLEET) == []
         assert await state(admin) == before
 
 
-async def test_everything_in_the_table_is_there(own_server: LocalMesh) -> None:
+async def test_everything_in_the_table_is_there(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         for name, wanted in stream_table(FLEET).items():
             stands = (await admin.api(f"STREAM.INFO.{name}"))["config"]
@@ -53,7 +53,7 @@ async def test_everything_in_the_table_is_there(own_server: LocalMesh) -> None:
             await admin.api(f"CONSUMER.INFO.{stream}.{name}")
 
 
-async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: LocalMesh) -> None:
+async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: LocalBus) -> None:
     grown = {**FLEET.agents, "new": AgentEntry(name=AgentName("new"))}
     fleet = msgspec.structs.replace(FLEET, agents=grown, log_max_age_s=FLEET.log_max_age_s * 2)
     async with own_server.connected_as("admin") as admin:
@@ -70,14 +70,14 @@ async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: Loca
 
 
 async def test_on_an_empty_server_a_dry_run_names_all_of_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    mesh = LocalMesh(FLEET, tmp_path_factory.mktemp("empty"))
+    mesh = LocalBus(FLEET, tmp_path_factory.mktemp("empty"))
     async with mesh.server, mesh.connected_as("admin") as admin:
         planned = await provision(admin, FLEET, dry_run=True)
         assert len(planned) == len(stream_table(FLEET)) + len(tuple(consumer_table(FLEET))) + 1
         assert (await admin.api("INFO"))["streams"] == 0
 
 
-async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: LocalMesh) -> None:
+async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         last = (await admin.api("STREAM.INFO.CONF"))["state"]["last_seq"]
         await provision(admin, msgspec.structs.replace(FLEET, revision=last))  # as it was read back
@@ -101,7 +101,7 @@ async def test_the_fleet_is_written_once_and_only_when_it_differs(own_server: Lo
     ],
 )
 async def test_an_unsafe_change_is_refused_and_nothing_is_written(
-    own_server: LocalMesh, stream: str, fields: dict[str, object], fleet_age: float, named: str
+    own_server: LocalBus, stream: str, fields: dict[str, object], fleet_age: float, named: str
 ) -> None:
     new = AgentEntry(name=AgentName("new"))  # something else there is to do
     age = FLEET.log_max_age_s * fleet_age
@@ -116,7 +116,7 @@ async def test_an_unsafe_change_is_refused_and_nothing_is_written(
         assert await state(admin) == before
 
 
-async def test_what_could_erase_others_writes_is_switched_off_again(own_server: LocalMesh) -> None:
+async def test_what_could_erase_others_writes_is_switched_off_again(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         before = await state(admin)
         await update(admin, "PROP-a", allow_rollup_hdrs=True, duplicate_window=120 * 10**9)
@@ -124,7 +124,7 @@ async def test_what_could_erase_others_writes_is_switched_off_again(own_server: 
         assert await state(admin) == before
 
 
-async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: LocalMesh) -> None:
+async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         stands = (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]
         body = {"stream_name": "LOG", "config": {**stands, "ack_wait": 60 * 10**9}, "action": "update"}
@@ -133,7 +133,7 @@ async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: Local
         assert (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]["ack_wait"] == 6 * 10**9
 
 
-async def test_leases_are_the_fleets_and_follow_it(own_server: LocalMesh) -> None:
+async def test_leases_are_the_fleets_and_follow_it(own_server: LocalBus) -> None:
     fleet = msgspec.structs.replace(FLEET, lease_s=30.0, guard_lease_s=1.5)
     async with own_server.connected_as("admin") as admin:
         done = {change.what for change in await provision(admin, fleet)}
@@ -144,33 +144,33 @@ async def test_leases_are_the_fleets_and_follow_it(own_server: LocalMesh) -> Non
         assert await provision(admin, fleet) == []
 
 
-async def test_streams_of_a_newer_version_are_left_alone(own_server: LocalMesh) -> None:
+async def test_streams_of_a_newer_version_are_left_alone(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         await update(admin, "DEAD", metadata={"mesh.schema": str(SCHEMA + 1)})
         with pytest.raises(NewerSchema):
             await provision(admin, FLEET)
 
 
-async def test_only_the_admin_provisions(own_server: LocalMesh) -> None:
+async def test_only_the_admin_provisions(own_server: LocalBus) -> None:
     async with own_server.connected_as("guard") as guard:
         with pytest.raises(Exception, match="not allowed"):
             await provision(guard, FLEET)
 
 
-async def test_names_that_clash_are_refused_before_anything_is_written(own_server: LocalMesh) -> None:
+async def test_names_that_clash_are_refused_before_anything_is_written(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         with pytest.raises(ValueError, match="named 'a'"):
             await provision(admin, msgspec.structs.replace(FLEET, clients=(AgentName("a"),)))
 
 
-async def test_more_replicas_than_servers_is_the_servers_refusal(own_server: LocalMesh) -> None:
+async def test_more_replicas_than_servers_is_the_servers_refusal(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin:
         with pytest.raises(ApiError):
             await provision(admin, FLEET, Storage(replicas=3))
 
 
 async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(
-    own_server: LocalMesh,
+    own_server: LocalBus,
 ) -> None:
     requests = [fresh() for _ in range(4 * PARTITIONS)]
     async with own_server.connected_as("c1") as client, own_server.connected_as("admin") as admin:

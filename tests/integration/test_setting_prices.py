@@ -5,7 +5,7 @@ from pathlib import Path
 from mesh.bus.streams import Change
 from mesh.fleet.file import FleetFile, parse_fleet
 from mesh.fleet.setup import apply
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import subjects
 from protocol.events import RequestOpened
 from protocol.prices import unsaid
@@ -22,7 +22,7 @@ def said(prices: str) -> FleetFile:
 
 async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Path) -> None:
     priced, bare = said("[prices]\nm = {input = 1, output = 2}\n"), said("")
-    async with LocalMesh(bare.fleet, tmp_path / "mesh") as mesh:
+    async with LocalBus(bare.fleet, tmp_path / "mesh") as mesh:
         stage = Stage(mesh)
         await stage.open()
         admin, guard = await stage.bus("admin"), await stage.guard()
@@ -53,7 +53,7 @@ async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Pa
 async def test_setup_writes_anew_what_guards_cannot_read(tmp_path: Path) -> None:
     file = said("[prices]\nm = {input = 1, output = 2}\n[policies.strict]\nmax_depth = 2\n")
     documents = (subjects.FLEET, subjects.PRICES, subjects.policy("strict"), subjects.policy("default"))
-    async with LocalMesh(file.fleet, tmp_path / "mesh") as mesh:
+    async with LocalBus(file.fleet, tmp_path / "mesh") as mesh:
         stage = Stage(mesh)
         await stage.open()
         admin, guard = await stage.bus("admin"), await stage.guard()

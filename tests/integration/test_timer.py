@@ -10,7 +10,7 @@ from mesh.bus.queues import queue_consumer
 from mesh.bus.streams import GUARD_GROUP
 from mesh.bus.timer import arm, due_of, rfc3339, standing
 from mesh.errors import Denied, SequenceConflict
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.subjects import parse_fire, partition
 from tests.servers import ConnectAs, eventually, fresh, until
 
@@ -93,7 +93,7 @@ async def test_of_two_guards_that_arm_at_once_one_is_told(connect_as: ConnectAs)
     assert await arm(guard, request, now_us() + HOUR_US) > seq  # None replaces whatever stands
 
 
-async def test_it_survives_a_crash_of_the_server(own_server: LocalMesh) -> None:
+async def test_it_survives_a_crash_of_the_server(own_server: LocalBus) -> None:
     late, soon, request_due_while_down, request_later = (
         now_us() + HOUR_US,
         now_us() + 50_000,

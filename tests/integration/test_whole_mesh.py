@@ -9,7 +9,7 @@ from mesh.agent.definition import Agent
 from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
 from mesh.model.port import Reply
-from mesh.testing import StrictModel, WholeMesh, driven_by, fleet_of, says
+from mesh.testing import LocalMesh, StrictModel, driven_by, fleet_of, says
 from protocol.events import type_of
 from protocol.fleet import AgentEntry
 from protocol.ids import AgentName
@@ -29,7 +29,7 @@ BACK = ClaudeAgent("back", instructions=Instructions("1", "Help."))
 
 async def test_a_request_goes_all_the_way(tmp_path: Path) -> None:
     with driven_by(StrictModel(says("done"))) as model:
-        async with WholeMesh([front, BACK], tmp_path) as mesh:
+        async with LocalMesh([front, BACK], tmp_path) as mesh:
             outcome = await mesh.send("hello", facts={"name": "Ada"})
             happened = await mesh.events(outcome.request)
     assert (outcome.status, outcome.answer) == ("completed", "done")
@@ -44,7 +44,7 @@ async def test_a_request_goes_all_the_way(tmp_path: Path) -> None:
 async def test_the_fleet_and_its_policies_are_the_tests_own(tmp_path: Path) -> None:
     fleet = fleet_of(AgentEntry(name=AgentName("front"), to=()), "back", human=False)
     policies = {"default": Policy(max_refusals=1)}
-    async with WholeMesh([front], tmp_path, fleet=fleet, policies=policies) as mesh:
+    async with LocalMesh([front], tmp_path, fleet=fleet, policies=policies) as mesh:
         outcome = await mesh.send("hello")
         happened = await mesh.events(outcome.request)
     assert outcome.status == "failed"
@@ -54,7 +54,7 @@ async def test_the_fleet_and_its_policies_are_the_tests_own(tmp_path: Path) -> N
 async def test_what_a_service_dies_of_is_said(tmp_path: Path) -> None:
     nobody = Agent("nobody", front.handler)
     with pytest.raises(KeyError, match="nobody"):
-        async with WholeMesh([front, nobody], tmp_path, fleet=fleet_of("front")):
+        async with LocalMesh([front, nobody], tmp_path, fleet=fleet_of("front")):
             pass
 
 
@@ -62,7 +62,7 @@ async def test_prices_are_those_that_the_request_keeps(tmp_path: Path) -> None:
     prices = {"big": Price(input=3, output=0)}
     costly = Reply(text="done", usage=Usage(tokens=1, model_calls=1), tokens=Tokens(input=MTOK), model="big")
     with driven_by(StrictModel(costly)):
-        async with WholeMesh([BACK], tmp_path, prices=prices) as mesh:
+        async with LocalMesh([BACK], tmp_path, prices=prices) as mesh:
             outcome = await mesh.send("hello")
             opened, completed = await mesh.events(outcome.request)
     assert price_list(opened.work.prices) == prices  # type: ignore[union-attr]
@@ -75,7 +75,7 @@ async def broken(turn: Turn) -> Move:
 
 
 async def test_a_request_that_a_person_has_says_so_when_it_comes_to_no_end(tmp_path: Path) -> None:
-    async with WholeMesh([broken], tmp_path, policies={"default": Policy(max_retries=0)}) as mesh:
+    async with LocalMesh([broken], tmp_path, policies={"default": Policy(max_retries=0)}) as mesh:
         client = await mesh.client()
         request = await client.submit("hello")
 

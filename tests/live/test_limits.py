@@ -8,7 +8,7 @@ import pytest
 
 from mesh import pace
 from mesh.model import ROUTING, choose
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from mesh.testing.claude_stub import Answer, StubClaude, says
 from protocol.fleet import ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
@@ -32,7 +32,7 @@ async def test_an_instance_asks_no_faster_than_its_part(
         return says("ok")
 
     fleet = msgspec.structs.replace(FLEET, models={ROUTING: LIMITS})
-    async with LocalMesh(fleet, tmp_path / "mesh") as mesh, StubClaude(answer) as stub:
+    async with LocalBus(fleet, tmp_path / "mesh") as mesh, StubClaude(answer) as stub:
         monkeypatch.setenv(choose.VARIABLE, "stub")
         monkeypatch.setenv(choose.STUB_URL, stub.url)
         await furnish(mesh)

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent import runtime
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.guard.stage import FLEET, Stage, furnish, plain_logs
 
 LEASE_S = 0.9
@@ -31,7 +31,7 @@ def short_leases() -> Iterator[None]:
 @pytest_asyncio.fixture
 async def stage(short_leases: None, tmp_path: Path) -> AsyncIterator[Stage]:
     """A stage with a guard, on a server of its own: what one test leaves in an inbox is no other's."""
-    async with LocalMesh(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path / "mesh") as mesh:
+    async with LocalBus(msgspec.structs.replace(FLEET, lease_s=LEASE_S), tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Stage(mesh)
         await own.open()

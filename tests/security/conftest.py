@@ -6,39 +6,39 @@ import pytest
 import pytest_asyncio
 
 from mesh.bus.connection import Bus
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.security.scenes import LooseMesh, Scene
 from tests.servers import FLEET
 
 
 @pytest_asyncio.fixture
-async def shipped(server: LocalMesh) -> AsyncIterator[Scene]:
+async def shipped(server: LocalBus) -> AsyncIterator[Scene]:
     """The mesh as it ships."""
     async with Scene(server, shipped=True) as scene:
         yield scene
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _without_walls(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def _without_walls(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     async with LooseMesh(FLEET, tmp_path_factory.mktemp("walls"), permissions=True) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def without_walls(_without_walls: LocalMesh) -> AsyncIterator[Scene]:
+async def without_walls(_without_walls: LocalBus) -> AsyncIterator[Scene]:
     """Everybody in one account, with the very permissions that ship."""
     async with Scene(_without_walls, shipped=False) as scene:
         yield scene
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _without_permissions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def _without_permissions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     async with LooseMesh(FLEET, tmp_path_factory.mktemp("permissions"), permissions=False) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def without_permissions(_without_permissions: LocalMesh) -> AsyncIterator[Scene]:
+async def without_permissions(_without_permissions: LocalBus) -> AsyncIterator[Scene]:
     """Everybody in one account, and everybody may do everything."""
     async with Scene(_without_permissions, shipped=False) as scene:
         yield scene
@@ -51,8 +51,8 @@ async def loosen(admin: Bus, stream: str, **fields: object) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
-    async with LocalMesh(FLEET, tmp_path_factory.mktemp("streams")) as mesh:
+async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+    async with LocalBus(FLEET, tmp_path_factory.mktemp("streams")) as mesh:
         async with mesh.connected_as("admin") as admin:
             for stream in ("STEPS", "CTL"):
                 await loosen(admin, stream, duplicate_window=120 * 10**9)
@@ -64,7 +64,7 @@ async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncItera
 
 
 @pytest_asyncio.fixture
-async def loose_streams(_loose_streams: LocalMesh) -> AsyncIterator[Scene]:
+async def loose_streams(_loose_streams: LocalBus) -> AsyncIterator[Scene]:
     """The accounts that ship, over streams that take deduplication, rollups, TTLs and schedules."""
     async with Scene(_loose_streams, shipped=False) as scene:
         yield scene

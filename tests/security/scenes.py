@@ -15,7 +15,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.queues import kind_of
 from mesh.bus.streams import stream_names
 from mesh.errors import ApiError, BusError
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol.fleet import Fleet
 
 KEPT = ("LOG", "PROP", "CTL", "STEPS", "DEAD")
@@ -27,7 +27,7 @@ def kind(stream: str) -> str:
     return kind_of(stream) or stream
 
 
-def one_account(mesh: LocalMesh, *, permissions: bool) -> str:
+def one_account(mesh: LocalBus, *, permissions: bool) -> str:
     """Return a configuration without the walls between accounts, and if asked without permissions too."""
     everybody = roles.Grants(roles.CORE, None, None)
     users = []
@@ -43,7 +43,7 @@ def one_account(mesh: LocalMesh, *, permissions: bool) -> str:
     )
 
 
-class LooseMesh(LocalMesh):
+class LooseMesh(LocalBus):
     """A mesh with other accounts than the shipped ones."""
 
     def __init__(self, fleet: Fleet, directory: Path, *, permissions: bool) -> None:
@@ -54,7 +54,7 @@ class LooseMesh(LocalMesh):
 class Scene:
     """One mesh, with a way to see everything that was stored in it."""
 
-    def __init__(self, mesh: LocalMesh, *, shipped: bool) -> None:
+    def __init__(self, mesh: LocalBus, *, shipped: bool) -> None:
         self.mesh = mesh
         self.shipped = shipped
         self.expected: set[tuple[str, str]] = set()

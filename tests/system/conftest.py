@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
 from tests.system.office import Office
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     """A server with streams, fleet and policies, shared by one module's tests."""
     async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def stage(furnished: LocalMesh) -> AsyncIterator[Stage]:
+async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
     """A stage with one guard; every log that the test leaves behind is judged again when it ends."""
     with plain_logs(logging.CRITICAL):  # what this process logs would mix with what commands print
         async with staged(furnished, guards=1) as own:

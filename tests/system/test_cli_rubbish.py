@@ -16,7 +16,7 @@ import pytest_asyncio
 from mesh.agent.record import Record
 from mesh.bus.dead_letters import dead_letter
 from mesh.bus.wire import Incoming
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import events, subjects
 from protocol.ids import request_id
 from protocol.presence import Card
@@ -86,7 +86,7 @@ class Littered:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def littered(furnished: LocalMesh, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Littered]:
+async def littered(furnished: LocalBus, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Littered]:
     with plain_logs(logging.CRITICAL):
         async with staged(furnished, guards=1) as stage:
             yield await _littered(stage, tmp_path_factory.mktemp("office"))

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mesh.service import tracing
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
 from tests.telemetry.seen import Readings, Seen
 
@@ -43,14 +43,14 @@ def readings() -> Iterator[Readings]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     """A server with streams, fleet and policies, shared by one module's tests."""
     async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
         yield mesh
 
 
 @pytest_asyncio.fixture
-async def untraced_stage(furnished: LocalMesh) -> AsyncIterator[Stage]:
+async def untraced_stage(furnished: LocalBus) -> AsyncIterator[Stage]:
     """A stage with a guard in a process that traces nothing."""
     with plain_logs():
         async with staged(furnished, guards=1) as own:
@@ -65,6 +65,6 @@ async def stage(seen: Seen, readings: Readings, untraced_stage: Stage) -> Stage:
 
 
 @pytest_asyncio.fixture
-async def own_mesh(tmp_path: Path) -> AsyncIterator[LocalMesh]:
+async def own_mesh(tmp_path: Path) -> AsyncIterator[LocalBus]:
     async with furnished_mesh(tmp_path / "mesh") as mesh:
         yield mesh

@@ -14,7 +14,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from mesh.bus.keys import seed_file
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.servers import ROOT, until
 from tests.telemetry.collector import Collector
 from tests.trouble.crew import FLEET, Crew, Service, furnish
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 @pytest_asyncio.fixture
 async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
-    async with LocalMesh(FLEET, tmp_path / "mesh") as mesh:
+    async with LocalBus(FLEET, tmp_path / "mesh") as mesh:
         await furnish(mesh)
         own = Crew(mesh, tmp_path)
         yield own

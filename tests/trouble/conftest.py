@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from tests.trouble.crew import FLEET, furnish
 from tests.trouble.wired import Wired
 
 
 @pytest_asyncio.fixture
 async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
-    async with LocalMesh(FLEET, tmp_path) as mesh:
+    async with LocalBus(FLEET, tmp_path) as mesh:
         await furnish(mesh)
         own = Wired(mesh)
         yield own

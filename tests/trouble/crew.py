@@ -21,7 +21,7 @@ from mesh.bus.log import JetStreamLog
 from mesh.bus.streams import DEFAULT_STORAGE, Storage
 from mesh.client import Client, Outcome
 from mesh.guard import service, surroundings
-from mesh.testing import LocalMesh
+from mesh.testing import LocalBus
 from protocol import subjects
 from protocol.fleet import AgentEntry, Fleet
 from protocol.ids import AgentName, RequestId
@@ -124,7 +124,7 @@ class Service:
 class Crew:
     """Everybody who works on one server."""
 
-    def __init__(self, mesh: LocalMesh, directory: Path) -> None:
+    def __init__(self, mesh: LocalBus, directory: Path) -> None:
         self.mesh = mesh
         self.directory = directory
         self.ledger = directory / "ledger"
@@ -294,7 +294,7 @@ async def crew(
     sync_always: bool = False,
 ) -> AsyncIterator[Crew]:
     """Give an empty crew on a server of its own; one that is to be killed needs `sync_always`."""
-    mesh = LocalMesh(FLEET, directory / "mesh", storage=storage, sync_always=sync_always)
+    mesh = LocalBus(FLEET, directory / "mesh", storage=storage, sync_always=sync_always)
     if provision:
         await mesh.start()
         await furnish(mesh)
@@ -305,7 +305,7 @@ async def crew(
         await own.close()
 
 
-async def furnish(mesh: LocalMesh) -> None:
+async def furnish(mesh: LocalBus) -> None:
     """Write the policy that requests name when they name none."""
     async with mesh.connected_as("admin") as admin:
         await admin.publish_durable(subjects.policy("default"), msgspec.json.encode(Policy()))

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.testing.court import Court, NotDecided
-from mesh.testing.walking import Walk
+from mesh.testing.walking import FleetHarness
 from protocol.messages import Hearing, Submit
 from protocol.world import World
 from tests.drill import agents, ledger
@@ -46,7 +46,7 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
     )
     said = {name: getattr(submit, name) for name in submit.__struct_fields__}
     with contextlib.suppress(LookupError, NotDecided):  # a broken guard gave it to nobody, or in circles
-        await Walk(court, AGENTS).go(replies=[True] * 20, **said)
+        await FleetHarness(court, AGENTS).go(replies=[True] * 20, **said)
     return Evidence(
         submitted=(Submitted(court.request, court.now, True, story.name, story.expected, submit),),
         bodies={court.request: court.bodies},

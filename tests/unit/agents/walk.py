@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from mesh.testing import Court, Walk
+from mesh.testing import Court, FleetHarness
 from protocol.handoff import Fact
 from tests.unit.agents.crews import Crew
 from tests.unit.agents.requests import Sample
@@ -12,17 +12,19 @@ from tests.unit.agents.requests import Sample
 _numbers = itertools.count(1)
 
 
-async def walk(crew: Crew, text: str, facts: tuple[Fact, ...] = (), *, replies: Iterable[Any] = ()) -> Walk:
+async def walk(
+    crew: Crew, text: str, facts: tuple[Fact, ...] = (), *, replies: Iterable[Any] = ()
+) -> FleetHarness:
     """Submit a request and follow it until it ends, or until people have it.
 
     Args:
         replies: what people say to what they are asked, in order; after the last they say nothing.
     """
     court = Court(crew.file.fleet, crew.file.rules, number=next(_numbers))
-    return await Walk(court, crew.agents).go(text, facts=facts, replies=replies)
+    return await FleetHarness(court, crew.agents).go(text, facts=facts, replies=replies)
 
 
-def disagreements(found: Walk, sample: Sample) -> list[str]:
+def disagreements(found: FleetHarness, sample: Sample) -> list[str]:
     """Return each thing that is not as a sample expects it."""
     expect = sample.expect
     pairs = {

@@ -5,7 +5,18 @@ import pytest
 from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
 from mesh.model.port import Reply
-from mesh.testing import Court, NotDecided, StrictModel, Walk, calls, driven_by, fleet_of, says, turn, turn_in
+from mesh.testing import (
+    Court,
+    FleetHarness,
+    NotDecided,
+    StrictModel,
+    calls,
+    driven_by,
+    fleet_of,
+    says,
+    turn,
+    turn_in,
+)
 from protocol.handoff import Budget
 from protocol.messages import Complete, Usage
 from protocol.policy import Policy
@@ -18,7 +29,9 @@ GIVE = calls(("transfer_to_back", {"summary": "go on"}))
 
 async def test_one_model_for_all() -> None:
     with driven_by(StrictModel(GIVE, says("done"))) as model:
-        walk = await Walk(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go("hello")
+        walk = await FleetHarness(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go(
+            "hello"
+        )
     assert (walk.path, walk.answer) == (["front", "back"], "done")
     assert [prompt.agent for prompt in model.prompts] == ["front", "back"]
 
@@ -26,7 +39,9 @@ async def test_one_model_for_all() -> None:
 async def test_a_model_for_each() -> None:
     cast = {"front": StrictModel(GIVE), "back": StrictModel(says("done"))}
     with driven_by(cast):
-        walk = await Walk(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go("hello")
+        walk = await FleetHarness(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go(
+            "hello"
+        )
     assert walk.answer == "done"
     with pytest.raises(AssertionError, match="no model for back"), driven_by({"front": StrictModel()}):
         await BACK(turn(agent="back"))
@@ -34,7 +49,7 @@ async def test_a_model_for_each() -> None:
 
 async def test_who_had_no_model_is_named_at_the_blocks_end_whatever_became_of_it() -> None:
     cast = {"front": StrictModel(GIVE), "bakc": StrictModel(says("done"))}
-    walk = Walk(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK})
+    walk = FleetHarness(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK})
     with pytest.raises(AssertionError, match="no model for back; there are front, bakc"), driven_by(cast):
         await walk.go("hello")
     assert (walk.status, set(walk.broke)) == ("escalated", {"bug"})

@@ -5,7 +5,7 @@ from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
-from mesh.testing import Court, StrictModel, Walk, fleet_of
+from mesh.testing import Court, FleetHarness, StrictModel, fleet_of
 from protocol.messages import Move, Usage
 from protocol.prices import Tokens
 
@@ -38,7 +38,9 @@ async def b(turn: Turn):  # type: ignore[no-untyped-def]
 
 async def test_refusals_failures_and_replies_open_rounds_and_effects_happen_once() -> None:
     done.clear()
-    walk = await Walk(Court(fleet_of("a", "b")), {"a": a, "b": b}).go("hello", replies=["the red one"])
+    walk = await FleetHarness(Court(fleet_of("a", "b")), {"a": a, "b": b}).go(
+        "hello", replies=["the red one"]
+    )
     assert (walk.path, walk.refused, walk.broke) == (["a", "b"], ["known_agent"], ["retry"])
     assert (walk.status, walk.answer) == ("completed", "the red one")
     assert len(done) == 1
@@ -46,7 +48,7 @@ async def test_refusals_failures_and_replies_open_rounds_and_effects_happen_once
 
 
 async def test_it_stops_where_somebody_says_nothing() -> None:
-    walk = await Walk(Court(fleet_of("b")), {"b": b}).go("hello")
+    walk = await FleetHarness(Court(fleet_of("b")), {"b": b}).go("hello")
     assert (walk.status, walk.answer) == ("open", None)
 
 
@@ -56,7 +58,7 @@ async def c(turn: Turn):  # type: ignore[no-untyped-def]
 
 
 async def test_what_people_have_is_escalated() -> None:
-    walk = await Walk(Court(fleet_of("c")), {"c": c}).go("hello")
+    walk = await FleetHarness(Court(fleet_of("c")), {"c": c}).go("hello")
     assert walk.status == "escalated"
 
 
@@ -86,6 +88,6 @@ async def test_a_budget_in_dollars_ends_a_turn_in_memory_by_the_prices_of_the_fl
             return await drive(turn, model, instructions="Be brief.", tools=())
 
         court = Court(file.fleet, file.rules, prices=prices_of(file))
-        walk = await Walk(court, {"d": Agent("d", work)}).go("hello")
+        walk = await FleetHarness(court, {"d": Agent("d", work)}).go("hello")
     assert (walk.broke, walk.status) == (["budget_exhausted"], "escalated")
     assert court.ledger.spent.nano_dollars == 4_000_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import live
-from mesh.agent.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, Voice, read_note
+from mesh.agent.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput, read_note
 from protocol.presence import LiveNote
 from tests.servers import until
 
@@ -46,12 +46,12 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda at: now.__setitem__(0, at)
 
 
-def voice(send: live.Send) -> Voice:
-    return Voice(send, request=REQUEST, agent="a", turn="t", round_=1)
+def output(send: live.Send) -> LiveOutput:
+    return LiveOutput(send, request=REQUEST, agent="a", turn="t", round_=1)
 
 
 def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) -> None:
-    said = voice(sent)
+    said = output(sent)
     said.began()
     with said.doing("tool", "find"):
         pass
@@ -69,7 +69,7 @@ def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) 
 
 
 async def test_pieces_that_come_fast_go_out_together_and_in_their_order(sent: Sent) -> None:
-    said = voice(sent)
+    said = output(sent)
     for number in range(1000):
         said.hear(f"{number} ")
     said.stopped("enough")
@@ -78,7 +78,7 @@ async def test_pieces_that_come_fast_go_out_together_and_in_their_order(sent: Se
 
 
 async def test_text_goes_out_by_itself(sent: Sent) -> None:
-    said = voice(sent)
+    said = output(sent)
     said.hear("one")
     await until(lambda: bool(sent.notes))
     assert sent.text == "one"
@@ -95,7 +95,7 @@ async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_later", later)
-        said = voice(sent)
+        said = output(sent)
         still(5000.0)
         said.hear("one")
         said.close()
@@ -110,7 +110,7 @@ async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float
 
 
 async def test_a_flood_is_cut_and_the_numbers_show_it(sent: Sent, still: Callable[[float], None]) -> None:
-    said = voice(sent)
+    said = output(sent)
     for _ in range(MOST_A_SECOND * 3):
         with said.doing("tool", "spin"):
             pass
@@ -125,7 +125,7 @@ async def test_a_flood_is_cut_and_the_numbers_show_it(sent: Sent, still: Callabl
 
 
 async def test_the_end_is_said_even_after_a_flood(sent: Sent, still: Callable[[float], None]) -> None:
-    said = voice(sent)
+    said = output(sent)
     for _ in range(MOST_A_SECOND * 2):
         said.began()
     said.proposed("complete")
@@ -133,7 +133,7 @@ async def test_the_end_is_said_even_after_a_flood(sent: Sent, still: Callable[[f
 
 
 async def test_a_reply_that_begins_anew_makes_void_what_was_said(sent: Sent) -> None:
-    said = voice(sent)
+    said = output(sent)
     said.hear("half a")
     said.hear(None)
     said.hear("whole")
@@ -145,7 +145,7 @@ async def test_nothing_of_it_fails_a_turn() -> None:
     def broken(subject: str, data: bytes) -> bool:
         raise OSError("no socket")
 
-    for said in (voice(broken), SILENT, Voice(broken, request="no id", agent="*", turn="", round_=0)):
+    for said in (output(broken), SILENT, LiveOutput(broken, request="no id", agent="*", turn="", round_=0)):
         said.began()
         said.hear("text")
         said.hear(None)
