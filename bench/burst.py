@@ -15,8 +15,8 @@ from bench.usage import peak_mib
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
 from mesh.fleet.setup import apply
-from protocol.handoff import Fact
-from protocol.messages import Submit
+from protocol.wire.commands import Submit
+from protocol.wire.handoff import Fact
 
 SIZE = 245_000
 """Bytes of a message: nearly the largest that the queue takes."""

@@ -29,7 +29,7 @@ from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from protocol.messages import Move
+from protocol.wire.commands import Move
 
 DRIVER = "driver"
 _NEXT = dict(itertools.pairwise(AGENTS))

@@ -8,7 +8,7 @@ import msgspec
 
 from bench.stories import Line
 from mesh.bus.connection import Bus
-from protocol.subjects import evt
+from protocol.wire.subjects import evt
 
 _WINDOW = 2000
 """Messages between two acknowledgements: fewer than the server would drop."""

@@ -19,10 +19,10 @@ from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.fleet.setup import apply
-from protocol import codec
 from protocol.ledger import fold_bodies
-from protocol.messages import Complete, MoveProposed, Report, Usage
-from protocol.subjects import evt_of, prop
+from protocol.wire import codec
+from protocol.wire.commands import Complete, MoveProposed, Report, Usage
+from protocol.wire.subjects import evt_of, prop
 
 _PATIENCE_S = 60.0
 _RECENT = 32

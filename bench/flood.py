@@ -33,9 +33,9 @@ from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from protocol import codec, subjects
-from protocol.ids import request_id
-from protocol.messages import Cancel, Freeze, Move, Submit, Thaw
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Cancel, Freeze, Move, Submit, Thaw
+from protocol.wire.ids import request_id
 
 SLOWER = Target("at most", 3.0)
 FREEZE_S = Target("at most", 1.0)

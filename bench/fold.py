@@ -19,8 +19,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
-from protocol import chain, codec
+from protocol.domain import hash_chain
 from protocol.ledger import Ledger
+from protocol.wire import codec
 
 FROM_JETSTREAM = Target("at least", 60_000)
 FROM_FILE = Target("at least", 150_000)
@@ -108,6 +109,6 @@ def _verify(requests: Iterable[list[bytes]]) -> float:
     started, events = time.perf_counter(), 0
     for bodies in requests:
         events += len(bodies)
-        if chain.breaks(bodies):
+        if hash_chain.breaks(bodies):
             raise RuntimeError("a chain that was just written does not verify")
     return events / (time.perf_counter() - started)

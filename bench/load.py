@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from protocol.handoff import Fact
+from protocol.wire.handoff import Fact
 
 TEXT = "My invoice of last month was charged twice and nobody has answered my mails since then."
 FACTS = (

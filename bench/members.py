@@ -17,8 +17,8 @@ from mesh.bus.accounts import server_config
 from mesh.bus.keys import new_key
 from mesh.bus.roles import names
 from mesh.local.server import server_binary
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName
 
 _STARTED = "Server is ready"
 _RELOADED = "Reloaded server configuration"

@@ -30,7 +30,7 @@ from mesh.model.port import Hear, Prompt, Reply
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
 from mesh.testing.claude_stub import Answer, StubClaude, calls
-from protocol import codec
+from protocol.wire import codec
 
 ADDED_MS = Target("at most", 8.0)
 AGENT, NEXT, STUB = "a", "b", "stub"

@@ -33,9 +33,9 @@ from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
 from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
-from protocol.ids import RequestId
-from protocol.messages import Move
-from protocol.subjects import PARTITIONS, parse_evt, partition
+from protocol.wire.commands import Move
+from protocol.wire.ids import RequestId
+from protocol.wire.subjects import PARTITIONS, parse_evt, partition
 
 AGENT_S, GUARD_S = Target("at most", 10.0), Target("at most", 5.0)
 AGENT = "a"

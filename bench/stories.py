@@ -11,14 +11,10 @@ from typing import NamedTuple
 
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT
 from bench.place import AGENTS, CLIENT
-from protocol import codec
 from protocol.decide import decide, target_of
-from protocol.events import FactsWithheld
-from protocol.fleet import AgentEntry
-from protocol.handoff import Fact
-from protocol.ids import AgentName, Cause, RequestId, request_id
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.wire import codec
+from protocol.wire.commands import (
     Complete,
     HandBack,
     Hearing,
@@ -31,7 +27,10 @@ from protocol.messages import (
     id_of,
     submit_id,
 )
-from protocol.policy import Policy
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.events import FactsWithheld
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName, Cause, RequestId, request_id
 from protocol.world import Grounds, World
 
 _START_US = 1_800_000_000_000_000

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Refusal, Turn
     from mesh.client import Client, Outcome, Question, SubmitRejected
-    from protocol.errors import MeshError
-    from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-    from protocol.messages import Move
+    from protocol.wire.commands import Move
+    from protocol.wire.errors import MeshError
+    from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 
 _HOME = {
     "Agent": "mesh.agent.definition",
-    "Artifact": "protocol.handoff",
-    "Budget": "protocol.handoff",
+    "Artifact": "protocol.wire.handoff",
+    "Budget": "protocol.wire.handoff",
     "Client": "mesh.client",
-    "Constraints": "protocol.handoff",
-    "Fact": "protocol.handoff",
-    "Handoff": "protocol.handoff",
-    "MeshError": "protocol.errors",
-    "Move": "protocol.messages",
+    "Constraints": "protocol.wire.handoff",
+    "Fact": "protocol.wire.handoff",
+    "Handoff": "protocol.wire.handoff",
+    "MeshError": "protocol.wire.errors",
+    "Move": "protocol.wire.commands",
     "Outcome": "mesh.client",
     "Permanent": "mesh.agent.failures",
     "Question": "mesh.client",

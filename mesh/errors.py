@@ -1,6 +1,6 @@
 """Errors of the bus and of the runtime. Their `code` is API; their text is not.
 
-    MeshError                              (protocol.errors)
+    MeshError                              (protocol.wire.errors)
     ├── BusError
     │   ├── Unreachable                    not connected: nothing was sent
     │   ├── BadAddress                     the server's URL is none
@@ -35,7 +35,7 @@ Whoever catches `OutcomeUnknown` must look before it acts again. `Unreachable`, 
 
 from typing import ClassVar
 
-from protocol.errors import Malformed, MeshError, ProtocolError, UnknownEvent
+from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
 
 
 class BusError(MeshError):

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from protocol.fleet import ModelLimits
+from protocol.wire.config import ModelLimits
 
 _log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
-from protocol import codec
-from protocol.errors import Malformed, UnknownEvent
-from protocol.events import Ended
-from protocol.ids import is_request_id, submitted_ms
 from protocol.submit import AHEAD_S
+from protocol.wire import codec
+from protocol.wire.errors import Malformed, UnknownEvent
+from protocol.wire.events import Ended
+from protocol.wire.ids import is_request_id, submitted_ms
 
 LEAST_S = 3600.0
 """The least time for which steps stay after their request has ended: nothing that works hangs for so long."""

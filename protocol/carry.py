@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from protocol.equality import equal
-from protocol.events import Withheld
-from protocol.handoff import Artifact, Fact
+from protocol.wire.events import Withheld
+from protocol.wire.handoff import Artifact, Fact
+from protocol.wire.values import equal
 
 T = TypeVar("T", bound=Fact | Artifact)
 

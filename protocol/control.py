@@ -7,9 +7,29 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol import budget
 from protocol.carry import Bringer, Load, merge
-from protocol.events import (
+from protocol.domain import budget
+from protocol.domain.held import Turn
+from protocol.domain.past import remembered
+from protocol.domain.rounds import next_round
+from protocol.ledger import Ledger
+from protocol.stamp import E, stamp
+from protocol.standing import Objection
+from protocol.submit import stale_id
+from protocol.wire.commands import (
+    Assign,
+    Cancel,
+    Control,
+    Escalate,
+    Freeze,
+    Hearing,
+    Reply,
+    Resolve,
+    Settle,
+    Submit,
+    Thaw,
+)
+from protocol.wire.events import (
     AnyEvent,
     EffectSettled,
     EscalationAssigned,
@@ -24,28 +44,8 @@ from protocol.events import (
     Work,
     type_of,
 )
-from protocol.handoff import Handoff
-from protocol.held import Turn
-from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
-from protocol.ledger import Ledger
-from protocol.messages import (
-    Assign,
-    Cancel,
-    Control,
-    Escalate,
-    Freeze,
-    Hearing,
-    Reply,
-    Resolve,
-    Settle,
-    Submit,
-    Thaw,
-)
-from protocol.past import remembered
-from protocol.rounds import next_round
-from protocol.stamp import E, stamp
-from protocol.standing import Objection
-from protocol.submit import stale_id
+from protocol.wire.handoff import Handoff
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
 from protocol.withhold import place
 from protocol.world import World
 

@@ -12,16 +12,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol import budget, carry, events, rules
+from protocol import carry
 from protocol.carry import Bringer, Load
 from protocol.control import ASKED, decide_control
-from protocol.equality import equal
-from protocol.events import AnyEvent, Past, Work
-from protocol.handoff import Constraints, Handoff
-from protocol.held import Turn
-from protocol.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
+from protocol.domain import budget, rules
+from protocol.domain.held import Turn
+from protocol.domain.past import remembered
+from protocol.domain.rounds import next_round, retry_at
+from protocol.domain.rules import Case
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.stamp import E, stamp
+from protocol.submit import decide_submit
+from protocol.wire import events
+from protocol.wire.commands import (
     Ask,
     Complete,
     EffectDoubted,
@@ -35,13 +38,12 @@ from protocol.messages import (
     Transfer,
     TurnFailed,
 )
-from protocol.past import remembered
-from protocol.policy import Policy
-from protocol.refusals import Refusal
-from protocol.rounds import next_round, retry_at
-from protocol.rules import Case
-from protocol.stamp import E, stamp
-from protocol.submit import decide_submit
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.handoff import Constraints, Handoff
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
+from protocol.wire.refusals import Refusal
+from protocol.wire.values import equal
 from protocol.withhold import place
 from protocol.world import World
 

@@ -10,18 +10,19 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from protocol import budget, events
 from protocol.carry import merge
-from protocol.events import AnyEvent, Past, Work
-from protocol.handoff import Handoff
-from protocol.held import Turn
-from protocol.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
+from protocol.domain import budget
+from protocol.domain.held import Turn
+from protocol.domain.rounds import next_round, retry_at
 from protocol.ledger import Ledger
-from protocol.messages import Failure, Hearing, id_of
-from protocol.policy import Policy
-from protocol.refusals import Rule
-from protocol.rounds import next_round, retry_at
 from protocol.stamp import E, stamp
+from protocol.wire import events
+from protocol.wire.commands import Failure, Hearing, id_of
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.handoff import Handoff
+from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
+from protocol.wire.refusals import Rule
 from protocol.world import Grounds, World
 
 TIMEOUT = "timeout"

@@ -10,19 +10,20 @@ state at an earlier event folds up to that event.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from protocol import budget, chain, codec, events
 from protocol.carry import Load
-from protocol.errors import BrokenLog
-from protocol.events import AnyEvent, Past, Work
-from protocol.fact_history import FactHistory
-from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.held import NO_REPORT, Turn, summed_up
-from protocol.ids import HUMAN, AgentName, Cause, RequestId, TurnId
-from protocol.messages import Report, Usage, id_of
-from protocol.past import remembered
-from protocol.policy import Policy
-from protocol.stash import Stash
-from protocol.trail import Frame, Hop, Segment
+from protocol.domain import budget, hash_chain
+from protocol.domain.fact_history import FactHistory
+from protocol.domain.held import NO_REPORT, Turn, summed_up
+from protocol.domain.past import remembered
+from protocol.domain.stash import Stash
+from protocol.domain.trail import Frame, Hop, Segment
+from protocol.wire import codec, events
+from protocol.wire.commands import Report, Usage, id_of
+from protocol.wire.config import Policy
+from protocol.wire.errors import BrokenLog
+from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _WITHHELD = events.type_of(events.FactsWithheld)
@@ -100,9 +101,9 @@ class Ledger:
     def prev(self) -> str:
         """What the next event names as the one before it."""
         if self.head is None:
-            return chain.GENESIS
+            return hash_chain.GENESIS
         if self._digest is None:
-            self._digest = chain.digest(self.body or codec.encode(self.head))
+            self._digest = hash_chain.digest(self.body or codec.encode(self.head))
         return self._digest
 
     @property

@@ -9,14 +9,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from protocol import events
 from protocol.carry import brought, dropped
-from protocol.codec import TEXT_FACT
-from protocol.events import AnyEvent, Past, Work
-from protocol.handoff import Constraints
-from protocol.ids import AgentName
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.wire import events
+from protocol.wire.codec import TEXT_FACT
+from protocol.wire.commands import (
     Assign,
     Cancel,
     Complete,
@@ -37,6 +34,9 @@ from protocol.messages import (
     Transfer,
     TurnFailed,
 )
+from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName
 
 
 def message_of(ledger: Ledger, event: AnyEvent) -> Hearing | None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from protocol import budget, events
-from protocol.events import AnyEvent, Work
-from protocol.ids import HUMAN, AgentName, RequestId, TurnId, submitter_of
-from protocol.messages import Report, Usage
-from protocol.prices import UNUSED, Metered, Price, Tokens, price_list, price_of
+from protocol.domain import budget
+from protocol.wire import events
+from protocol.wire.commands import Report, Usage
+from protocol.wire.events import AnyEvent, Work
+from protocol.wire.ids import HUMAN, AgentName, RequestId, TurnId, submitter_of
+from protocol.wire.prices import UNUSED, Metered, Price, Tokens, price_list, price_of
 
 UNKNOWN = AgentName("?")
 """In place of a name that stood in an event which the log no longer has."""

@@ -4,10 +4,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from protocol import events
-from protocol.events import VERSION, Event, type_of
-from protocol.ids import AgentName, Cause, RequestId, event_id
 from protocol.ledger import Ledger
+from protocol.wire import events
+from protocol.wire.events import VERSION, Event, type_of
+from protocol.wire.ids import AgentName, Cause, RequestId, event_id
 from protocol.world import World
 
 E = TypeVar("E", bound=Event)

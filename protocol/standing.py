@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from protocol.held import Turn
-from protocol.ids import HUMAN
+from protocol.domain.held import Turn
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.wire.commands import (
     Assign,
     Cancel,
     Control,
@@ -25,6 +24,7 @@ from protocol.messages import (
     Submit,
     Thaw,
 )
+from protocol.wire.ids import HUMAN
 
 
 class Fit(NamedTuple):

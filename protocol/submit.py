@@ -2,18 +2,18 @@
 
 from msgspec.structs import replace
 
-from protocol import budget, rules
 from protocol.carry import NO_LOAD, merge
-from protocol.codec import TEXT_FACT
-from protocol.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
-from protocol.handoff import Constraints, Fact, Handoff
-from protocol.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
+from protocol.domain import budget, rules
 from protocol.ledger import Ledger
-from protocol.messages import Hearing, Submit
-from protocol.policy import Policy, policy_hash
-from protocol.refusals import Refusal, Rule, breaker_open
 from protocol.stamp import stamp
 from protocol.standing import Objection
+from protocol.wire.codec import TEXT_FACT
+from protocol.wire.commands import Hearing, Submit
+from protocol.wire.config import Policy, policy_hash
+from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
+from protocol.wire.handoff import Constraints, Fact, Handoff
+from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
+from protocol.wire.refusals import Refusal, Rule, breaker_open
 from protocol.withhold import place
 from protocol.world import World
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from protocol.events import Withheld
-from protocol.handoff import Fact
+from protocol.wire.events import Withheld
+from protocol.wire.handoff import Fact
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):

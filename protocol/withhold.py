@@ -5,13 +5,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from protocol.carry import Load, divide
-from protocol.equality import equal
-from protocol.events import FactsWithheld, Withheld
-from protocol.handoff import Handoff
-from protocol.ids import HUMAN, NOBODY, Cause
+from protocol.domain.stash import Stash, flat
 from protocol.ledger import Ledger
 from protocol.stamp import stamp
-from protocol.stash import Stash, flat
+from protocol.wire.events import FactsWithheld, Withheld
+from protocol.wire.handoff import Handoff
+from protocol.wire.ids import HUMAN, NOBODY, Cause
+from protocol.wire.values import equal
 from protocol.world import World
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from protocol import breaker
-from protocol.fleet import AgentEntry
-from protocol.ids import AgentName
-from protocol.policy import Policy
+from protocol.domain import breaker
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.ids import AgentName
 
 Breaker = breaker.State
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from mesh.bus.connection import Bus
 from mesh.testing import LocalBus
-from protocol.fleet import Fleet
+from protocol.wire.config import Fleet
 from tests.leftovers import PATIENCE_S, children
 from tests.servers import FLEET, ConnectAs
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from mesh.bus.connection import Bus
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName, RequestId, request_id
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName, RequestId, request_id
 
 ROOT = Path(__file__).resolve().parent.parent
 ConnectAs = Callable[[str], Awaitable[Bus]]

@@ -8,8 +8,8 @@ from mesh.agent.failures import EffectUnknown, Permanent, Retry
 from mesh.agent.stops import ApprovalNeeded, BudgetExhausted
 from mesh.agent.tools import Tool, ToolError, ToolRefused, tool
 from mesh.agent.turn import Refusal, Turn
-from protocol.handoff import Artifact, Budget, Constraints, Fact
-from protocol.messages import Move
+from protocol.wire.commands import Move
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 
 __all__ = [
     "Agent",

@@ -12,10 +12,10 @@ import msgspec
 
 from mesh.agent.record import Recorded, as_json
 from mesh.agent.stops import ApprovalNeeded
-from protocol.events import Past
-from protocol.ids import HUMAN, AgentName
-from protocol.messages import Ask
-from protocol.refusals import Refusal
+from protocol.wire.commands import Ask
+from protocol.wire.events import Past
+from protocol.wire.ids import HUMAN, AgentName
+from protocol.wire.refusals import Refusal
 
 if TYPE_CHECKING:
     from mesh.agent.tools import Tool

@@ -7,8 +7,8 @@ import msgspec
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.bus.connection import Bus
-from protocol.presence import Card
-from protocol.subjects import card
+from protocol.wire.notices import Card
+from protocol.wire.subjects import card
 
 
 def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "") -> Card:

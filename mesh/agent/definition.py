@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.errors import MeshError
-from protocol.ids import is_name
+from protocol.wire.ids import is_name
 
 if TYPE_CHECKING:
     from mesh.agent.toolbox import Toolbox
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Turn
-    from protocol.messages import Move
+    from protocol.wire.commands import Move
 
     Handler = Callable[[Turn], Awaitable[Move]]
 

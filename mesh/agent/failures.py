@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from mesh.errors import MeshError
-from protocol.messages import Failure
+from protocol.wire.commands import Failure
 
 
 class TurnError(MeshError):

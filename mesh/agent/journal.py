@@ -30,8 +30,8 @@ from mesh.agent.stored import FENCE, StoredSteps
 from mesh.agent.tally import Tally
 from mesh.bus.steps import StepStore
 from mesh.service.failpoints import failpoint
-from protocol.events import Past
-from protocol.messages import Usage
+from protocol.wire.commands import Usage
+from protocol.wire.events import Past
 
 MAX_STEP_BYTES = 512 * 1024
 

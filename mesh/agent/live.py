@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 import structlog
 
-from protocol import codec
-from protocol.ids import submitter_of
-from protocol.presence import LiveNote, What
-from protocol.subjects import live
+from protocol.wire import codec
+from protocol.wire.ids import submitter_of
+from protocol.wire.notices import LiveNote, What
+from protocol.wire.subjects import live
 
 _log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ import msgspec
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
 from mesh.bus.wire import Incoming
-from protocol.subjects import inbox
+from protocol.wire.subjects import inbox
 
 _PREFIX = "io.nats.micro.v1."
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mesh.agent.reply_schema import check_schema
-from protocol.handoff import Artifact, Constraints, Fact
-from protocol.ids import AgentName
-from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
+from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.ids import AgentName
 
 Facts = Mapping[str, Any] | Iterable[Fact] | None
 

@@ -9,9 +9,9 @@ from mesh.bus.connection import Bus
 from mesh.errors import PASSING, ApiError, Denied, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind
-from protocol import codec, subjects
-from protocol.ids import TurnId
-from protocol.messages import Failure, Proposal, Report, TurnFailed
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Failure, Proposal, Report, TurnFailed
+from protocol.wire.ids import TurnId
 
 _log = structlog.get_logger(__name__)
 

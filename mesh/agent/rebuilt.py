@@ -14,8 +14,8 @@ from mesh.agent.journal import Journal
 from mesh.agent.record import Call, Record, decode
 from mesh.agent.stops import JournalMismatch
 from mesh.agent.turn import Produce, Turn, digest_of
-from protocol.events import Work
-from protocol.fleet import Fleet
+from protocol.wire.config import Fleet
+from protocol.wire.events import Work
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.messages import Usage
+from protocol.wire.commands import Usage
 
 DONE = "d"
 """Behind the name of an effect's intent, it names the effect's result."""

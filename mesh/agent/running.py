@@ -10,9 +10,9 @@ import structlog
 
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
-from protocol import codec
-from protocol.events import Work
-from protocol.notices import Notice
+from protocol.wire import codec
+from protocol.wire.events import Work
+from protocol.wire.notices import Notice
 
 _log = structlog.get_logger(__name__)
 

@@ -41,11 +41,9 @@ from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import metrics, names, tracing
 from mesh.service.failpoints import failpoint
-from protocol import codec, subjects
-from protocol.codec import MAX_PROMPT_CHARS
-from protocol.events import Work, type_of
-from protocol.ids import AgentName, is_token
-from protocol.messages import (
+from protocol.wire import codec, subjects
+from protocol.wire.codec import MAX_PROMPT_CHARS
+from protocol.wire.commands import (
     Doubt,
     EffectDoubted,
     Failure,
@@ -56,7 +54,9 @@ from protocol.messages import (
     TurnFailed,
     move_name,
 )
-from protocol.prices import price_list
+from protocol.wire.events import Work, type_of
+from protocol.wire.ids import AgentName, is_token
+from protocol.wire.prices import price_list
 
 _log = structlog.get_logger(__name__)
 

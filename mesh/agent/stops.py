@@ -6,7 +6,7 @@ None of these is for the code. A tool's no (`ToolError`) is an outcome, and stop
 from typing import ClassVar
 
 from mesh.agent.failures import Permanent, TurnError
-from protocol.messages import Ask
+from protocol.wire.commands import Ask
 
 
 class Fenced(TurnError):

@@ -17,11 +17,11 @@ from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
 from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, BusError, Denied
-from protocol import codec, documents, subjects
-from protocol.documents import DocumentInvalid
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName
-from protocol.presence import Card
+from protocol.wire import codec, documents, subjects
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.documents import DocumentInvalid
+from protocol.wire.ids import AgentName
+from protocol.wire.notices import Card
 
 _log = structlog.get_logger(__name__)
 

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterable
 
 from mesh.agent.record import DONE, Record
-from protocol.budget import NOTHING, minus, plus
-from protocol.messages import Usage
+from protocol.domain.budget import NOTHING, minus, plus
+from protocol.wire.commands import Usage
 
 
 class Tally:

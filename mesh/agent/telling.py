@@ -12,10 +12,18 @@ from opentelemetry.trace import Span, get_current_span
 from mesh.agent.definition import Agent
 from mesh.bus.pull import Message
 from mesh.service import metrics, names, tracing
-from protocol.events import Work
-from protocol.fleet import Fleet
-from protocol.ids import HUMAN
-from protocol.messages import Escalate, HandBack, MoveProposed, Proposal, Transfer, TurnFailed, UnknownMove
+from protocol.wire.commands import (
+    Escalate,
+    HandBack,
+    MoveProposed,
+    Proposal,
+    Transfer,
+    TurnFailed,
+    UnknownMove,
+)
+from protocol.wire.config import Fleet
+from protocol.wire.events import Work
+from protocol.wire.ids import HUMAN
 
 _SENDS = {
     names.SYSTEM: names.NATS,

@@ -25,14 +25,14 @@ from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
 from mesh.errors import MeshError
-from protocol import budget
-from protocol.events import Past, Work
-from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Budget, Handoff
-from protocol.ids import AgentName, derive, submitter_of
-from protocol.messages import Failure, Move, Report, Usage
-from protocol.prices import Price
-from protocol.refusals import Refusal as RefusalOf
+from protocol.domain import budget
+from protocol.wire.commands import Failure, Move, Report, Usage
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import Past, Work
+from protocol.wire.handoff import Budget, Handoff
+from protocol.wire.ids import AgentName, derive, submitter_of
+from protocol.wire.prices import Price
+from protocol.wire.refusals import Refusal as RefusalOf
 
 if TYPE_CHECKING:
     from mesh.agent.journal import Journal

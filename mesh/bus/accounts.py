@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mesh.bus.keys import is_public_key
 from mesh.bus.roles import ANSWERS, API, CALLS, CORE, HEARS, ME, OUTSIDE_API, Grants, Service, grants, members
-from protocol.fleet import Fleet
+from protocol.wire.config import Fleet
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 _HOST = re.compile(r"[A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]")

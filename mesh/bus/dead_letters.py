@@ -8,9 +8,9 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.ids import NOBODY, is_token
-from protocol.notices import DeadLetter
-from protocol.subjects import note
+from protocol.wire.ids import NOBODY, is_token
+from protocol.wire.notices import DeadLetter
+from protocol.wire.subjects import note
 
 MAX_DATA_BYTES = 256 * 1024
 """Bytes of the original that a dead letter keeps: as much as a proposal may have."""

@@ -25,8 +25,8 @@ from mesh.errors import (
     PublishRefused,
     SequenceConflict,
 )
-from protocol import codec
-from protocol.subjects import evt, evt_of, parse_evt
+from protocol.wire import codec
+from protocol.wire.subjects import evt, evt_of, parse_evt
 
 STREAM = "LOG"
 CONFLICTS = (10071, 10164)

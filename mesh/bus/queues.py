@@ -8,8 +8,8 @@ control: freeze and thaw have one order, and nobody else is in front of them.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from protocol.fleet import Fleet
-from protocol.subjects import PARTITIONS
+from protocol.wire.config import Fleet
+from protocol.wire.subjects import PARTITIONS
 
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 MESSAGE_BYTES = 256 << 10

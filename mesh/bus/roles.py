@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mesh.bus.queues import QUEUE_CONSUMERS
-from protocol.fleet import Fleet
-from protocol.ids import is_name
+from protocol.wire.config import Fleet
+from protocol.wire.ids import is_name
 
 CORE = "CORE"
 """The account of the streams, the guards and the admin. Every other member's account has its own name."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 from mesh.bus.connection import Bus
 from mesh.bus.roles import GET
 from mesh.errors import MeshError, PublishRefused, StreamFull
-from protocol.subjects import step
+from protocol.wire.subjects import step
 
 _TAKEN = 10077
 """JetStream: maximum messages per subject exceeded."""

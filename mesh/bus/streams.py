@@ -24,8 +24,8 @@ from mesh.bus.queues import (
 )
 from mesh.bus.roles import CONF_CHANGED, members
 from mesh.errors import ApiError, NewerSchema, UnsafeChange
-from protocol.fleet import Fleet
-from protocol.subjects import FLEET, inbox
+from protocol.wire.config import Fleet
+from protocol.wire.subjects import FLEET, inbox
 
 SCHEMA = 2
 """Version of this layout, kept in each stream's metadata."""

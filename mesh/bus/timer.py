@@ -12,8 +12,8 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.log import CONFLICTS
 from mesh.errors import ApiError, PublishRefused, SequenceConflict
-from protocol import codec
-from protocol.subjects import timer_at, timer_fire
+from protocol.wire import codec
+from protocol.wire.subjects import timer_at, timer_fire
 
 _NO_MESSAGE = 10037
 

@@ -40,7 +40,7 @@ def check_agent(
 
 async def _check(name: str, command: str, kill: str | None, *, as_json: bool) -> None:
     from mesh.conformance.run import check_agent
-    from protocol.ids import is_name
+    from protocol.wire.ids import is_name
 
     if not is_name(name):
         raise typer.BadParameter(f"not a name: {name!r}", param_hint="NAME")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mesh.bus.connection import Bus
-    from protocol.messages import Usage
-    from protocol.prices import Metered
     from protocol.spending import Spending, Spent
+    from protocol.wire.commands import Usage
+    from protocol.wire.prices import Metered
 
 _READERS = ("viewer", "operator", "admin")
 _NANO = 1e9
@@ -122,7 +122,7 @@ class _Account:
 
     def take(self, request: str, body: bytes) -> None:
         from mesh.errors import MeshError
-        from protocol import codec
+        from protocol.wire import codec
 
         if request in self.unreadable:
             return
@@ -151,7 +151,7 @@ async def _fill(account: _Account, where: Where, source: str | None) -> None:
     from mesh.bus.kept import every
     from mesh.ops.requests import is_file, request_bodies
     from mesh.replay.load import load
-    from protocol.subjects import evt_of
+    from protocol.wire.subjects import evt_of
 
     if source is not None and is_file(source):
         for request, bodies in load(Path(source)).items():
@@ -195,8 +195,8 @@ def _by_group(lines: "Sequence[Spent]", by: By) -> list[dict[str, Any]]:
 
 
 def _by_model(lines: "Sequence[Spent]") -> list[dict[str, Any]]:
-    from protocol.prices import UNUSED
     from protocol.spending import by_model, total
+    from protocol.wire.prices import UNUSED
 
     found = by_model(lines)
     rows = [
@@ -221,7 +221,7 @@ def _by_model(lines: "Sequence[Spent]") -> list[dict[str, Any]]:
 
 def _row_of(name: str, usage: "Usage", lines: "Iterable[Spent]") -> dict[str, Any]:
     """Return a row of turns, summed up."""
-    from protocol.prices import UNUSED
+    from protocol.wire.prices import UNUSED
 
     models = sum(usage.models.values(), UNUSED)
     unpriced = sum(line.unpriced_calls for line in lines)

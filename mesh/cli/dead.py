@@ -9,7 +9,7 @@ from mesh.cli.options import AsJson, Output, Where, on_the_bus
 from mesh.cli.output import Format, chosen, emit, emit_raw, report, say, table, when
 
 if TYPE_CHECKING:
-    from protocol.notices import DeadLetter
+    from protocol.wire.notices import DeadLetter
 
 app = typer.Typer(help="Dead letters: list, show, resend.", no_args_is_help=True)
 
@@ -83,7 +83,7 @@ async def resend(
     from mesh.ops.letters import letter_at
     from mesh.ops.resend import parcel
     from mesh.ops.resend import resend as put_back
-    from protocol.events import type_of
+    from protocol.wire.events import type_of
 
     async with await where.connect("admin") as bus:
         sent = parcel(seq, await letter_at(bus, seq))

@@ -128,9 +128,9 @@ def _complain(line: str) -> None:
 async def _models(mesh: Any, agents: Any) -> list[str]:
     """Return what drives the agents, by their own cards."""
     from mesh.bus.kept import get
-    from protocol import codec
-    from protocol.presence import Card
-    from protocol.subjects import card
+    from protocol.wire import codec
+    from protocol.wire.notices import Card
+    from protocol.wire.subjects import card
 
     models = set()
     async with await mesh.connect_as(next(iter(mesh.file.viewers))) as bus:

@@ -179,6 +179,6 @@ def _fresh_id(client: str) -> str:
     import os
     import time
 
-    from protocol.ids import request_id
+    from protocol.wire.ids import request_id
 
     return request_id(client, time.time_ns() // 1_000_000, os.urandom(10))

@@ -71,7 +71,7 @@ async def settle(
     from mesh.ops.queue import doubt_in
     from mesh.ops.requests import decoded, request_bodies
     from protocol.ledger import fold
-    from protocol.messages import Settle
+    from protocol.wire.commands import Settle
 
     if done is not_done:
         raise UsageWrong("one of --done and --not-done")

@@ -81,7 +81,7 @@ class ReportingGroup(TyperGroup):
 
 def _mesh_errors(error: BaseException) -> Iterator[Any]:
     """Yield the errors of this project's own in `error`, also out of groups of tasks."""
-    from protocol.errors import MeshError
+    from protocol.wire.errors import MeshError
 
     if isinstance(error, MeshError):
         yield error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mesh.fleet.file import FleetFileError, parse_fleet
 from mesh.ops.errors import UsageWrong
-from protocol.ids import is_name
+from protocol.wire.ids import is_name
 
 _AGENT_HEADER = re.compile(r"^\[agents\.[^\]]+\]")
 _ANY_HEADER = re.compile(r"^\[")

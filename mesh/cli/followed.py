@@ -8,7 +8,7 @@ from mesh.cli.output import remark, short
 if TYPE_CHECKING:
     from mesh.agent.record import Record
     from mesh.client.follow import Following
-    from protocol.presence import LiveNote
+    from protocol.wire.notices import LiveNote
 
 _INDENT = "       "
 _CHARS = 400
@@ -41,7 +41,7 @@ class Shown:
     async def until_the_end(self, feed: "Following") -> None:
         """Show everything that comes. Raises what following raises."""
         from mesh.client.follow import Happened, Heard, Journaled
-        from protocol.presence import LiveNote
+        from protocol.wire.notices import LiveNote
 
         try:
             async for item in feed:

@@ -20,7 +20,7 @@ async def freeze(where: Where, reason: Reason = "", by: By = "", as_json: AsJson
     import secrets
 
     from mesh.ops.freezing import bring_about, mesh_freeze
-    from protocol.messages import Freeze
+    from protocol.wire.commands import Freeze
 
     async with await where.connect("operator") as bus:
         stands = await mesh_freeze(bus)
@@ -40,7 +40,7 @@ async def thaw(where: Where, reason: Reason = "", by: By = "", as_json: AsJson =
     import secrets
 
     from mesh.ops.freezing import bring_about, mesh_freeze
-    from protocol.messages import Thaw
+    from protocol.wire.commands import Thaw
 
     async with await where.connect("operator") as bus:
         before = await mesh_freeze(bus)

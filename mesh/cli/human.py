@@ -13,7 +13,7 @@ from mesh.cli.output import show as show_text
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
     from mesh.ops.queue import Waiting
-    from protocol.handoff import Handoff
+    from protocol.wire.handoff import Handoff
 
 app = typer.Typer(
     help="What waits for people: list, show, resolve, reply, assign, watch.", no_args_is_help=True
@@ -63,7 +63,7 @@ async def show(
     from mesh.ops.queue import escalation_in, waiting_in
     from mesh.ops.requests import decoded, request_bodies
     from protocol.ledger import fold
-    from protocol.timeline import timeline
+    from protocol.views.timeline import timeline
 
     async with await where.connect(*_READERS) as bus:
         bodies = await request_bodies(bus, request)
@@ -150,11 +150,11 @@ async def resolve(
     from mesh.ops.errors import UsageWrong
     from mesh.ops.queue import escalation_in
     from mesh.ops.requests import decoded, request_bodies
-    from protocol.events import RequestCompleted
-    from protocol.handoff import Fact
-    from protocol.ids import AgentName
     from protocol.ledger import fold
-    from protocol.messages import Resolve
+    from protocol.wire.commands import Resolve
+    from protocol.wire.events import RequestCompleted
+    from protocol.wire.handoff import Fact
+    from protocol.wire.ids import AgentName
 
     complete = complete or answer is not None
     if (to is not None) + again + complete > 1:
@@ -218,9 +218,9 @@ async def reply(
     from mesh.ops.queue import ask_in, client_asked
     from mesh.ops.replying import as_client, check_value, read_json, reply_as_client
     from mesh.ops.requests import decoded, request_bodies
-    from protocol.events import TurnSuspended
     from protocol.ledger import fold
-    from protocol.messages import Reply
+    from protocol.wire.commands import Reply
+    from protocol.wire.events import TurnSuspended
 
     said = read_json(value) if json_value else value
 
@@ -262,7 +262,7 @@ async def assign(
     from mesh.ops.queue import escalation_in
     from mesh.ops.requests import decoded, request_bodies
     from protocol.ledger import fold
-    from protocol.messages import Assign
+    from protocol.wire.commands import Assign
 
     if not to.strip():
         raise UsageWrong("PERSON is empty")

@@ -12,7 +12,7 @@ from mesh.cli.output import emit, say
 
 if TYPE_CHECKING:
     from mesh.replay.rejudge import Rejudged
-    from protocol.policy import Policy
+    from protocol.wire.config import Policy
 
 
 @on_the_bus
@@ -55,7 +55,7 @@ def read_policy(path: Path) -> "Policy":
     import tomllib
 
     from mesh.ops.errors import UsageWrong
-    from protocol.documents import DocumentInvalid, policy_of
+    from protocol.wire.documents import DocumentInvalid, policy_of
 
     try:
         said: dict[str, Any] = tomllib.loads(path.read_text())

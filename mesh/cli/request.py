@@ -14,8 +14,8 @@ from mesh.cli.submitting import with_submit
 
 if TYPE_CHECKING:
     from mesh.client.journals import Step
-    from protocol.events import AnyEvent
-    from protocol.messages import Cancel, Freeze, Submit, Thaw
+    from protocol.wire.commands import Cancel, Freeze, Submit, Thaw
+    from protocol.wire.events import AnyEvent
 
 app = typer.Typer(
     help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.", no_args_is_help=True
@@ -133,7 +133,7 @@ async def show(
     from mesh.ops.errors import NotFound
     from mesh.ops.live import looked_at
     from mesh.ops.requests import decoded, is_file, one_of, steps_of
-    from protocol.timeline import timeline
+    from protocol.views.timeline import timeline
 
     bodies = await one_of(where, source)
     if at is not None:
@@ -245,9 +245,9 @@ async def cancel(
     as_json: AsJson = False,
 ) -> None:
     """End a request: your own, or any as an operator."""
-    from protocol import messages
+    from protocol.wire import commands
 
-    event = await _order(messages.Cancel, where, request, by, reason, "operator", "client")
+    event = await _order(commands.Cancel, where, request, by, reason, "operator", "client")
     _report(event, "is cancelled", as_json)
 
 
@@ -265,9 +265,9 @@ async def freeze(
     What runs finishes, and what it asks for waits in the log. Control messages are obeyed meanwhile, and
     only the request's deadline goes on.
     """
-    from protocol import messages
+    from protocol.wire import commands
 
-    event = await _order(messages.Freeze, where, request, by, reason, "operator")
+    event = await _order(commands.Freeze, where, request, by, reason, "operator")
     _report(event, "is frozen", as_json)
 
 
@@ -281,9 +281,9 @@ async def thaw(
     as_json: AsJson = False,
 ) -> None:
     """Let a frozen request go on: what waited is judged by every rule, as if it came now."""
-    from protocol import messages
+    from protocol.wire import commands
 
-    event = await _order(messages.Thaw, where, request, by, reason, "operator")
+    event = await _order(commands.Thaw, where, request, by, reason, "operator")
     _report(event, "goes on", as_json)
 
 

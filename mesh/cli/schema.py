@@ -22,7 +22,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the JSON Schema and the AsyncAPI document, generated from the types that the code uses."""
-    from protocol import schema as contract
+    from protocol.wire import schema as contract
 
     out.mkdir(parents=True, exist_ok=True)
     contract.write(out)

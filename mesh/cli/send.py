@@ -15,8 +15,8 @@ from mesh.cli.submitting import with_submit
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
     from mesh.client import Client, Outcome
-    from protocol.ids import RequestId
-    from protocol.messages import Submit
+    from protocol.wire.commands import Submit
+    from protocol.wire.ids import RequestId
 
 _SUMMARY_CHARS = 160
 _LAST_LINES_S = 6.0

@@ -1,7 +1,7 @@
 """A request told to people: who held it, what was handed over, every verdict with its rule.
 
-The words come from `protocol.timeline` alone, so that a person and a program are told the same. Whatever a
-model, an agent, a client or a person wrote is within its line: none of it can look like a line of ours.
+The words come from `protocol.views.timeline` alone, so that a person and a program are told the same. What
+a model, an agent, a client or a person wrote stays within its line: it cannot look like a line of ours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from rich.text import Text
 
 from mesh.cli.counts import counted
 from mesh.cli.output import one_line, short, when
-from protocol.events import AnyEvent
-from protocol.handoff import Fact
-from protocol.ids import HUMAN
-from protocol.timeline import timeline
 from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, named
+from protocol.views.timeline import timeline
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import HUMAN
 
 ASKED = "a question waits for its reply"
-"""Why a request waits, as `protocol.timeline` says it of one that has asked somebody."""
+"""Why a request waits, as `protocol.views.timeline` says it of one that has asked somebody."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128

@@ -10,8 +10,8 @@ import typer
 from mesh.cli.facts import FactOption, parse_facts
 
 if TYPE_CHECKING:
-    from protocol.handoff import Artifact, Budget, Constraints
-    from protocol.messages import Submit
+    from protocol.wire.commands import Submit
+    from protocol.wire.handoff import Artifact, Budget, Constraints
 
 _NANO = 9
 """Decimal places of a dollar that can be counted: a nano-dollar is the smallest amount."""
@@ -118,9 +118,9 @@ def with_submit(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[.
 
 def _submit(**said: Any) -> "Submit":
     """Return the submit that the options make. Raises UsageWrong."""
-    from protocol.handoff import Fact
-    from protocol.ids import AgentName
-    from protocol.messages import Submit
+    from protocol.wire.commands import Submit
+    from protocol.wire.handoff import Fact
+    from protocol.wire.ids import AgentName
 
     facts = parse_facts(said["fact"])
     return Submit(
@@ -138,7 +138,7 @@ def _submit(**said: Any) -> "Submit":
 def _constraints(said: dict[str, Any]) -> "Constraints":
     from mesh.cli.times import is_span, microseconds_at, seconds_in
     from mesh.ops.errors import UsageWrong
-    from protocol.handoff import Constraints
+    from protocol.wire.handoff import Constraints
 
     deadline = said["deadline"]
     if deadline is not None and is_span(deadline):
@@ -155,7 +155,7 @@ def _constraints(said: dict[str, Any]) -> "Constraints":
 def parse_artifacts(given: Sequence[str] | None) -> "tuple[Artifact, ...]":
     """Return artifacts, each written `name=uri`. Raises UsageWrong."""
     from mesh.ops.errors import UsageWrong
-    from protocol.handoff import Artifact
+    from protocol.wire.handoff import Artifact
 
     artifacts: dict[str, Artifact] = {}
     for each in given or ():
@@ -176,8 +176,8 @@ def parse_budget(given: Sequence[str] | None) -> "Budget | None":
     from decimal import Decimal
 
     from mesh.ops.errors import UsageWrong
-    from protocol.handoff import Budget
-    from protocol.ranges import LARGEST_AMOUNT
+    from protocol.wire.handoff import Budget
+    from protocol.wire.values import LARGEST_AMOUNT
 
     amounts: dict[str, int] = {}
     for each in given or ():

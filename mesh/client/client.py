@@ -23,12 +23,12 @@ from mesh.bus.wire import Incoming
 from mesh.client.follow import Following
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import names, tracing
-from protocol import codec, events, subjects
-from protocol.handoff import Artifact, Constraints, Fact
-from protocol.ids import AgentName, RequestId, request_id
-from protocol.messages import Cancel, Control, Reply, Submit
-from protocol.notices import Notice
 from protocol.told import named
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Cancel, Control, Reply, Submit
+from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.ids import AgentName, RequestId, request_id
+from protocol.wire.notices import Notice
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")

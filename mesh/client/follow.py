@@ -21,8 +21,8 @@ from mesh.client.in_order import MOST_WAITING, InOrder
 from mesh.client.in_order import Heard as Heard
 from mesh.client.journals import journaled
 from mesh.errors import OutcomeUnknown, Unreachable
-from protocol import codec, events, subjects
-from protocol.presence import LiveNote
+from protocol.wire import codec, events, subjects
+from protocol.wire.notices import LiveNote
 
 if TYPE_CHECKING:
     from mesh.client.client import Client, Outcome, Question

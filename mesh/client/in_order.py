@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.errors import BusError
-from protocol import events
-from protocol.presence import LiveNote
+from protocol.wire import events
+from protocol.wire.notices import LiveNote
 
 MOST_WAITING = 1_000
 """Live notes that wait; those that come then are lost, or let out."""

@@ -14,10 +14,10 @@ from mesh.agent.record import DONE, Record, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
-from protocol import codec
-from protocol.prices import Price
 from protocol.spending import unpriced_in
 from protocol.told import Spent, StepTold
+from protocol.wire import codec
+from protocol.wire.prices import Price
 
 _SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")
 _NAME = re.compile(r"(?P<round>\d{1,9})-\d{1,9}d?")

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.conformance.stage import FOUND, SECRET, Stage, Wrong
-from protocol import codec, events
-from protocol.errors import Malformed
-from protocol.handoff import Fact
-from protocol.ids import RequestId
-from protocol.messages import Freeze, Thaw
-from protocol.notices import DeadLetter
+from protocol.wire import codec, events
+from protocol.wire.commands import Freeze, Thaw
+from protocol.wire.errors import Malformed
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import RequestId
+from protocol.wire.notices import DeadLetter
 
 _WORKS_S = 3
 """How long an agent works on what is killed or frozen under it."""

@@ -19,12 +19,11 @@ from mesh.client import Client, Question
 from mesh.conformance.subject import Ack, Overheard, Process
 from mesh.errors import BusError
 from mesh.testing import LocalMesh
-from protocol import codec, subjects
-from protocol.events import AnyEvent, Event, type_of
-from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Fact
-from protocol.ids import AgentName, RequestId
-from protocol.policy import Policy
+from protocol.wire import codec, subjects
+from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.events import AnyEvent, Event, type_of
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName, RequestId
 
 COUNTERPART = "counterpart"
 SECRET = "check-secret"

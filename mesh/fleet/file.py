@@ -23,7 +23,7 @@ actions = ["find_customer"]       # tools it may call; leave out for all of its 
 [human]                           # people read the `human` queue
 tiers = ["support", "lead"]       # who has an escalation: at first, and each time it is raised again
 
-[policies.default]                # numbers of protocol.policy.Policy
+[policies.default]                # numbers of protocol.wire.config.Policy
 max_depth = 5
 
 [log]
@@ -48,7 +48,7 @@ trial_s = 60.0                    # how long the others wait for what comes of i
 [agents.triage.breaker]           # what differs for one agent
 failures = 20
 
-[prices]                          # what models cost: protocol.prices.Price, or as the vendor's list has it
+[prices]                          # what models cost: protocol.wire.prices.Price, or as the vendor's list
 claude-haiku-5-5 = "listed"       # when `mesh setup` runs, with handoff-mesh[prices]
 mine = { input = 8, output = 40 } # its cache is taken to cost 8 to read, 10 to write, 16 for an hour
 
@@ -90,9 +90,8 @@ from mesh.bus.roles import RESERVED
 from mesh.bus.streams import DEFAULT_STORAGE, MIB, Storage
 from mesh.errors import MeshError
 from mesh.fleet.prices import PriceSection, Strict
-from protocol.breaker import BreakerRules
-from protocol.documents import DocumentInvalid, fleet_mistakes, policy_of
-from protocol.fleet import (
+from protocol.domain.breaker import BreakerRules
+from protocol.wire.config import (
     GUARD_LEASE_S,
     LEASE_S,
     LONGEST_LEASE_S,
@@ -102,10 +101,11 @@ from protocol.fleet import (
     AgentEntry,
     Fleet,
     ModelLimits,
+    Policy,
 )
-from protocol.ids import AgentName, is_name
-from protocol.policy import Policy
-from protocol.ranges import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
+from protocol.wire.documents import DocumentInvalid, fleet_mistakes, policy_of
+from protocol.wire.ids import AgentName, is_name
+from protocol.wire.values import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
 
 FILE_NAME = "mesh.toml"
 LISTED = "listed"
@@ -156,7 +156,7 @@ class Sender(Member):
 
 
 class BreakerSection(Strict):
-    """What differs from the rules above it; numbers of protocol.breaker.BreakerRules."""
+    """What differs from the rules above it; numbers of protocol.domain.breaker.BreakerRules."""
 
     failures: int | None = Field(default=None, ge=0, le=MOST_TIMES)
     window_s: float | None = Field(default=None, gt=0, le=DAY_S)
@@ -187,7 +187,7 @@ class AgentSection(Sender):
 
 
 class ModelSection(Strict):
-    """Numbers of protocol.fleet.ModelLimits."""
+    """Numbers of protocol.wire.config.ModelLimits."""
 
     concurrency: int | None = Field(default=None, ge=1, le=MOST_AT_ONCE)
     per_minute: int | None = Field(default=None, ge=1, le=MOST_PER_MINUTE)

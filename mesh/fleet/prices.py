@@ -4,8 +4,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from protocol.prices import unsaid
-from protocol.ranges import LARGEST_AMOUNT
+from protocol.wire.prices import unsaid
+from protocol.wire.values import LARGEST_AMOUNT
 
 
 class Strict(BaseModel):
@@ -15,9 +15,9 @@ class Strict(BaseModel):
 
 
 class LongPriceSection(Strict):
-    """Numbers of protocol.prices.Price, but for those of a long prompt.
+    """Numbers of protocol.wire.prices.Price, but for those of a long prompt.
 
-    What is not said of the cache is never taken to be free: it is what protocol.prices.unsaid says.
+    What is not said of the cache is never taken to be free: it is what protocol.wire.prices.unsaid says.
     """
 
     model_config = ConfigDict(strict=True)
@@ -35,7 +35,7 @@ class LongPriceSection(Strict):
 
 
 class PriceSection(LongPriceSection):
-    """Numbers of protocol.prices.Price."""
+    """Numbers of protocol.wire.prices.Price."""
 
     long_from: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
     long: LongPriceSection | None = None

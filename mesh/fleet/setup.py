@@ -19,7 +19,7 @@ from mesh.bus.roles import names
 from mesh.bus.streams import Change, provision
 from mesh.errors import ApiError
 from mesh.fleet.file import LISTED, FleetFile
-from protocol.subjects import PRICES, policy
+from protocol.wire.subjects import PRICES, policy
 
 KEYS = "keys"
 ACCOUNTS = "accounts.conf"
@@ -72,7 +72,7 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
 def prices_of(file: FleetFile) -> dict[str, Any]:
     """Return what models cost, by id; those whose price is `listed` get today's of the vendor's list.
 
-    What neither says of the cache is what protocol.prices.unsaid says. Raises PricesMissing.
+    What neither says of the cache is what protocol.wire.prices.unsaid says. Raises PricesMissing.
     """
     prices = file.priced
     wanted = [model for model, price in prices.items() if price == LISTED]

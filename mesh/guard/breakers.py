@@ -15,12 +15,13 @@ from mesh.errors import BusError, OutcomeUnknown
 from mesh.guard import conf
 from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.service.conditions import Kind
-from protocol import breaker, documents, events, subjects
-from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
-from protocol.events import AnyEvent
-from protocol.held import Turn
-from protocol.ids import HUMAN, AgentName, proposal_id
+from protocol.domain import breaker
+from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
+from protocol.domain.held import Turn
 from protocol.ledger import Ledger
+from protocol.wire import documents, events, subjects
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN, AgentName, proposal_id
 
 _log = structlog.get_logger(__name__)
 

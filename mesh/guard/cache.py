@@ -10,8 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from protocol.due import first_wait
-from protocol.events import AnyEvent
 from protocol.ledger import Ledger
+from protocol.wire.events import AnyEvent
 
 MOST_BYTES = 96 << 20
 """What all dockets may take: about 2,000 requests of six events of 1.5 KB."""

@@ -11,7 +11,7 @@ from mesh.bus.log import CONFLICTS
 from mesh.bus.roles import GET
 from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, NoResponders, PublishRefused
-from protocol.documents import DocumentInvalid
+from protocol.wire.documents import DocumentInvalid
 
 _log = structlog.get_logger(__name__)
 

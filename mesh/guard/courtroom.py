@@ -32,19 +32,19 @@ from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
-from protocol import codec, events, subjects
 from protocol.control import objection_to
 from protocol.decide import decide
+from protocol.domain.held import Turn
+from protocol.domain.labelling import labelled
 from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, by_the_clock, due, too_large
-from protocol.events import AnyEvent, FactsWithheld, type_of
-from protocol.held import Turn
-from protocol.ids import HUMAN, proposal_id
-from protocol.labelling import labelled
 from protocol.ledger import Ledger
-from protocol.messages import Control, Hearing, MoveProposed, Proposal, Submit
-from protocol.notices import Ended, Notice
-from protocol.policy import Policy
 from protocol.standing import Fit, Late, Objection, standing
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Control, Hearing, MoveProposed, Proposal, Submit
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, FactsWithheld, type_of
+from protocol.wire.ids import HUMAN, proposal_id
+from protocol.wire.notices import Ended, Notice
 from protocol.world import Grounds
 
 _log = structlog.get_logger(__name__)

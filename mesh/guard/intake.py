@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 
 from mesh.bus.pull import Message
-from protocol import codec, subjects
-from protocol.errors import Malformed
-from protocol.ids import (
+from protocol.standing import Objection
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Control, Hearing, Submit, id_of, submit_id
+from protocol.wire.errors import Malformed
+from protocol.wire.ids import (
     MAX_ID_CHARS,
     AgentName,
     Cause,
@@ -17,8 +19,6 @@ from protocol.ids import (
     submitted_ms,
     submitter_of,
 )
-from protocol.messages import Control, Hearing, Submit, id_of, submit_id
-from protocol.standing import Objection
 
 
 def proposal_of(message: Message, role_of: Callable[[str], Any]) -> Hearing:

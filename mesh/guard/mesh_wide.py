@@ -8,11 +8,11 @@ freeze must not undo the thaw that came after it.
 from mesh.bus.connection import Bus
 from mesh.guard import conf
 from mesh.guard.conf import ConfChanged, ConfUnreadable
-from protocol.documents import read_freeze
-from protocol.freeze import FreezeEntry
-from protocol.messages import Control, Freeze, Thaw
 from protocol.standing import Objection
-from protocol.subjects import FREEZE
+from protocol.wire.commands import Control, Freeze, Thaw
+from protocol.wire.config import FreezeEntry
+from protocol.wire.documents import read_freeze
+from protocol.wire.subjects import FREEZE
 
 _ATTEMPTS = 8
 SKEW_US = 60_000_000

@@ -12,11 +12,11 @@ from mesh.bus.pull import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
-from protocol import codec, subjects
-from protocol.ids import NOBODY
-from protocol.messages import Hearing
-from protocol.notices import Ended, Notice, NoticeError
 from protocol.standing import Late, Objection
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Hearing
+from protocol.wire.ids import NOBODY
+from protocol.wire.notices import Ended, Notice, NoticeError
 
 _log = structlog.get_logger(__name__)
 

@@ -26,10 +26,10 @@ from mesh.guard.queues import Queues
 from mesh.guard.surroundings import Surroundings
 from mesh.service import metrics, names, tracing
 from mesh.service.conditions import Kind
-from protocol import codec, subjects
-from protocol.errors import BrokenLog
-from protocol.messages import Control, Hearing
 from protocol.standing import UNKNOWN_REQUEST, Late, Objection
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Control, Hearing
+from protocol.wire.errors import BrokenLog
 
 _log = structlog.get_logger(__name__)
 

@@ -30,16 +30,15 @@ from mesh.guard.attendance import Attendance, Attended
 from mesh.guard.breakers import Breakers
 from mesh.guard.conf import ConfUnreadable, T
 from mesh.service.conditions import Kind
-from protocol import documents, rules, subjects
-from protocol.breaker import Use
 from protocol.control import resolves_to
 from protocol.decide import target_of
-from protocol.fleet import AgentEntry, Fleet
-from protocol.freeze import FreezeEntry
-from protocol.ids import HUMAN, AgentName, is_token
+from protocol.domain import rules
+from protocol.domain.breaker import Use
 from protocol.ledger import Ledger
-from protocol.messages import HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
-from protocol.policy import Policy
+from protocol.wire import documents, subjects
+from protocol.wire.commands import HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.config import AgentEntry, Fleet, FreezeEntry, Policy
+from protocol.wire.ids import HUMAN, AgentName, is_token
 from protocol.world import Grounds, World
 
 _log = structlog.get_logger(__name__)

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from opentelemetry.trace import Span, get_current_span
 
 from mesh.service import metrics, names, tracing
-from protocol import events
-from protocol.events import AnyEvent, type_of
 from protocol.ledger import Ledger
-from protocol.messages import Control, Hearing, MoveProposed, Submit, UnknownMove
 from protocol.standing import Late, Objection
+from protocol.wire import events
+from protocol.wire.commands import Control, Hearing, MoveProposed, Submit, UnknownMove
+from protocol.wire.events import AnyEvent, type_of
 
 _ENDED = {
     events.RequestRefused: "refused",

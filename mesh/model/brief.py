@@ -14,11 +14,11 @@ from typing import Any
 
 from mesh.agent.turn import Turn
 from mesh.model.outlook import Outlook, outlook_now
-from protocol.codec import is_label
-from protocol.events import Past
-from protocol.fleet import AgentEntry
-from protocol.handoff import Artifact, Constraints, Fact
-from protocol.messages import move_name, move_summary
+from protocol.wire.codec import is_label
+from protocol.wire.commands import move_name, move_summary
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import Past
+from protocol.wire.handoff import Artifact, Constraints, Fact
 
 _GO_ON = "A person says: go on."
 _PLAIN = re.compile(r"[\w.-]+")

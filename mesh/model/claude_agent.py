@@ -24,11 +24,11 @@ from mesh.model.claude import WORK
 from mesh.model.instructions import Instructions, load_instructions
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, answer_form, require_apart
-from protocol.codec import is_label
+from protocol.wire.codec import is_label
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
-    from protocol.messages import Move
+    from protocol.wire.commands import Move
 
 _log = structlog.get_logger(__name__)
 

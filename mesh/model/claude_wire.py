@@ -15,9 +15,9 @@ from mesh.model.claude_blocks import THOUGHTS, as_sent, cacheable, encodable
 from mesh.model.claude_stream import Unreadable
 from mesh.model.claude_talk import Talk
 from mesh.model.port import Prompt, Reply, Said, ToolCall
-from protocol.codec import DEEPEST, MAX_MODEL_CHARS
-from protocol.messages import Usage
-from protocol.prices import Tokens
+from protocol.wire.codec import DEEPEST, MAX_MODEL_CHARS
+from protocol.wire.commands import Usage
+from protocol.wire.prices import Tokens
 
 CACHED = {"type": "ephemeral"}
 MOST_TOKENS = 10**9

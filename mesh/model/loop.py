@@ -23,8 +23,8 @@ from mesh.model.outlook import Outlook, outlook_now, outlooks
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.telling import replied, reply_span
-from protocol.events import Past
-from protocol.messages import Ask, Escalate, Move
+from protocol.wire.commands import Ask, Escalate, Move
+from protocol.wire.events import Past
 
 _log = structlog.get_logger(__name__)
 

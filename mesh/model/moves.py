@@ -20,12 +20,12 @@ from mesh.agent.turn import Turn
 from mesh.model.brief import one_line
 from mesh.model.outlook import Outlook, outlook_now
 from mesh.model.port import ToolCall, ToolSpec
-from protocol import codec
-from protocol.errors import Malformed
-from protocol.fleet import AgentEntry
-from protocol.handoff import Artifact, Budget, Constraints, Fact
-from protocol.ids import HUMAN, TurnId
-from protocol.messages import Move, MoveProposed
+from protocol.wire import codec
+from protocol.wire.commands import Move, MoveProposed
+from protocol.wire.config import AgentEntry
+from protocol.wire.errors import Malformed
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.ids import HUMAN, TurnId
 
 TRANSFER = "transfer_to_"
 """Followed by whom the work goes to."""

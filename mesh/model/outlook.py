@@ -13,7 +13,7 @@ import msgspec
 
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from protocol.fleet import AgentEntry
+from protocol.wire.config import AgentEntry
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from protocol.messages import Usage
-from protocol.prices import Tokens
+from protocol.wire.commands import Usage
+from protocol.wire.prices import Tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from mesh.errors import MeshError
-from protocol.prices import Price, unsaid
+from protocol.wire.prices import Price, unsaid
 
 VENDOR = "anthropic"
 _NANO = 1_000_000_000

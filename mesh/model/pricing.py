@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from mesh.agent.failures import Permanent
 from mesh.agent.turn import Turn
 from mesh.model.port import Model, Reply
-from protocol.messages import Usage
-from protocol.prices import Price, cost, metered, price_of
+from protocol.wire.commands import Usage
+from protocol.wire.prices import Price, cost, metered, price_of
 
 _log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from opentelemetry.trace import Span
 
 from mesh.model.port import Model, Reply
 from mesh.service import metrics, names, tracing
-from protocol.messages import Usage
+from protocol.wire.commands import Usage
 
 _KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")
 _NANO = 1e-9

@@ -2,8 +2,9 @@
 
 import msgspec
 
-from protocol import chain, codec
-from protocol.chain import GENESIS, Break
+from protocol.domain import hash_chain
+from protocol.domain.hash_chain import GENESIS, Break
+from protocol.wire import codec
 
 
 class _Link(msgspec.Struct, frozen=True):
@@ -36,4 +37,4 @@ class Chains:
             self.breaks.append((link.request, Break(n, f"is numbered {link.n}")))
         if link.prev != prev:
             self.breaks.append((link.request, Break(link.n, "does not name the event before it")))
-        self._expected[link.request] = (link.n + 1, chain.digest(body))
+        self._expected[link.request] = (link.n + 1, hash_chain.digest(body))

@@ -15,11 +15,11 @@ from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.errors import Denied
 from mesh.ops.errors import ControlRefused
-from protocol import codec, subjects
-from protocol.events import AnyEvent, FactsWithheld, type_of
-from protocol.ids import control_cause
-from protocol.messages import Control
-from protocol.notices import Notice
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Control
+from protocol.wire.events import AnyEvent, FactsWithheld, type_of
+from protocol.wire.ids import control_cause
+from protocol.wire.notices import Notice
 
 _LOOK_S = 0.1
 

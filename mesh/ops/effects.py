@@ -11,7 +11,7 @@ import msgspec
 from mesh.agent.record import DONE, Record
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
-from protocol import codec
+from protocol.wire import codec
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):

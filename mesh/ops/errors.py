@@ -9,7 +9,7 @@ MeshError
 
 from typing import ClassVar
 
-from protocol.errors import MeshError
+from protocol.wire.errors import MeshError
 
 
 class UsageWrong(MeshError):

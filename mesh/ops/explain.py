@@ -11,17 +11,16 @@ import msgspec
 from mesh.cli.counts import counted
 from mesh.cli.output import one_line, when
 from mesh.ops.errors import NotFound
-from protocol import events
-from protocol.events import AnyEvent, type_of
-from protocol.fleet import AgentEntry
-from protocol.handoff import Budget
+from protocol.domain.rules import RULES_FOR
 from protocol.ledger import Ledger, fold
-from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Transfer
-from protocol.policy import Policy
-from protocol.refusals import Refusal
-from protocol.rules import RULES_FOR
-from protocol.timeline import timeline
 from protocol.told import named
+from protocol.views.timeline import timeline
+from protocol.wire import events
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.handoff import Budget
+from protocol.wire.refusals import Refusal
 from protocol.world import Grounds
 
 VERDICTS = (

@@ -13,9 +13,9 @@ from mesh.ops.findings import Finding, found, ok, unknown
 from mesh.ops.freezing import mesh_freeze
 from mesh.ops.requests import decoded
 from mesh.ops.roster import fleet_of, inbox_state, instances
-from protocol import documents
 from protocol.ledger import fold
-from protocol.subjects import inbox
+from protocol.wire import documents
+from protocol.wire.subjects import inbox
 
 _MOST = 200
 """Events of an inbox that are looked into."""

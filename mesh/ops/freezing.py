@@ -9,10 +9,10 @@ from mesh.bus.kept import Kept, get
 from mesh.cli.output import when
 from mesh.client import Client
 from mesh.ops.control import Ears
-from protocol.documents import DocumentInvalid, read_freeze
-from protocol.messages import Freeze, Thaw
-from protocol.subjects import FREEZE, MESH_WIDE
 from protocol.told import named
+from protocol.wire.commands import Freeze, Thaw
+from protocol.wire.documents import DocumentInvalid, read_freeze
+from protocol.wire.subjects import FREEZE, MESH_WIDE
 
 _LOOK_S = 0.05
 

@@ -9,8 +9,8 @@ from mesh.bus.kept import up_to
 from mesh.cli.output import remark
 from mesh.client.journals import Step, journaled
 from mesh.ops.requests import NOT_THERE, check_numbers, has_ended, why_not_there
-from protocol import codec, subjects
-from protocol.events import AnyEvent, Work
+from protocol.wire import codec, subjects
+from protocol.wire.events import AnyEvent, Work
 
 _LOOK_S = 0.2
 _QUIET_LOOKS = 10

@@ -25,9 +25,9 @@ from mesh.ops.errors import NotFound
 from mesh.ops.findings import Finding, found, ok, unknown
 from mesh.ops.roster import fleet_of
 from mesh.settings import Access
-from protocol import codec
-from protocol.presence import Card
-from protocol.subjects import card
+from protocol.wire import codec
+from protocol.wire.notices import Card
+from protocol.wire.subjects import card
 
 OLDEST_SERVER = (2, 12)
 FULL = 0.8

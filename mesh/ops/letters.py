@@ -8,9 +8,9 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every, get_seq
 from mesh.ops.errors import NotFound
-from protocol import codec
-from protocol.notices import DeadLetter
-from protocol.subjects import parse_dead
+from protocol.wire import codec
+from protocol.wire.notices import DeadLetter
+from protocol.wire.subjects import parse_dead
 
 STREAM = "DEAD"
 SUBJECTS = "mesh.dead.>"

@@ -14,8 +14,8 @@ from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import Denied, MeshError
 from mesh.ops.freezing import MeshFreeze, mesh_freeze
-from protocol.ids import HUMAN
 from protocol.told import Timeline
+from protocol.wire.ids import HUMAN
 
 
 async def looked_at(where: Where, told: Timeline) -> Timeline:

@@ -20,11 +20,11 @@ from mesh.model.claude import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
 from mesh.ops.errors import NotFound, UsageWrong
 from mesh.ops.requests import decoded, request_bodies
-from protocol.documents import read_fleet
-from protocol.events import AnyEvent, Work
-from protocol.fleet import Fleet
-from protocol.ids import AgentName
-from protocol.subjects import FLEET
+from protocol.wire.config import Fleet
+from protocol.wire.documents import read_fleet
+from protocol.wire.events import AnyEvent, Work
+from protocol.wire.ids import AgentName
+from protocol.wire.subjects import FLEET
 
 
 class Shown(NamedTuple):

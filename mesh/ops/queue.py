@@ -14,13 +14,13 @@ from mesh.errors import LogError, ProtocolError
 from mesh.ops.errors import NotFound, UsageWrong
 from mesh.ops.requests import decoded, glance, has_ended
 from mesh.ops.roster import fleet_of
-from protocol import events
-from protocol.events import AnyEvent
-from protocol.fleet import Fleet
-from protocol.held import Turn
-from protocol.ids import HUMAN, NOBODY
+from protocol.domain.held import Turn
 from protocol.ledger import Ledger, fold
-from protocol.subjects import inbox
+from protocol.wire import events
+from protocol.wire.config import Fleet
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN, NOBODY
+from protocol.wire.subjects import inbox
 
 _AT_ONCE = 16
 What = Literal["escalation", "ask", "doubt"]

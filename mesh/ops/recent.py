@@ -17,12 +17,12 @@ from mesh.cli.output import when
 from mesh.errors import LogError, ProtocolError
 from mesh.ops.queue import waiting_in
 from mesh.ops.requests import ENDS, decoded, glance
-from protocol import events
-from protocol.events import AnyEvent
-from protocol.ids import HUMAN, NOBODY
 from protocol.ledger import fold
-from protocol.timeline import timeline
 from protocol.told import named
+from protocol.views.timeline import timeline
+from protocol.wire import events
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN, NOBODY
 
 _PIECE = 2000
 _MOST = 200_000

@@ -18,12 +18,12 @@ from mesh.cli.story import as_json
 from mesh.client import Client
 from mesh.ops.errors import UsageWrong
 from mesh.ops.requests import decoded, steps_on
-from protocol import codec, events
-from protocol.events import AnyEvent
-from protocol.handoff import Fact
-from protocol.ids import HUMAN
-from protocol.timeline import timeline
 from protocol.told import StepTold, Timeline
+from protocol.views.timeline import timeline
+from protocol.wire import codec, events
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import HUMAN
 
 AT_ONCE = 8
 """Requests that are under way at a time."""

@@ -16,9 +16,9 @@ from mesh.ops.control import Ears
 from mesh.ops.errors import ControlRefused, NotFound, UsageWrong
 from mesh.ops.requests import checked_id
 from mesh.settings import NoCredentials
-from protocol import codec
-from protocol.events import AnyEvent, Ended, TurnSuspended
-from protocol.messages import Reply
+from protocol.wire import codec
+from protocol.wire.commands import Reply
+from protocol.wire.events import AnyEvent, Ended, TurnSuspended
 
 _LOOK_S = 0.05
 _LOOKS = 10

@@ -20,12 +20,12 @@ from mesh.client.journals import read as read_steps
 from mesh.errors import BusError, LogUnreadable, Malformed
 from mesh.ops.errors import Impossible, NotFound, UsageWrong
 from mesh.replay.load import load, steps_in
-from protocol import codec, events, subjects
-from protocol.events import AnyEvent, Work, type_of
-from protocol.ids import RequestId, is_request_id
 from protocol.ledger import Ledger
-from protocol.timeline import prices_in
 from protocol.told import StepTold
+from protocol.views.timeline import prices_in
+from protocol.wire import codec, events, subjects
+from protocol.wire.events import AnyEvent, Work, type_of
+from protocol.wire.ids import RequestId, is_request_id
 
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""

@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from mesh.ops.errors import Impossible, UsageWrong
 from mesh.ops.queue import waiting_in
-from protocol import budget, events
-from protocol.codec import TEXT_FACT
-from protocol.events import AnyEvent, Work
-from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.ids import HUMAN, AgentName, RequestId
+from protocol.domain import budget
 from protocol.ledger import Ledger, fold
-from protocol.messages import Submit
+from protocol.wire import events
+from protocol.wire.codec import TEXT_FACT
+from protocol.wire.commands import Submit
+from protocol.wire.events import AnyEvent, Work
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.ids import HUMAN, AgentName, RequestId
 
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""

@@ -16,12 +16,12 @@ from mesh.guard.intake import is_submit
 from mesh.ops.control import Ears, Reader
 from mesh.ops.errors import ControlRefused, Impossible
 from mesh.ops.letters import STREAM, letters
-from protocol import codec, subjects
-from protocol.errors import Malformed
-from protocol.events import AnyEvent
-from protocol.ids import Cause, control_cause, is_request_id, submitted_ms
-from protocol.messages import id_of, submit_id
-from protocol.notices import DeadLetter
+from protocol.wire import codec, subjects
+from protocol.wire.commands import id_of, submit_id
+from protocol.wire.errors import Malformed
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import Cause, control_cause, is_request_id, submitted_ms
+from protocol.wire.notices import DeadLetter
 
 _LOOK_S = 0.1
 _IN_VAIN = {

@@ -11,11 +11,11 @@ from mesh.bus.presence import ping, statistics
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied
 from mesh.ops.errors import NotFound
-from protocol import codec
-from protocol.documents import read_fleet
-from protocol.fleet import AgentEntry, Fleet
-from protocol.presence import Card
-from protocol.subjects import FLEET, card
+from protocol.wire import codec
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.documents import read_fleet
+from protocol.wire.notices import Card
+from protocol.wire.subjects import FLEET, card
 
 _AT_ONCE = 32
 """Agents that are asked side by side."""

@@ -7,11 +7,11 @@ from mesh.bus.connection import Bus
 from mesh.bus.kept import every, get
 from mesh.ops.findings import Finding, found, ok, unknown
 from mesh.ops.roster import fleet_of
-from protocol import codec
-from protocol.documents import DocumentInvalid, read_policy, read_prices
-from protocol.presence import Card
-from protocol.prices import price_list, price_of
-from protocol.subjects import PRICES
+from protocol.wire import codec
+from protocol.wire.documents import DocumentInvalid, read_policy, read_prices
+from protocol.wire.notices import Card
+from protocol.wire.prices import price_list, price_of
+from protocol.wire.subjects import PRICES
 
 _STUB = "stub: "
 _NO_ID = frozenset({"", "scripted", "claude", "a model"})

@@ -19,9 +19,9 @@ from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import letters
 from mesh.ops.queue import Waiting, people_of, queue, waiting_in
 from mesh.ops.requests import Glance, decoded, glance
-from protocol import events
-from protocol.ids import HUMAN
-from protocol.notices import DeadLetter
+from protocol.wire import events
+from protocol.wire.ids import HUMAN
+from protocol.wire.notices import DeadLetter
 
 _DEAD_LOOK_S = 1.0
 

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.errors import MeshError
-from protocol import chain, codec, events
-from protocol.chain import Break
 from protocol.decide import decide
+from protocol.domain import hash_chain
+from protocol.domain.hash_chain import Break
 from protocol.due import EVENT_TOO_LARGE, due, too_large
-from protocol.errors import BrokenLog
-from protocol.events import AnyEvent, type_of
 from protocol.ledger import Ledger
-from protocol.messages import Hearing, Submit
-from protocol.policy import Policy
 from protocol.recover import message_of
+from protocol.wire import codec, events
+from protocol.wire.commands import Hearing, Submit
+from protocol.wire.config import Policy
+from protocol.wire.errors import BrokenLog
+from protocol.wire.events import AnyEvent, type_of
 from protocol.world import Grounds, World
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
@@ -89,7 +90,7 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
         if difference is not None:
             differences.append(difference)
         judged += 1
-    return Rejudged(request, judged, tuple(differences), tuple(chain.breaks(bodies)), unreadable)
+    return Rejudged(request, judged, tuple(differences), tuple(hash_chain.breaks(bodies)), unreadable)
 
 
 def _derive(

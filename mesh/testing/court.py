@@ -14,17 +14,15 @@ from typing import Any
 
 import msgspec
 
-from protocol import codec
 from protocol.control import objection_to, resolves_to
 from protocol.decide import decide, target_of
+from protocol.domain.held import Turn
+from protocol.domain.labelling import labelled
 from protocol.due import by_the_clock, due
-from protocol.events import AnyEvent, FactsWithheld
-from protocol.fleet import Fleet
-from protocol.held import Turn
-from protocol.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
-from protocol.labelling import labelled
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.standing import Fit, Late, Objection, standing
+from protocol.wire import codec
+from protocol.wire.commands import (
     Control,
     Failure,
     Hearing,
@@ -39,8 +37,9 @@ from protocol.messages import (
     id_of,
     submit_id,
 )
-from protocol.policy import Policy
-from protocol.standing import Fit, Late, Objection, standing
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
 from protocol.world import Grounds, World
 
 START_US = 1_800_000_000_000_000
@@ -60,7 +59,7 @@ class Court:
     Args:
         fleet: who exists, as guards know it.
         policies: by name; the submit says which one it wants.
-        prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.prices.Price`s.
+        prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
         number: tells the requests of one test apart.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
     """

@@ -1,7 +1,7 @@
 """A fleet in one line, for tests that need one and do not care how it is written down."""
 
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName
 
 
 def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 from mesh.bus.log import Stored, number_of
 from mesh.errors import LogUnreadable, SequenceConflict, TimedOut, Unreachable
-from protocol.subjects import evt
+from protocol.wire.subjects import evt
 
 
 class MemoryLog:

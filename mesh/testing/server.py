@@ -10,7 +10,7 @@ from mesh.bus import accounts, roles, streams
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import KeyPair, keyring
 from mesh.local.server import EmbeddedServer
-from protocol.fleet import Fleet
+from protocol.wire.config import Fleet
 
 
 class LocalBus:

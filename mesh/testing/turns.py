@@ -8,13 +8,13 @@ from mesh.agent.journal import Journal
 from mesh.agent.turn import Turn
 from mesh.testing.court import Court
 from mesh.testing.memory_steps import MemorySteps
-from protocol.events import Past, Work
-from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Constraints, Fact, Handoff
-from protocol.ids import AgentName, TurnId
-from protocol.messages import Ask, Move, Report
-from protocol.prices import Price, price_list
-from protocol.refusals import Refusal, Rule
+from protocol.wire.commands import Ask, Move, Report
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import Past, Work
+from protocol.wire.handoff import Constraints, Fact, Handoff
+from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.prices import Price, price_list
+from protocol.wire.refusals import Refusal, Rule
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 _INSTANCES = count()

@@ -18,11 +18,11 @@ from mesh.agent.turn import Turn
 from mesh.model.choose import ModelUnavailable
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.memory_steps import MemorySteps
-from protocol import events
-from protocol.held import Turn as Held
-from protocol.ids import HUMAN
-from protocol.messages import Ask, MoveProposed, Proposal, TurnFailed
-from protocol.prices import price_list
+from protocol.domain.held import Turn as Held
+from protocol.wire import events
+from protocol.wire.commands import Ask, MoveProposed, Proposal, TurnFailed
+from protocol.wire.ids import HUMAN
+from protocol.wire.prices import price_list
 
 MOST_ROUNDS = 50
 

@@ -22,11 +22,10 @@ from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.testing.fleets import fleet_of
 from mesh.testing.server import LocalBus
-from protocol import codec, events, subjects
-from protocol.events import AnyEvent, type_of
-from protocol.fleet import Fleet
 from protocol.ledger import fold
-from protocol.policy import Policy
+from protocol.wire import codec, events, subjects
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.events import AnyEvent, type_of
 
 _LOOK_S = 0.01
 _READY_S = 30.0

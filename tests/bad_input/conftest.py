@@ -12,7 +12,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.guard import service
 from mesh.testing import LocalBus
-from protocol.messages import Move
+from protocol.wire.commands import Move
 from tests.bad_input.scene import FLEET, Scene
 from tests.guard.stage import furnish, plain_logs
 

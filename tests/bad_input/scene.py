@@ -11,12 +11,12 @@ from mesh.bus.kept import every
 from mesh.bus.wire import Incoming
 from mesh.guard.intake import is_submit
 from mesh.guard.service import Guard
-from protocol import codec
-from protocol.errors import Malformed
-from protocol.events import FactsWithheld
-from protocol.ids import HUMAN, AgentName, control_cause
-from protocol.messages import Ask, Doubt, EffectDoubted, Escalate, Move, id_of, submit_id
-from protocol.notices import DeadLetter, Notice
+from protocol.wire import codec
+from protocol.wire.commands import Ask, Doubt, EffectDoubted, Escalate, Move, id_of, submit_id
+from protocol.wire.errors import Malformed
+from protocol.wire.events import FactsWithheld
+from protocol.wire.ids import HUMAN, AgentName, control_cause
+from protocol.wire.notices import DeadLetter, Notice
 from tests.bad_input.rubbish import Known
 from tests.guard import stage
 from tests.guard.stage import Stage, human_turn

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from protocol import events, subjects
-from protocol.ids import request_id
+from protocol.wire import events, subjects
+from protocol.wire.ids import request_id
 from tests.bad_input.rubbish import SUBMIT, Known, almost, bodies, controls, proposals, tokens
 from tests.bad_input.scene import Scene, Sent
 from tests.servers import eventually, until

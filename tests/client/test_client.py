@@ -13,9 +13,9 @@ from mesh.agent.turn import Turn
 from mesh.client import Client, Question, SubmitRejected
 from mesh.client import client as client_module
 from mesh.errors import Disconnected, PublishRefused, TooLarge
-from protocol import events
-from protocol.ids import ulid
-from protocol.messages import Ask, Cancel, Complete, Fail, Move, Reply
+from protocol.wire import events
+from protocol.wire.commands import Ask, Cancel, Complete, Fail, Move, Reply
+from protocol.wire.ids import ulid
 from tests.guard.stage import Stage
 from tests.servers import until
 

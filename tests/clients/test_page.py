@@ -14,7 +14,7 @@ from mesh.conformance.run import check_agent
 from mesh.fleet.file import parse_fleet
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh
-from protocol import codec
+from protocol.wire import codec
 from tests.docs.pages import DOCS, blocks
 
 FLEET = parse_fleet("""

@@ -10,7 +10,7 @@ import pytest_asyncio
 from mesh.bus.log import EventLog, JetStreamLog, Stored
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
 from mesh.testing import LocalBus, MemoryLog
-from protocol.ids import RequestId
+from protocol.wire.ids import RequestId
 from tests.servers import fresh
 
 

@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 from mesh.bus.accounts import accounts_config
 from mesh.bus.keys import new_key
 from mesh.bus.roles import names
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName
 from tests.deploy.validator import DEPLOY, complaints, run
 
 ROOT = DEPLOY.parent

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mesh.agent import approvals, attempts, definition, journal, stored
-from protocol.fleet import LEASE_S
+from protocol.wire.config import LEASE_S
 from tests.docs.pages import DOCS, Block, blocks
 
 PAGE = (DOCS / "durable-turns.md").read_text()

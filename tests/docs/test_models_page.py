@@ -23,11 +23,11 @@ from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.outlook import Outlook
 from mesh.pace import share
 from mesh.testing import LocalMesh, turn
-from protocol.fleet import AgentEntry
-from protocol.handoff import Constraints
-from protocol.ids import AgentName
-from protocol.messages import Move
-from protocol.prices import UNUSED, price_list, unsaid
+from protocol.wire.commands import Move
+from protocol.wire.config import AgentEntry
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName
+from protocol.wire.prices import UNUSED, price_list, unsaid
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT
 

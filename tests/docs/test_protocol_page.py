@@ -18,21 +18,27 @@ from mesh.bus.connection import Bus
 from mesh.client.client import POLL_S
 from mesh.guard.conf import CODES
 from mesh.guard.service import OVERTAKEN_S
-from protocol import codec, ids, ranges
-from protocol.breaker import BreakerEntry
-from protocol.errors import Malformed
-from protocol.events import AnyEvent, Event, Past, Work, type_of
-from protocol.fleet import Fleet
-from protocol.freeze import FreezeEntry
-from protocol.handoff import Handoff
-from protocol.messages import HANDOFF_MOVES, Control, Doubt, Failure, Move, MoveProposed, Proposal, Submit
-from protocol.notices import DeadLetter, Ended, Notice
-from protocol.policy import Policy
-from protocol.presence import Card, LiveNote
-from protocol.refusals import Rule
-from protocol.rules import RULES_FOR
-from protocol.schema import json_schema
+from protocol.domain.breaker import BreakerEntry
+from protocol.domain.rules import RULES_FOR
 from protocol.submit import AHEAD_S
+from protocol.wire import codec, ids, values
+from protocol.wire.commands import (
+    HANDOFF_MOVES,
+    Control,
+    Doubt,
+    Failure,
+    Move,
+    MoveProposed,
+    Proposal,
+    Submit,
+)
+from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.errors import Malformed
+from protocol.wire.events import AnyEvent, Event, Past, Work, type_of
+from protocol.wire.handoff import Handoff
+from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
+from protocol.wire.refusals import Rule
+from protocol.wire.schema import json_schema
 from protocol.world import Grounds
 from tests.docs.pages import DOCS, Block, blocks, codes, section, table
 from tests.servers import FLEET, ROOT
@@ -374,4 +380,4 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE
     assert f"every {POLL_S:g} s" in PAGE
     assert codec.DEEPEST == 64
-    assert ranges.LONGEST_S == 10 * 366 * 86_400
+    assert values.LONGEST_S == 10 * 366 * 86_400

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from protocol import chain
+from protocol.domain import hash_chain
 from tests.docs.pages import codes, section, table
 from tests.docs.test_protocol_page import EXAMPLES, PAGE
 from tests.servers import ROOT
@@ -77,14 +77,14 @@ GOLDEN = sorted((ROOT / "tests" / "golden").glob("events/v*/*.json"))
 
 
 def test_the_committed_and_the_plain_fields_are_those_of_the_code() -> None:
-    assert COMMITTED == chain.COMMITTED
-    assert PLAIN == chain._PLAIN
+    assert COMMITTED == hash_chain.COMMITTED
+    assert PLAIN == hash_chain._PLAIN
 
 
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
 def test_the_algorithm_as_told_gives_the_digest_that_the_code_gives(file: Any) -> None:
     body = file.read_bytes()
-    assert _digest(body) == chain.digest(body)
+    assert _digest(body) == hash_chain.digest(body)
 
 
 def test_the_algorithm_as_told_holds_for_odd_values() -> None:
@@ -97,14 +97,14 @@ def test_the_algorithm_as_told_holds_for_odd_values() -> None:
     )
     odd["y"] = [[{"text": 1}], "text", {"grounds": {"text": "t"}}]
     body = json.dumps(odd).encode()
-    assert _digest(body) == chain.digest(body)
+    assert _digest(body) == hash_chain.digest(body)
 
 
 def test_the_worked_example_is_right() -> None:
     first, second = [block.text.encode() for block in EXAMPLES if block.kind == "stored"]
-    assert chain.breaks([first, second]) == []
-    assert f"and its digest `{chain.digest(first)}`" in CHAIN
-    assert f"The second's digest is `{chain.digest(second)}`" in CHAIN
+    assert hash_chain.breaks([first, second]) == []
+    assert f"and its digest `{hash_chain.digest(first)}`" in CHAIN
+    assert f"The second's digest is `{hash_chain.digest(second)}`" in CHAIN
     event = json.loads(first)
     shown = next(block.text for block in EXAMPLES if block.kind == "canonical")
     assert shown == _canonical(_form(event, event["salt"]))

@@ -17,8 +17,8 @@ from mesh.agent.definition import Agent, agent
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused, tool
 from mesh.agent.turn import Turn
-from protocol.handoff import Constraints
-from protocol.messages import Move
+from protocol.wire.commands import Move
+from protocol.wire.handoff import Constraints
 from tests.drill import ledger
 from tests.drill.temptations import TEMPTATIONS
 

@@ -22,11 +22,11 @@ from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.local.fleet import LocalFleet
 from mesh.service import failpoints
-from protocol import subjects
-from protocol.breaker import BreakerEntry
-from protocol.events import AnyEvent
-from protocol.ids import AgentName, RequestId
-from protocol.messages import Submit
+from protocol.domain.breaker import BreakerEntry
+from protocol.wire import subjects
+from protocol.wire.commands import Submit
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import AgentName, RequestId
 from tests.drill import ledger
 from tests.drill.evidence import Evidence, Submitted
 from tests.drill.fleet import SHUT

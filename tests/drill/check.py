@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from protocol import events
+from protocol.wire import events
 from tests.drill import log_checks, world_checks
 from tests.drill.evidence import Evidence, Fault
 from tests.drill.findings import Breach, Findings

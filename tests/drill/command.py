@@ -18,7 +18,7 @@ from mesh.cli.options import AsJson, run_quietly
 from mesh.cli.output import emit, remark, say
 from mesh.ops.errors import UsageWrong
 from mesh.ops.rehearsal import read_samples
-from protocol.fleet import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
+from protocol.wire.config import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
 from tests.drill import run
 from tests.drill.arena import Setting
 from tests.drill.check import check

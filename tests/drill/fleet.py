@@ -1,7 +1,7 @@
 """The drill's own fleet: three agents of whom one may not see everything, one that is shut, and people."""
 
 from mesh.fleet.file import FleetFile, parse_fleet
-from protocol.fleet import GUARD_LEASE_S, LEASE_S
+from protocol.wire.config import GUARD_LEASE_S, LEASE_S
 
 SHUT = "shut"
 """The agent whose breaker is open."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.fleet import Fleet
+from protocol.wire.config import Fleet
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
 
 SUBMITTED, EVENTS, STEPS = "submitted.jsonl", "events.jsonl", "steps.jsonl"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from protocol.messages import Move
+from protocol.wire.commands import Move
 from tests.drill.evidence import Asked, Deed, Kind
 
 VARIABLE = "MESH_DRILL_LEDGER"

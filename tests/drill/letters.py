@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from protocol.notices import DeadLetter
+from protocol.wire.notices import DeadLetter
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mesh.replay.rejudge import rejudge
-from protocol import chain, events
+from protocol.domain import hash_chain
 from protocol.due import due
-from protocol.events import AnyEvent, Ended, type_of
-from protocol.ids import HUMAN
 from protocol.ledger import Ledger
-from protocol.messages import Hearing
+from protocol.wire import events
+from protocol.wire.commands import Hearing
+from protocol.wire.events import AnyEvent, Ended, type_of
+from protocol.wire.ids import HUMAN
 from protocol.world import Grounds, World
 from tests.drill.findings import Breach
 from tests.drill.letters import letters
@@ -157,7 +158,7 @@ def services_stand(reading: Reading) -> Iterator[Breach]:
 def sound_chain(reading: Reading) -> Iterator[Breach]:
     """Numbers are dense from 0, and each event names the one before it by its digest."""
     for request, story in reading.stories.items():
-        found = chain.breaks(story.bodies)
+        found = hash_chain.breaks(story.bodies)
         if found:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             detail = f"event {found[0].n} {found[0].what}{more}"

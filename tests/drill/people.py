@@ -15,10 +15,10 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.roles import GET
 from mesh.errors import BusError, Denied
-from protocol import codec, events, subjects
-from protocol.events import AnyEvent
-from protocol.ids import HUMAN
-from protocol.messages import Cancel, Control, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Cancel, Control, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Ordered, Undone
 from tests.drill.ledger import deeds
 from tests.drill.processes import now_us

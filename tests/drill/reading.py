@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from protocol import codec
-from protocol.errors import MeshError
-from protocol.events import AnyEvent, FactsWithheld
 from protocol.ledger import Ledger
-from protocol.messages import Move
+from protocol.wire import codec
+from protocol.wire.commands import Move
+from protocol.wire.errors import MeshError
+from protocol.wire.events import AnyEvent, FactsWithheld
 from tests.drill.evidence import Deed, Evidence, Fault, StepName
 
 SERVER = "nats-server"

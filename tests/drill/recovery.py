@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol import events
-from protocol.events import AnyEvent, Ended
-from protocol.ids import HUMAN
+from protocol.wire import events
+from protocol.wire.events import AnyEvent, Ended
+from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Fault, StepName
 from tests.drill.findings import Recovery
 from tests.drill.reading import SERVER, Reading, Story

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.held import Turn
-from protocol.ids import HUMAN
+from protocol.domain.held import Turn
 from protocol.ledger import Ledger
+from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Submitted
 from tests.drill.findings import Unrested
 from tests.drill.reading import Reading, Story

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from protocol.handoff import Budget, Constraints, Fact
+from protocol.wire.handoff import Budget, Constraints, Fact
 from tests.drill.temptations import KEPT, TOKENS_GRANTED, TOKENS_SPENT
 
 Op = list[Any]

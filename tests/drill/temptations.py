@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mesh.agent.turn import Turn
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Move, UnknownMove
-from protocol.refusals import Rule
+from protocol.wire.commands import Move, UnknownMove
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.refusals import Rule
 
 
 class Temptation(NamedTuple):

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import msgspec
 
-from protocol import events
-from protocol.events import AnyEvent
-from protocol.fleet import AgentEntry
-from protocol.handoff import Fact
-from protocol.ids import HUMAN, TurnId
 from protocol.ledger import Ledger
-from protocol.messages import Ask, Escalate, HandBack, Move, MoveProposed, Report, Submit, Transfer
 from protocol.recover import message_of
+from protocol.wire import events
+from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Submit, Transfer
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import HUMAN, TurnId
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
 from tests.unit.protocol.oracle.account import Account

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import Callable
 
 from mesh.bus.log import JetStreamLog
-from protocol import codec, events
-from protocol.errors import MeshError
-from protocol.events import AnyEvent
+from protocol.wire import codec, events
+from protocol.wire.errors import MeshError
+from protocol.wire.events import AnyEvent
 
 Hear = Callable[[AnyEvent], None]
 

@@ -8,7 +8,7 @@ which request, or which call, it is, is compared as far as its key goes.
 from collections import defaultdict
 from collections.abc import Iterator
 
-from protocol import events
+from protocol.wire import events
 from tests.drill.evidence import Deed, Submitted
 from tests.drill.findings import Breach
 from tests.drill.reading import SERVER, Placed, Reading, digest_of

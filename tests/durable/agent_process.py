@@ -16,7 +16,7 @@ from mesh.agent import Turn, agent, tool
 from mesh.agent.runtime import Runtime
 from mesh.agent.tools import NOT_DONE
 from mesh.bus.connection import connect
-from protocol.messages import Usage
+from protocol.wire.commands import Usage
 
 LEDGER = Path(os.environ["LEDGER"])
 DIED = LEDGER.with_suffix(".died")

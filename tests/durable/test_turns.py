@@ -18,11 +18,11 @@ from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
-from protocol import codec, events
-from protocol.events import AnyEvent
-from protocol.messages import Reply, Settle, Usage
-from protocol.policy import Policy
-from protocol.subjects import policy, step
+from protocol.wire import codec, events
+from protocol.wire.commands import Reply, Settle, Usage
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent
+from protocol.wire.subjects import policy, step
 from tests.servers import FLEET, eventually
 
 SCRIPT = Path(__file__).with_name("agent_process.py")

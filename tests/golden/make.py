@@ -6,11 +6,8 @@ Run by hand, once, when an event type or version is new:  python -m tests.golden
 import json
 from pathlib import Path
 
-from protocol import codec
-from protocol.events import AnyEvent, type_of
-from protocol.handoff import Artifact, Budget, Constraints, Fact
-from protocol.ids import AgentName
-from protocol.messages import (
+from protocol.wire import codec
+from protocol.wire.commands import (
     Assign,
     Cancel,
     Complete,
@@ -22,8 +19,11 @@ from protocol.messages import (
     Thaw,
     Usage,
 )
-from protocol.policy import Policy
-from protocol.prices import Tokens, metered
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.ids import AgentName
+from protocol.wire.prices import Tokens, metered
 from tests.unit.protocol.worlds import (
     Court,
     agent,

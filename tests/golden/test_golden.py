@@ -9,10 +9,12 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import Court, fleet_of
-from protocol import codec
-from protocol.chain import breaks
-from protocol.errors import Malformed, ProtocolError, UnknownEvent
-from protocol.events import (
+from protocol.domain.hash_chain import breaks
+from protocol.ledger import fold_bodies
+from protocol.wire import codec
+from protocol.wire.commands import Transfer, Usage
+from protocol.wire.errors import Malformed, ProtocolError, UnknownEvent
+from protocol.wire.events import (
     AnyEvent,
     EscalationRaised,
     EscalationResolved,
@@ -23,11 +25,9 @@ from protocol.events import (
     TurnFailed,
     type_of,
 )
-from protocol.handoff import Budget
-from protocol.ids import AgentName
-from protocol.ledger import fold_bodies
-from protocol.messages import Transfer, Usage
-from protocol.schema import json_schema
+from protocol.wire.handoff import Budget
+from protocol.wire.ids import AgentName
+from protocol.wire.schema import json_schema
 from tests.golden.make import BAD, EVENTS, LOGS
 
 TYPES = sorted(type_of(kind) for kind in AnyEvent.__args__)

@@ -6,9 +6,9 @@ from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import inbox_consumer
-from protocol import codec, events, subjects
-from protocol.events import AnyEvent, Work
-from protocol.messages import Move, MoveProposed, Proposal, Report
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Move, MoveProposed, Proposal, Report
+from protocol.wire.events import AnyEvent, Work
 from tests.servers import until
 
 PATIENCE_S = 20.0

@@ -23,7 +23,7 @@ from mesh.bus.keys import read_key, seed_file
 from mesh.bus.log import JetStreamLog
 from mesh.guard import service
 from mesh.guard.service import Guard
-from protocol.subjects import FREEZE
+from protocol.wire.subjects import FREEZE
 
 
 def die() -> None:

@@ -28,21 +28,13 @@ from mesh.guard.service import Guard
 from mesh.guard.surroundings import Surroundings
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
-from protocol import codec, events, subjects
-from protocol.breaker import BreakerRules
-from protocol.events import AnyEvent, type_of
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import HUMAN, AgentName, Cause, RequestId, control_cause
-from protocol.messages import (
-    Control,
-    Hearing,
-    Proposal,
-    Submit,
-    id_of,
-    submit_id,
-)
-from protocol.notices import DeadLetter, Notice
-from protocol.policy import Policy
+from protocol.domain.breaker import BreakerRules
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Control, Hearing, Proposal, Submit, id_of, submit_id
+from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
+from protocol.wire.notices import DeadLetter, Notice
 from tests.guard.actor import PATIENCE_S, Actor
 from tests.servers import Child, child, eventually, queues, until
 

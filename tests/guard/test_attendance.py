@@ -3,9 +3,9 @@
 from mesh.guard import attendance
 from mesh.guard.attendance import Attendance, Queue
 from mesh.testing import LocalBus
-from protocol import subjects
-from protocol.events import RequestOpened
-from protocol.messages import Complete
+from protocol.wire import subjects
+from protocol.wire.commands import Complete
+from protocol.wire.events import RequestOpened
 from tests.guard.stage import Stage
 from tests.servers import eventually
 

@@ -13,13 +13,13 @@ from mesh.guard.breakers import Breakers
 from mesh.guard.service import Guard
 from mesh.guard.surroundings import wall_clock_us
 from mesh.testing import LocalBus
-from protocol import events, subjects
-from protocol.breaker import CLOSED, BreakerEntry, BreakerRules, Use
-from protocol.fleet import Fleet
-from protocol.handoff import Constraints
-from protocol.ids import AgentName, Cause, RequestId
-from protocol.messages import Complete, Failure, Resolve, Transfer, TurnFailed
-from protocol.refusals import Rule
+from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Use
+from protocol.wire import events, subjects
+from protocol.wire.commands import Complete, Failure, Resolve, Transfer, TurnFailed
+from protocol.wire.config import Fleet
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName, Cause, RequestId
+from protocol.wire.refusals import Rule
 from tests.guard.stage import FLEET, Stage, furnish, human_turn
 from tests.servers import eventually, until
 

@@ -9,10 +9,8 @@ import pytest_asyncio
 from mesh.guard import service
 from mesh.guard.courtroom import Frozen
 from mesh.guard.service import Guard
-from protocol import events
-from protocol.events import type_of
-from protocol.ids import AgentName, request_id
-from protocol.messages import (
+from protocol.wire import events
+from protocol.wire.commands import (
     Ask,
     Assign,
     Cancel,
@@ -28,6 +26,8 @@ from protocol.messages import (
     Thaw,
     Transfer,
 )
+from protocol.wire.events import type_of
+from protocol.wire.ids import AgentName, request_id
 from tests.guard.stage import Stage, control_hearing, human_turn, proposal_hearing
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from mesh.guard.courtroom import Decided
-from protocol import codec, events, subjects
-from protocol.events import type_of
-from protocol.handoff import Constraints
-from protocol.ids import submitted_ms
-from protocol.messages import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
 from protocol.standing import Late, Objection
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
+from protocol.wire.events import type_of
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import submitted_ms
 from tests.guard.stage import Stage, proposal_hearing, submit_hearing
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]

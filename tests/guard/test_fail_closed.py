@@ -15,9 +15,9 @@ from mesh.client import SubmitRejected
 from mesh.guard import service, surroundings
 from mesh.ops.freezing import mesh_freeze
 from mesh.testing import LocalBus
-from protocol import codec, subjects
-from protocol.messages import Complete, Thaw, Transfer
-from protocol.policy import Policy
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Complete, Thaw, Transfer
+from protocol.wire.config import Policy
 from tests.guard.stage import FLEET, POLICIES, Stage, furnish
 from tests.servers import eventually, until
 

@@ -9,11 +9,11 @@ import pytest_asyncio
 from mesh.bus.roles import GET
 from mesh.guard.conf import read
 from mesh.testing import LocalBus
-from protocol import events
-from protocol.freeze import FreezeEntry
-from protocol.handoff import Fact
-from protocol.messages import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
-from protocol.subjects import FREEZE, end
+from protocol.wire import events
+from protocol.wire.commands import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
+from protocol.wire.config import FreezeEntry
+from protocol.wire.handoff import Fact
+from protocol.wire.subjects import FREEZE, end
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.servers import eventually
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest_asyncio
 
 from mesh.testing import LocalBus
-from protocol.handoff import Fact
-from protocol.messages import Transfer
+from protocol.wire.commands import Transfer
+from protocol.wire.handoff import Fact
 from tests.guard.stage import FLEET, Stage, furnish, staged
 
 LABELLING = msgspec.structs.replace(FLEET, labels={"customer_name": ("pii",)})

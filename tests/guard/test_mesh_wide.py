@@ -6,9 +6,9 @@ import msgspec
 
 from mesh.guard import conf
 from mesh.guard.mesh_wide import MeshWide
-from protocol.freeze import FreezeEntry
-from protocol.messages import Control, Freeze, Thaw
-from protocol.subjects import FREEZE
+from protocol.wire.commands import Control, Freeze, Thaw
+from protocol.wire.config import FreezeEntry
+from protocol.wire.subjects import FREEZE
 from tests.guard.stage import Stage
 
 HOUR_US = 3_600_000_000

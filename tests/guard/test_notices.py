@@ -9,11 +9,11 @@ import pytest_asyncio
 
 from mesh.bus.dead_letters import MAX_DETAIL_CHARS
 from mesh.bus.streams import stream_table
-from protocol import codec, events, subjects
-from protocol.ids import request_id, submitted_ms, ulid
-from protocol.messages import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
-from protocol.notices import Notice
 from protocol.submit import AHEAD_S
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
+from protocol.wire.ids import request_id, submitted_ms, ulid
+from protocol.wire.notices import Notice
 from tests.guard.actor import PATIENCE_S
 from tests.guard.stage import FLEET, Stage
 from tests.servers import eventually, until

@@ -13,11 +13,10 @@ from mesh.bus.queues import Limits, controls_of, proposals_of
 from mesh.bus.streams import Storage, provision
 from mesh.errors import StreamFull
 from mesh.testing import LocalBus
-from protocol import codec, subjects
-from protocol.fleet import AgentEntry
-from protocol.freeze import FreezeEntry
-from protocol.ids import AgentName, RequestId, request_id
-from protocol.messages import Cancel, Freeze, Resolve, Thaw
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
+from protocol.wire.config import AgentEntry, FreezeEntry
+from protocol.wire.ids import AgentName, RequestId, request_id
 from tests.guard.stage import FLEET, Stage
 from tests.servers import eventually
 

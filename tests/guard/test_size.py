@@ -2,10 +2,10 @@
 
 from structlog.testing import capture_logs
 
-from protocol import events
-from protocol.events import Work
-from protocol.handoff import Fact
-from protocol.messages import Ask, Complete, Failure, Freeze, Reply, Thaw, Transfer, TurnFailed
+from protocol.wire import events
+from protocol.wire.commands import Ask, Complete, Failure, Freeze, Reply, Thaw, Transfer, TurnFailed
+from protocol.wire.events import Work
+from protocol.wire.handoff import Fact
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
 

@@ -1,9 +1,9 @@
 """A guard's copy of a request falls behind when another guard writes: nothing is late because of that."""
 
 from mesh.guard.courtroom import Courtroom, Decided
-from protocol import events
-from protocol.ids import TurnId
-from protocol.messages import Ask, Doubt, EffectDoubted, MoveProposed, Reply, Settle, Submit
+from protocol.wire import events
+from protocol.wire.commands import Ask, Doubt, EffectDoubted, MoveProposed, Reply, Settle, Submit
+from protocol.wire.ids import TurnId
 from tests.guard.stage import Stage, control_hearing, proposal_hearing, submit_hearing
 
 

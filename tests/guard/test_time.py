@@ -6,10 +6,10 @@ import pytest_asyncio
 
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
-from protocol import events
-from protocol.events import AnyEvent, type_of
-from protocol.handoff import Constraints
-from protocol.messages import Ask, Escalate, Failure, Freeze, Move, Resolve, Thaw, Transfer, TurnFailed
+from protocol.wire import events
+from protocol.wire.commands import Ask, Escalate, Failure, Freeze, Move, Resolve, Thaw, Transfer, TurnFailed
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.handoff import Constraints
 from tests.guard.stage import Stage, human_turn
 from tests.servers import eventually, until
 

@@ -10,7 +10,7 @@ import msgspec
 from mesh.bus.connection import Bus, connect
 from mesh.bus.streams import stream_table
 from mesh.testing import LocalBus
-from protocol.subjects import evt
+from protocol.wire.subjects import evt
 from tests.servers import FLEET, fresh
 
 LARGE = 900_000

@@ -20,7 +20,7 @@ from mesh.bus.streams import Storage, inbox_consumer, provision
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.local.server import server_binary
-from protocol.subjects import card, evt, live, note, prop
+from protocol.wire.subjects import card, evt, live, note, prop
 from tests.servers import FLEET, eventually, fresh, until
 
 NODES = ("n1", "n2", "n3")

@@ -28,7 +28,7 @@ from mesh.errors import (
 )
 from mesh.local.server import EmbeddedServer
 from mesh.testing import LocalBus
-from protocol.subjects import prop, step
+from protocol.wire.subjects import prop, step
 from tests.servers import ConnectAs, fresh, until
 from tests.trouble.proxy import Proxy
 

@@ -13,9 +13,9 @@ from mesh.bus.presence import is_served
 from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import inbox_consumer, provision
 from mesh.testing import LocalBus
-from protocol.fleet import AgentEntry
-from protocol.ids import AgentName
-from protocol.subjects import live, prop
+from protocol.wire.config import AgentEntry
+from protocol.wire.ids import AgentName
+from protocol.wire.subjects import live, prop
 from tests.servers import FLEET, fresh, until
 
 

@@ -6,7 +6,7 @@ from mesh.bus.kept import Kept, batch, every, first_since, get, get_seq, microse
 from mesh.bus.roles import GET
 from mesh.errors import ApiError
 from mesh.testing import LocalBus
-from protocol.subjects import card, step
+from protocol.wire.subjects import card, step
 from tests.integration.filled_log import fill
 from tests.servers import ConnectAs, fresh
 

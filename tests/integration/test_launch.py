@@ -14,8 +14,8 @@ from mesh.fleet.file import parse_fleet
 from mesh.local import fleet as launch
 from mesh.local.fleet import LocalFleet
 from mesh.model import ROUTING
-from protocol import subjects
-from protocol.presence import Card
+from protocol.wire import subjects
+from protocol.wire.notices import Card
 from tests.servers import ROOT, until
 
 GUARD = "guard-1"

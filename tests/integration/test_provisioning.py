@@ -10,10 +10,10 @@ from mesh.bus.connection import Bus
 from mesh.bus.streams import SCHEMA, Storage, consumer_table, provision, stream_table
 from mesh.errors import ApiError, NewerSchema, UnsafeChange
 from mesh.testing import LocalBus
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName
-from protocol.subjects import FLEET as FLEET_SUBJECT
-from protocol.subjects import PARTITIONS, partition, prop
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName
+from protocol.wire.subjects import FLEET as FLEET_SUBJECT
+from protocol.wire.subjects import PARTITIONS, partition, prop
 from tests.servers import FLEET, fresh
 
 

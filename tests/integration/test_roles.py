@@ -18,11 +18,9 @@ from mesh.bus.roles import CONF_CHANGED, CORE, Role, grants, members, role_of
 from mesh.bus.streams import GUARD_GROUP, inbox_consumer, stream_names
 from mesh.bus.wire import Incoming
 from mesh.local.server import server_binary
-from protocol.ids import AgentName
-from protocol.subjects import (
-    FLEET as FLEET_SUBJECT,
-)
-from protocol.subjects import (
+from protocol.wire.ids import AgentName
+from protocol.wire.subjects import FLEET as FLEET_SUBJECT
+from protocol.wire.subjects import (
     FREEZE,
     breaker,
     card,

@@ -6,9 +6,9 @@ from mesh.bus.streams import Change
 from mesh.fleet.file import FleetFile, parse_fleet
 from mesh.fleet.setup import apply
 from mesh.testing import LocalBus
-from protocol import subjects
-from protocol.events import RequestOpened
-from protocol.prices import unsaid
+from protocol.wire import subjects
+from protocol.wire.events import RequestOpened
+from protocol.wire.prices import unsaid
 from tests.guard.stage import Stage
 from tests.servers import until
 

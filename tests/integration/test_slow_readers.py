@@ -10,7 +10,7 @@ import pytest
 from mesh.bus.kept import batch, every, up_to
 from mesh.bus.log import JetStreamLog
 from mesh.testing import LocalBus
-from protocol.subjects import evt_of
+from protocol.wire.subjects import evt_of
 from tests.integration.filled_log import LARGE, body, fill, slow_link
 from tests.servers import fresh, until
 

@@ -11,7 +11,7 @@ from mesh.bus.streams import GUARD_GROUP
 from mesh.bus.timer import arm, due_of, rfc3339, standing
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import LocalBus
-from protocol.subjects import parse_fire, partition
+from protocol.wire.subjects import parse_fire, partition
 from tests.servers import ConnectAs, eventually, fresh, until
 
 HOUR_US = 3_600_000_000

@@ -10,12 +10,11 @@ from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
 from mesh.model.port import Reply
 from mesh.testing import LocalMesh, StrictModel, driven_by, fleet_of, says
-from protocol.events import type_of
-from protocol.fleet import AgentEntry
-from protocol.ids import AgentName
-from protocol.messages import Move, Usage
-from protocol.policy import Policy
-from protocol.prices import MTOK, Price, Tokens, price_list
+from protocol.wire.commands import Move, Usage
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.events import type_of
+from protocol.wire.ids import AgentName
+from protocol.wire.prices import MTOK, Price, Tokens, price_list
 from tests.servers import eventually
 
 

@@ -18,9 +18,9 @@ from mesh.client import follow as following
 from mesh.client.follow import Following, Happened, Heard, Journaled
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
-from protocol import subjects
-from protocol.events import type_of
-from protocol.messages import Complete, Move
+from protocol.wire import subjects
+from protocol.wire.commands import Complete, Move
+from protocol.wire.events import type_of
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 

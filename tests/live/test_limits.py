@@ -10,7 +10,7 @@ from mesh import pace
 from mesh.model import ROUTING, choose
 from mesh.testing import LocalBus
 from mesh.testing.claude_stub import Answer, StubClaude, says
-from protocol.fleet import ModelLimits
+from protocol.wire.config import ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
 from tests.servers import until

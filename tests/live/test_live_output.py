@@ -8,7 +8,7 @@ import pytest
 
 from mesh.agent import live
 from mesh.agent.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput, read_note
-from protocol.presence import LiveNote
+from protocol.wire.notices import LiveNote
 from tests.servers import until
 
 REQUEST = "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV"

@@ -10,7 +10,7 @@ import pytest_asyncio
 from mesh.cli.exits import Exit
 from mesh.model import ROUTING, WORK, choose
 from mesh.testing.claude_stub import StubClaude, calls, fails, says
-from protocol.events import MoveRefused, RequestCompleted
+from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
 from tests.live import prompted
 from tests.system.office import Office

@@ -8,7 +8,7 @@ import pytest
 from mesh.agent.record import Record
 from mesh.cli.followed import Shown
 from mesh.client.follow import Following, Heard, Journaled
-from protocol.presence import LiveNote
+from protocol.wire.notices import LiveNote
 
 
 def said(n: int, text: str, *, agent: str = "a", turn: str = "t", round_: int = 0) -> Heard:

@@ -14,9 +14,9 @@ from mesh.model.loop import drive
 from mesh.model.port import ToolResult
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
-from protocol.events import Past
-from protocol.handoff import Constraints
-from protocol.messages import Complete, Failure
+from protocol.wire.commands import Complete, Failure
+from protocol.wire.events import Past
+from protocol.wire.handoff import Constraints
 from tests.mcp.conftest import Mount, World
 from tests.unit.model.doubles import TalkingModel, calls, says
 

@@ -12,7 +12,7 @@ from mesh.model.claude import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.claude_stub import StubClaude, calls, says
-from protocol.messages import Complete
+from protocol.wire.commands import Complete
 
 ID, NAME = {"type": "integer"}, {"type": "string"}
 BY_EITHER = {"properties": {"id": ID, "name": NAME}, "anyOf": [{"required": ["id"]}, {"required": ["name"]}]}

@@ -50,15 +50,15 @@ def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
 SKELETON = {
     "agents/support.py": "import mesh",
     "mesh/__init__.py": "import mesh.agent",
-    "mesh/agent/__init__.py": "import mesh.bus, protocol.ids",
-    "mesh/bus/__init__.py": "import nats, nkeys, protocol.ids",
+    "mesh/agent/__init__.py": "import mesh.bus, protocol.wire.ids",
+    "mesh/bus/__init__.py": "import nats, nkeys, protocol.wire.ids",
     "mesh/cli/__init__.py": "import typer",
-    "mesh/guard/__init__.py": "import mesh.bus, protocol.ids",
+    "mesh/guard/__init__.py": "import mesh.bus, protocol.wire.ids",
     "mesh/mcp/__init__.py": "import mcp",
     "mesh/model/__init__.py": "import anthropic, mesh.agent",
     "mesh/testing/__init__.py": "import mesh.bus",
     "protocol/__init__.py": "",
-    "protocol/ids.py": "import hashlib, msgspec",
+    "protocol/wire/ids.py": "import hashlib, msgspec",
 }
 """The rooms with the imports that each may have."""
 
@@ -66,16 +66,16 @@ SKELETON = {
 @pytest.mark.parametrize(
     ("file", "line", "contract"),
     [
-        pytest.param("protocol/ids.py", "import mesh.guard", "layers", id="protocol-reaches-outwards"),
+        pytest.param("protocol/wire/ids.py", "import mesh.guard", "layers", id="protocol-reaches-outwards"),
         pytest.param("mesh/bus/__init__.py", "import agents.support", "layers", id="mesh-knows-a-fleet"),
-        pytest.param("protocol/ids.py", "import secrets", "pure", id="protocol-makes-randomness"),
-        pytest.param("protocol/ids.py", "from time import time", "pure", id="protocol-reads-a-clock"),
-        pytest.param("protocol/ids.py", "import logging", "pure", id="protocol-logs"),
+        pytest.param("protocol/wire/ids.py", "import secrets", "pure", id="protocol-makes-randomness"),
+        pytest.param("protocol/wire/ids.py", "from time import time", "pure", id="protocol-reads-a-clock"),
+        pytest.param("protocol/wire/ids.py", "import logging", "pure", id="protocol-logs"),
         pytest.param(
-            "protocol/ids.py", "from os import environ", "pure", id="protocol-reads-the-environment"
+            "protocol/wire/ids.py", "from os import environ", "pure", id="protocol-reads-the-environment"
         ),
-        pytest.param("protocol/ids.py", "from pathlib import Path", "pure", id="protocol-opens-files"),
-        pytest.param("protocol/ids.py", "import pydantic", "pure", id="protocol-takes-a-library"),
+        pytest.param("protocol/wire/ids.py", "from pathlib import Path", "pure", id="protocol-opens-files"),
+        pytest.param("protocol/wire/ids.py", "import pydantic", "pure", id="protocol-takes-a-library"),
         pytest.param("mesh/__init__.py", "import tests", "product", id="the-product-needs-its-tests"),
         pytest.param("mesh/guard/__init__.py", "import nats", "bus", id="the-guard-speaks-nats-itself"),
         pytest.param("mesh/guard/__init__.py", "import mesh.agent", "rooms", id="the-guard-runs-an-agent"),

@@ -20,7 +20,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.keys import seed_file
 from mesh.cli.serving import run_service
 from mesh.settings import Access
-from protocol.messages import Move
+from protocol.wire.commands import Move
 
 _LOOK_S = 0.01
 

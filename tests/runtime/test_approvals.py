@@ -9,9 +9,9 @@ from mesh.agent import ToolRefused, Turn, tool
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
 from mesh.client import Question
-from protocol import events
-from protocol.ids import HUMAN
-from protocol.messages import Ask, Cancel, Move, Reply
+from protocol.wire import events
+from protocol.wire.commands import Ask, Cancel, Move, Reply
+from protocol.wire.ids import HUMAN
 from tests.guard.stage import Stage
 from tests.servers import eventually
 

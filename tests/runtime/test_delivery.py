@@ -14,9 +14,9 @@ from mesh.agent.turn import Turn
 from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Disconnected
-from protocol import subjects
-from protocol.events import RequestCompleted
-from protocol.messages import Cancel, Move
+from protocol.wire import subjects
+from protocol.wire.commands import Cancel, Move
+from protocol.wire.events import RequestCompleted
 from tests.guard.stage import Stage, seed_directory
 from tests.servers import Child, child, eventually, until
 

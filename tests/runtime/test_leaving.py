@@ -7,7 +7,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
 from mesh.bus.steps import JetStreamSteps
-from protocol.messages import Move
+from protocol.wire.commands import Move
 from tests.guard.stage import Stage
 from tests.servers import until
 

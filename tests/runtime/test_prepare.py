@@ -13,7 +13,7 @@ from mesh.agent.runtime import Runtime
 from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.turn import Turn
 from mesh.cli.exits import Exit
-from protocol.messages import Move
+from protocol.wire.commands import Move
 from tests.guard.stage import Stage
 from tests.servers import until
 from tests.system.office import Office

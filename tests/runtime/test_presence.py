@@ -15,11 +15,11 @@ from mesh.agent.turn import Turn
 from mesh.bus.wire import Incoming
 from mesh.ops.fleet_health import agents
 from mesh.ops.roster import instances
-from protocol import subjects
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName
-from protocol.messages import Move
-from protocol.presence import Card
+from protocol.wire import subjects
+from protocol.wire.commands import Move
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.ids import AgentName
+from protocol.wire.notices import Card
 from tests.guard.stage import FLEET, Stage
 from tests.servers import eventually, until
 

@@ -10,8 +10,8 @@ from mesh.agent import Budget, Constraints, Turn, tool
 from mesh.agent.definition import Agent
 from mesh.agent.record import Record
 from mesh.agent.running import RunningRounds
-from protocol import events
-from protocol.messages import Move, Usage
+from protocol.wire import events
+from protocol.wire.commands import Move, Usage
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 

@@ -14,13 +14,13 @@ from mesh.agent.turn import Turn
 from mesh.model.loop import drive
 from mesh.model.port import Reply
 from mesh.testing import StrictModel, says
-from protocol import subjects
-from protocol.events import MoveRefused, RequestCompleted
-from protocol.fleet import AgentEntry
-from protocol.ids import AgentName
-from protocol.messages import Move, Usage
-from protocol.presence import Card
-from protocol.prices import MTOK, Tokens
+from protocol.wire import subjects
+from protocol.wire.commands import Move, Usage
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import MoveRefused, RequestCompleted
+from protocol.wire.ids import AgentName
+from protocol.wire.notices import Card
+from protocol.wire.prices import MTOK, Tokens
 from tests.guard.stage import FLEET, Stage
 from tests.servers import until
 

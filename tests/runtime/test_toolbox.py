@@ -11,8 +11,8 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Retry
 from mesh.agent.runtime import Runtime
 from mesh.agent.tools import Tool, tool
-from protocol import subjects
-from protocol.presence import Card
+from protocol.wire import subjects
+from protocol.wire.notices import Card
 from tests.guard.stage import Stage
 from tests.servers import until
 

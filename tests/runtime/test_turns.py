@@ -10,9 +10,9 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
-from protocol import events
-from protocol.handoff import Fact
-from protocol.messages import Complete, Fail, Move, Usage
+from protocol.wire import events
+from protocol.wire.commands import Complete, Fail, Move, Usage
+from protocol.wire.handoff import Fact
 from tests.guard.stage import Stage, human_turn
 
 Handler = Callable[[Turn], Awaitable[Any]]

@@ -16,7 +16,7 @@ from mesh.bus.queues import kind_of
 from mesh.bus.streams import stream_names
 from mesh.errors import ApiError, BusError
 from mesh.testing import LocalBus
-from protocol.fleet import Fleet
+from protocol.wire.config import Fleet
 
 KEPT = ("LOG", "PROP", "CTL", "STEPS", "DEAD")
 MISSING = 10037

@@ -14,7 +14,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.bus.roles import GET, PRESENCE_S, Role, grants, role_of
 from mesh.errors import BusError
-from protocol.subjects import card, evt, step
+from protocol.wire.subjects import card, evt, step
 from tests.security.attacks import append, has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 from tests.security.test_reply_subjects import body_for, concrete

@@ -1,7 +1,7 @@
 """Attacks by the wake-ups that follow a change of the fleet and of cards, which agents hear."""
 
 from mesh.bus.roles import CONF_CHANGED, TOLD_AGENTS
-from protocol import subjects
+from protocol.wire import subjects
 from tests.security.attacks import has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.bus.roles import GET, NEXT
 from mesh.errors import PublishRefused
-from protocol.subjects import card, ctl, dead, evt, prop, step
+from protocol.wire.subjects import card, ctl, dead, evt, prop, step
 from tests.security.attacks import has_effect, stored
 from tests.security.scenes import Scene, attempt, quiet
 from tests.servers import eventually, fresh

@@ -5,7 +5,7 @@ import pytest
 
 from mesh.bus.log import JetStreamLog
 from mesh.bus.roles import API, GET
-from protocol.subjects import card, end, evt, live, note, prop, step
+from protocol.wire.subjects import card, end, evt, live, note, prop, step
 from tests.security.attacks import append, has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet, told
 from tests.servers import fresh

@@ -4,7 +4,7 @@ import pytest
 
 from mesh.bus.roles import API, GET, NEXT, Role, grants
 from mesh.errors import BusError
-from protocol.subjects import card, ctl, dead, evt, live, note, prop, step
+from protocol.wire.subjects import card, ctl, dead, evt, live, note, prop, step
 from tests.security.attacks import append, has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 from tests.servers import eventually, fresh

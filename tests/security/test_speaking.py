@@ -6,7 +6,7 @@ import pytest
 
 from mesh.bus.connection import connect
 from mesh.errors import BusError
-from protocol.subjects import card, ctl, evt, live, note, prop
+from protocol.wire.subjects import card, ctl, evt, live, note, prop
 from tests.security.attacks import has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 from tests.servers import fresh

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mesh.bus.roles import API
-from protocol.subjects import dead
+from protocol.wire.subjects import dead
 from tests.security.attacks import OWN, has_effect
 from tests.security.scenes import Scene, attempt, told
 

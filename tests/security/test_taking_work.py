@@ -7,7 +7,7 @@ import pytest
 
 from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import API, NEXT
-from protocol.subjects import card
+from protocol.wire.subjects import card
 from tests.security.attacks import append, has_effect
 from tests.security.scenes import Scene, attempt, quiet, told
 from tests.servers import fresh, until

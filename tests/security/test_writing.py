@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.subjects import card, ctl, dead, end, evt, prop, step
+from protocol.wire.subjects import card, ctl, dead, end, evt, prop, step
 from tests.security.attacks import Attack, has_effect, stored
 from tests.security.scenes import Scene, attempt
 from tests.servers import fresh

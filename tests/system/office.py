@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from protocol import events
-from protocol.events import Work
-from protocol.messages import Ask, Doubt, EffectDoubted, Escalate
+from protocol.wire import events
+from protocol.wire.commands import Ask, Doubt, EffectDoubted, Escalate
+from protocol.wire.events import Work
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running
 

@@ -1,7 +1,7 @@
 """A conversation from the command line: its requests are listed together, and each says which it is in."""
 
 from mesh.cli.exits import Exit
-from protocol.messages import Complete
+from protocol.wire.commands import Complete
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

@@ -14,10 +14,10 @@ from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
 from mesh.testing import Court, StrictModel
-from protocol import subjects
-from protocol.ids import AgentName
-from protocol.messages import Complete, Move, Report, Transfer, Usage
-from protocol.prices import MTOK, Metered, Tokens
+from protocol.wire import subjects
+from protocol.wire.commands import Complete, Move, Report, Transfer, Usage
+from protocol.wire.ids import AgentName
+from protocol.wire.prices import MTOK, Metered, Tokens
 from tests.guard.stage import FLEET, Stage
 from tests.servers import until
 from tests.system.office import Office

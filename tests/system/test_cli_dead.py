@@ -8,9 +8,9 @@ import pytest
 
 from mesh.bus.dead_letters import dead_letter
 from mesh.cli.exits import Exit
-from protocol import codec, events, subjects
-from protocol.ids import request_id
-from protocol.messages import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire import codec, events, subjects
+from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.ids import request_id
 from tests.guard.stage import FLEET, Stage
 from tests.system.office import Office
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from mesh.cli.exits import Exit
-from protocol import subjects
-from protocol.messages import Complete
 from protocol.told import Timeline
+from protocol.wire import subjects
+from protocol.wire.commands import Complete
 from tests.guard.stage import Stage
 from tests.servers import eventually
 from tests.system.office import Office

@@ -4,9 +4,9 @@ import asyncio
 
 from mesh.agent import Move, Turn, agent, tool
 from mesh.cli.exits import Exit
-from protocol import subjects
-from protocol.events import type_of
-from protocol.messages import Complete, Transfer
+from protocol.wire import subjects
+from protocol.wire.commands import Complete, Transfer
+from protocol.wire.events import type_of
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 from tests.system.office import Office

@@ -9,10 +9,10 @@ import pytest
 from mesh.agent.reply_schema import ReplyInvalid
 from mesh.cli.exits import Exit
 from mesh.client import Question
-from protocol import events
-from protocol.handoff import Budget
-from protocol.ids import AgentName, RequestId
-from protocol.messages import Ask, Complete
+from protocol.wire import events
+from protocol.wire.commands import Ask, Complete
+from protocol.wire.handoff import Budget
+from protocol.wire.ids import AgentName, RequestId
 from tests.guard.stage import Stage
 from tests.servers import eventually
 from tests.system.office import Office

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from mesh.cli.exits import Exit
-from protocol import codec
-from protocol.messages import Escalate, MoveProposed
+from protocol.wire import codec
+from protocol.wire.commands import Escalate, MoveProposed
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.terminal import Folder

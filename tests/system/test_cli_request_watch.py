@@ -6,7 +6,7 @@ from mesh.agent import Turn, tool
 from mesh.agent.definition import Agent
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
-from protocol.messages import Move
+from protocol.wire.commands import Move
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.test_cli_cost import Halting, costing

@@ -8,10 +8,10 @@ import pytest
 from mesh.agent import Move, Turn, agent, tool
 from mesh.agent.record import Record
 from mesh.cli.exits import Exit
-from protocol import events, subjects
-from protocol.handoff import Artifact, Budget, Constraints, Fact
-from protocol.ids import AgentName
-from protocol.messages import Complete, Escalate, Fail, Failure, Transfer, TurnFailed
+from protocol.wire import events, subjects
+from protocol.wire.commands import Complete, Escalate, Fail, Failure, Transfer, TurnFailed
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.ids import AgentName
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.terminal import Finished

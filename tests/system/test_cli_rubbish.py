@@ -17,9 +17,9 @@ from mesh.agent.record import Record
 from mesh.bus.dead_letters import dead_letter
 from mesh.bus.wire import Incoming
 from mesh.testing import LocalBus
-from protocol import events, subjects
-from protocol.ids import request_id
-from protocol.presence import Card
+from protocol.wire import events, subjects
+from protocol.wire.ids import request_id
+from protocol.wire.notices import Card
 from tests.guard.stage import Stage, plain_logs, staged
 from tests.system.office import Office
 from tests.system.terminal import Finished

@@ -12,9 +12,9 @@ from mesh.agent.tools import ToolError
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.testing import StrictModel
-from protocol import subjects
-from protocol.messages import Move, Usage
-from protocol.prices import Metered
+from protocol.wire import subjects
+from protocol.wire.commands import Move, Usage
+from protocol.wire.prices import Metered
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.test_cli_cost import CALL, Halting, costing, priced

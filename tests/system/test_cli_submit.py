@@ -5,8 +5,8 @@ import datetime as dt
 import pytest
 
 from mesh.cli.exits import Exit
-from protocol.events import RequestOpened
-from protocol.handoff import Artifact, Budget
+from protocol.wire.events import RequestOpened
+from protocol.wire.handoff import Artifact, Budget
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

@@ -9,9 +9,9 @@ from mesh import trimming
 from mesh.bus.kept import every
 from mesh.cli.exits import Exit
 from mesh.errors import StreamFull
-from protocol import subjects
-from protocol.ids import request_id
-from protocol.messages import Complete
+from protocol.wire import subjects
+from protocol.wire.commands import Complete
+from protocol.wire.ids import request_id
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 
 from mesh.agent.card import publish_card
-from protocol import subjects
-from protocol.handoff import Budget
-from protocol.policy import Policy
-from protocol.presence import Card
+from protocol.wire import subjects
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Budget
+from protocol.wire.notices import Card
 from tests.guard.stage import Stage
 from tests.system.office import Office
 

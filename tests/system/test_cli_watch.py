@@ -19,8 +19,8 @@ from mesh.ops import letters
 from mesh.ops import watch as watching
 from mesh.ops.queue import Waiting, queue
 from mesh.ops.watch import Watch
-from protocol.messages import Escalate, Resolve
-from protocol.notices import DeadLetter
+from protocol.wire.commands import Escalate, Resolve
+from protocol.wire.notices import DeadLetter
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 from tests.system.office import Office

@@ -19,8 +19,8 @@ from mesh.cli.options import Where
 from mesh.cli.send import _somebody
 from mesh.cli.typed import Typed
 from mesh.ops.queue import reply_command
-from protocol.ids import AgentName
-from protocol.messages import Ask, Complete
+from protocol.wire.commands import Ask, Complete
+from protocol.wire.ids import AgentName
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
 from tests.servers import eventually, until

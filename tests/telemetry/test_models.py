@@ -12,8 +12,8 @@ from mesh.model.port import Prompt, Reply
 from mesh.service import tracing
 from mesh.testing.claude_stub import StubClaude, fails, says
 from mesh.testing.turns import REQUEST, turn
-from protocol.messages import Usage
-from protocol.prices import Price, Tokens
+from protocol.wire.commands import Usage
+from protocol.wire.prices import Price, Tokens
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said
 
 CANARY = "xylophone"

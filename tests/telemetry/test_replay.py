@@ -3,8 +3,8 @@
 import msgspec
 
 from mesh.replay.rejudge import rejudge
-from protocol import codec
-from protocol.messages import Complete
+from protocol.wire import codec
+from protocol.wire.commands import Complete
 from tests.golden.make import LOGS
 from tests.unit.protocol.worlds import Court, transfer
 

@@ -13,9 +13,9 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Permanent
 from mesh.agent.tools import ToolError
 from mesh.service import tracing
-from protocol import codec, subjects
-from protocol.ids import AgentName, TurnId
-from protocol.messages import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer
+from protocol.wire.ids import AgentName, TurnId
 from tests.guard.stage import Stage
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said, trace_of, traceparent_of
 

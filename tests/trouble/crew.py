@@ -22,10 +22,9 @@ from mesh.bus.streams import DEFAULT_STORAGE, Storage
 from mesh.client import Client, Outcome
 from mesh.guard import service, surroundings
 from mesh.testing import LocalBus
-from protocol import subjects
-from protocol.fleet import AgentEntry, Fleet
-from protocol.ids import AgentName, RequestId
-from protocol.policy import Policy
+from protocol.wire import subjects
+from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.ids import AgentName, RequestId
 from tests.guard.stage import check
 from tests.servers import ROOT, eventually, queues, until
 

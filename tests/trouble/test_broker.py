@@ -10,7 +10,7 @@ import pytest
 
 from mesh.bus.streams import Storage
 from mesh.errors import StreamFull
-from protocol.subjects import step
+from protocol.wire.subjects import step
 from tests.servers import until
 from tests.trouble.crew import Crew, crew, furnish
 

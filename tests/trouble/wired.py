@@ -13,7 +13,7 @@ from mesh.bus.log import JetStreamLog
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.testing import LocalBus
-from protocol.messages import Move
+from protocol.wire.commands import Move
 from tests.guard.stage import check
 from tests.servers import until
 from tests.trouble.proxy import Proxy

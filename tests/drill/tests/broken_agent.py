@@ -23,7 +23,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.cli import main
 from mesh.testing.memory_steps import MemorySteps
-from protocol.ids import derive
+from protocol.wire.ids import derive
 from tests.drill.tests.breaking import replace
 from tests.drill.tests.broken_guard import HastyPuller
 

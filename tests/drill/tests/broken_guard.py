@@ -19,9 +19,9 @@ from mesh.bus.pull import Message, Puller
 from mesh.cli import main
 from mesh.guard import alarm, courtroom, queues, service
 from mesh.guard.cache import Cache
-from protocol import rules
-from protocol.refusals import Rule
-from protocol.trail import Segment
+from protocol.domain import rules
+from protocol.domain.trail import Segment
+from protocol.wire.refusals import Rule
 from tests.drill.tests.breaking import replace
 
 

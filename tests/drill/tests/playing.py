@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.walking import FleetHarness
-from protocol.messages import Hearing, Submit
+from protocol.wire.commands import Hearing, Submit
 from protocol.world import World
 from tests.drill import agents, ledger
 from tests.drill.evidence import Evidence, Submitted

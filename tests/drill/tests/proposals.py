@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from protocol import rules
-from protocol.messages import Submit, Transfer
-from protocol.refusals import Rule
+from protocol.domain import rules
+from protocol.wire.commands import Submit, Transfer
+from protocol.wire.refusals import Rule
 from tests.drill.evidence import Asked, Evidence, Submitted
 from tests.drill.tests.scene import REQUEST, Scene, changed, clean, opened, whole
 from tests.unit.protocol import worlds

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from protocol import codec
-from protocol.events import AnyEvent
-from protocol.messages import Escalate, Reply, Resolve, Settle
+from protocol.wire import codec
+from protocol.wire.commands import Escalate, Reply, Resolve, Settle
+from protocol.wire.events import AnyEvent
 from tests.drill.evidence import Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of
 from tests.unit.protocol import worlds

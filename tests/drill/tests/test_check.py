@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from mesh.testing import fleet_of
-from protocol import events
-from protocol.fleet import Fleet
-from protocol.ids import AgentName
-from protocol.messages import Freeze, Submit
-from protocol.notices import DeadLetter
+from protocol.wire import events
+from protocol.wire.commands import Freeze, Submit
+from protocol.wire.config import Fleet
+from protocol.wire.ids import AgentName
+from protocol.wire.notices import DeadLetter
 from tests.drill.check import BY_NAME, CHECKS, check
 from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings

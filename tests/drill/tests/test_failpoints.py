@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.service.failpoints import FAILPOINTS
-from protocol import codec, events
+from protocol.wire import codec, events
 from tests.drill.arena import Arena, Setting
 from tests.drill.check import check
 from tests.drill.evidence import Deed, Evidence

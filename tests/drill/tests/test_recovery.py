@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.messages import Settle
+from protocol.wire.commands import Settle
 from tests.drill.check import check
 from tests.drill.evidence import Evidence, Fault, StepName
 from tests.drill.findings import Recovery

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.messages import Freeze
+from protocol.wire.commands import Freeze
 from tests.drill.check import check
 from tests.drill.evidence import Submitted
 from tests.drill.report import lines

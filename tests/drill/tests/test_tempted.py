@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from mesh.testing import court
-from protocol import budget, carry, codec, decide, events, rules, submit, withhold
+from protocol import carry, decide, submit, withhold
 from protocol.carry import Load
-from protocol.refusals import Refusal, Rule
-from protocol.rules import Case
-from protocol.trail import Segment
+from protocol.domain import budget, rules
+from protocol.domain.rules import Case
+from protocol.domain.trail import Segment
+from protocol.wire import codec, events
+from protocol.wire.refusals import Refusal, Rule
 from tests.drill import ledger
 from tests.drill.agents import TOOLS
 from tests.drill.check import BY_NAME

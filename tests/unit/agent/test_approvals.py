@@ -11,8 +11,8 @@ from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.turns import replied, unanswered
-from protocol.events import Past
-from protocol.messages import Ask, Complete
+from protocol.wire.commands import Ask, Complete
+from protocol.wire.events import Past
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 done: list[str] = []

@@ -10,8 +10,8 @@ from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
 from protocol.due import TIMEOUT, is_by_the_clock
-from protocol.events import Past
-from protocol.messages import Complete, Failure, Report, Usage
+from protocol.wire.commands import Complete, Failure, Report, Usage
+from protocol.wire.events import Past
 from tests.unit.model.doubles import TalkingModel, says
 
 TIMED_OUT = Failure(code=TIMEOUT, message="the round took longer than the policy's turn_timeout_s")

@@ -11,7 +11,7 @@ from mesh.agent.micro import semantic
 from mesh.agent.runtime import Runtime
 from mesh.bus.connection import Bus
 from mesh.testing import turn
-from protocol.messages import Move
+from protocol.wire.commands import Move
 
 
 async def test_a_decorated_function_is_an_agent_and_still_a_function() -> None:

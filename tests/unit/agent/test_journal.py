@@ -10,7 +10,7 @@ from mesh.agent.record import Call, Recorded
 from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
 from mesh.agent.stored import WINDOW
 from mesh.testing.memory_steps import MemorySteps
-from protocol.events import Past
+from protocol.wire.events import Past
 
 
 class World:

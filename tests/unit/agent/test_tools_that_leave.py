@@ -13,8 +13,8 @@ from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
 from mesh.testing.memory_steps import MemorySteps
-from protocol.events import Past
-from protocol.messages import Complete, Failure
+from protocol.wire.commands import Complete, Failure
+from protocol.wire.events import Past
 
 FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))
 

@@ -13,9 +13,9 @@ from mesh.agent.stops import InDoubt
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
-from protocol.events import Past
-from protocol.handoff import Constraints
-from protocol.messages import Failure
+from protocol.wire.commands import Failure
+from protocol.wire.events import Past
+from protocol.wire.handoff import Constraints
 from tests.servers import until
 
 FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))

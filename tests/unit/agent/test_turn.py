@@ -10,9 +10,9 @@ from mesh.agent.failures import ActionNotAllowed
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
 from mesh.testing.memory_steps import MemorySteps
-from protocol.handoff import Constraints
-from protocol.ids import AgentName
-from protocol.messages import Complete, Escalate, HandBack, Transfer
+from protocol.wire.commands import Complete, Escalate, HandBack, Transfer
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName
 
 
 @tool

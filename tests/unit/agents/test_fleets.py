@@ -8,7 +8,7 @@ import pytest
 
 from mesh.agent.definition import load
 from mesh.model.price_list import listed
-from protocol.prices import price_list
+from protocol.wire.prices import price_list
 from tests.unit.agents.crews import CREWS, Crew
 from tests.unit.agents.requests import Sample
 from tests.unit.agents.walk import disagreements, walk

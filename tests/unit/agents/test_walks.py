@@ -7,7 +7,7 @@ import pytest
 from mesh.agent.failures import failure_of
 from mesh.model.brief import render
 from mesh.model.choose import ModelUnavailable
-from protocol.handoff import Fact
+from protocol.wire.handoff import Fact
 from tests.unit.agents.crews import SUPPORT
 from tests.unit.agents.walk import walk
 

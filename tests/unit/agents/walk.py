@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mesh.testing import Court, FleetHarness
-from protocol.handoff import Fact
+from protocol.wire.handoff import Fact
 from tests.unit.agents.crews import Crew
 from tests.unit.agents.requests import Sample
 

@@ -4,16 +4,17 @@ import pytest
 
 from bench.fold import Folding
 from bench.stories import PLOTS, fresh_id, history, originals, play
-from protocol import chain, codec
-from protocol.events import FactsWithheld, MoveRefused
+from protocol.domain import hash_chain
 from protocol.ledger import fold_bodies
+from protocol.wire import codec
+from protocol.wire.events import FactsWithheld, MoveRefused
 
 
 @pytest.mark.parametrize("plot", PLOTS, ids=str)
 def test_a_played_request_is_complete_and_its_chain_holds(plot: tuple[object, ...]) -> None:
     bodies = [line.body for line in play(fresh_id(0), plot)]  # type: ignore[arg-type]
     assert fold_bodies(bodies).status == "completed"
-    assert chain.breaks(bodies) == []
+    assert hash_chain.breaks(bodies) == []
 
 
 def test_the_plots_contain_a_refusal_and_something_withheld() -> None:

@@ -11,7 +11,7 @@ from mesh import errors
 from mesh.cli import exits
 from mesh.cli.exits import Exit, ReportingGroup, status_of
 from mesh.client import SubmitRejected
-from protocol.errors import MeshError
+from protocol.wire.errors import MeshError
 from tests.unit.cli.conftest import Mesh
 
 

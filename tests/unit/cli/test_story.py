@@ -10,11 +10,9 @@ from mesh.cli.story import ending, story
 from mesh.client.client import outcome_of
 from mesh.ops.explain import reasons, sentences
 from mesh.testing import Court, fleet_of
-from protocol import events
-from protocol.events import AnyEvent
-from protocol.handoff import Budget
-from protocol.ids import AgentName
-from protocol.messages import (
+from protocol.views.timeline import timeline
+from protocol.wire import events
+from protocol.wire.commands import (
     Cancel,
     Complete,
     Fail,
@@ -26,9 +24,11 @@ from protocol.messages import (
     UnknownMove,
     Usage,
 )
-from protocol.policy import Policy
-from protocol.prices import Metered
-from protocol.timeline import timeline
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Budget
+from protocol.wire.ids import AgentName
+from protocol.wire.prices import Metered
 
 FLEET = fleet_of("a", "b")
 

@@ -5,7 +5,7 @@ import pytest
 from mesh.cli.submitting import parse_artifacts, parse_budget
 from mesh.cli.times import seconds_in
 from mesh.ops.errors import UsageWrong
-from protocol.handoff import Artifact, Budget
+from protocol.wire.handoff import Artifact, Budget
 
 
 def test_a_budget_is_counted_in_whole_units() -> None:

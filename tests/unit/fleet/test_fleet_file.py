@@ -8,10 +8,10 @@ from mesh.bus.keys import new_key
 from mesh.bus.queues import Limits
 from mesh.bus.streams import Storage
 from mesh.fleet.file import LISTED, FleetFileError, load_fleet, parse_fleet
-from protocol.breaker import BreakerRules
-from protocol.handoff import Budget
-from protocol.ids import AgentName
-from protocol.prices import MTOK, Price, Tokens, cost, price_list
+from protocol.domain.breaker import BreakerRules
+from protocol.wire.handoff import Budget
+from protocol.wire.ids import AgentName
+from protocol.wire.prices import MTOK, Price, Tokens, cost, price_list
 
 PUBLIC = new_key().public
 GOOD = f"""

@@ -6,9 +6,9 @@ import tracemalloc
 import pytest
 
 from mesh.guard.cache import Cache, Docket, weight
-from protocol import codec
-from protocol.handoff import Fact
-from protocol.messages import Submit
+from protocol.wire import codec
+from protocol.wire.commands import Submit
+from protocol.wire.handoff import Fact
 
 
 def docket(weighs: int) -> Docket:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
-from protocol.messages import Usage
+from protocol.wire.commands import Usage
 
 
 class TalkingModel:

@@ -9,12 +9,12 @@ from mesh.model.port import Prompt
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
 from mesh.testing.turns import replied
-from protocol.events import Past, Withheld, Work
-from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Artifact, Constraints, Fact, Handoff
-from protocol.ids import AgentName, TurnId
-from protocol.messages import Escalate, Failure, Transfer
-from protocol.refusals import Refusal, Rule
+from protocol.wire.commands import Escalate, Failure, Transfer
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import Past, Withheld, Work
+from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff
+from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.refusals import Refusal, Rule
 
 A, B, C = AgentName("a"), AgentName("b"), AgentName("c")
 

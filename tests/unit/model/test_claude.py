@@ -7,7 +7,7 @@ import pytest
 from mesh.model.claude import ModelRefused, ModelRetry
 from mesh.model.port import Said, ToolCall, ToolResult
 from mesh.testing.claude_stub import Answer, calls, fails, says, thinks
-from protocol.prices import Tokens
+from protocol.wire.prices import Tokens
 from tests.unit.model.vendor import PROMPT, claude
 
 

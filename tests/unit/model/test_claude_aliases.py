@@ -12,8 +12,8 @@ from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from mesh.testing.memory_steps import MemorySteps
-from protocol.messages import Complete
-from protocol.prices import MTOK, Price
+from protocol.wire.commands import Complete
+from protocol.wire.prices import MTOK, Price
 from tests.unit.model.vendor import kinds, sent
 
 FAST, STRONG = "fast", "strong"

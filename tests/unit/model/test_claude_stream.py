@@ -15,7 +15,7 @@ from mesh.model.claude_wire import MOST_TOKENS, reply_of, request_of
 from mesh.model.port import Prompt, ToolResult
 from mesh.testing.claude_rules import violations
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
-from protocol.prices import Tokens
+from protocol.wire.prices import Tokens
 from tests.unit.model.vendor import (
     MODEL,
     PROMPT,

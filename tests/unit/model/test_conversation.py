@@ -10,9 +10,9 @@ from mesh.model.port import Reply, Said, ToolResult
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.turns import replied, unanswered
-from protocol.events import Past
-from protocol.messages import Ask, Complete, Escalate, Fail, Transfer
-from protocol.prices import Metered, Price, Tokens
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, Transfer
+from protocol.wire.events import Past
+from protocol.wire.prices import Metered, Price, Tokens
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
-from protocol.messages import Move, Report, Usage
-from protocol.prices import MTOK, Price, Tokens
+from protocol.wire.commands import Move, Report, Usage
+from protocol.wire.prices import MTOK, Price, Tokens
 
 PRICES = {"dice": Price(input=MTOK, output=5 * MTOK)}
 SEEDS = range(40)

@@ -11,8 +11,8 @@ from mesh.errors import Unreachable
 from mesh.model.loop import drive
 from mesh.model.port import Model, Reply, Said, ToolResult
 from mesh.testing import turn
-from protocol.handoff import Constraints, Fact
-from protocol.messages import Complete, Escalate, Fail, HandBack, Move, Transfer
+from protocol.wire.commands import Complete, Escalate, Fail, HandBack, Move, Transfer
+from protocol.wire.handoff import Constraints, Fact
 from tests.unit.model.doubles import StubbornModel, TalkingModel, calls, says
 
 ran: list[int] = []

@@ -14,11 +14,11 @@ from mesh.agent.turn import Turn
 from mesh.model.moves import MoveTools, answer_form, require_apart
 from mesh.model.port import ToolCall
 from mesh.testing import turn
-from protocol.events import Work
-from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.ids import HUMAN, AgentName, TurnId
-from protocol.messages import Ask, Complete, HandBack, MoveProposed, Transfer
+from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Transfer
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import Work
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.ids import HUMAN, AgentName, TurnId
 
 A, B = AgentName("a"), AgentName("b-2")
 

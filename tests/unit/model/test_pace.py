@@ -14,7 +14,7 @@ from mesh.model.claude import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
 from mesh.pace import LONGEST_ASKED_S, HeldBack, Pace, share
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says
-from protocol.fleet import ModelLimits
+from protocol.wire.config import ModelLimits
 from tests.servers import until
 
 PROMPT = Prompt(agent="a", instructions="Help.", brief="You are: a")

@@ -13,9 +13,9 @@ from mesh.testing import turn
 from mesh.testing.claude_stub import StubClaude, fails
 from mesh.testing.claude_stub import says as answers
 from mesh.testing.memory_steps import MemorySteps
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Complete, Move, Usage
-from protocol.prices import MTOK, Price, Tokens
+from protocol.wire.commands import Complete, Move, Usage
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.prices import MTOK, Price, Tokens
 from tests.unit.model.doubles import TalkingModel, says
 
 PRICE = Price(input=MTOK, output=5 * MTOK)

@@ -11,10 +11,10 @@ from mesh.model.port import Reply, ToolResult
 from mesh.testing import turn
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.turns import replied
-from protocol.events import Past
-from protocol.fleet import AgentEntry
-from protocol.messages import Ask, Complete, Escalate, Move, Transfer
-from protocol.refusals import Refusal, Rule
+from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import Past
+from protocol.wire.refusals import Refusal, Rule
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]

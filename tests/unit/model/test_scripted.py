@@ -9,8 +9,8 @@ from mesh.model.port import Prompt, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.script import ScriptInvalid, parse_script
 from mesh.model.scripted import ScriptedModel, read_prompt
 from mesh.testing import turn
-from protocol.handoff import Fact
-from protocol.messages import Complete, Escalate, Transfer, Usage
+from protocol.wire.commands import Complete, Escalate, Transfer, Usage
+from protocol.wire.handoff import Fact
 
 SCRIPT = r"""
 [agent]

@@ -4,10 +4,20 @@ import os
 
 from hypothesis import strategies as st
 
-from protocol.handoff import Artifact, Budget, Constraints
-from protocol.ids import AgentName
-from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Report, Transfer, UnknownMove, Usage
-from protocol.policy import Policy
+from protocol.wire.commands import (
+    Ask,
+    Complete,
+    Escalate,
+    Fail,
+    HandBack,
+    Report,
+    Transfer,
+    UnknownMove,
+    Usage,
+)
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Artifact, Budget, Constraints
+from protocol.wire.ids import AgentName
 from tests.unit.protocol.worlds import fact
 
 STORIES = int(os.environ.get("MESH_TEST_STORIES", "150"))

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from protocol.events import AnyEvent, HandoffAdmitted, MoveRefused
-from protocol.refusals import Refusal
+from protocol.wire.events import AnyEvent, HandoffAdmitted, MoveRefused
+from protocol.wire.refusals import Refusal
 from tests.unit.protocol.worlds import is_
 
 

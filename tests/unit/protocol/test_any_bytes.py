@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol.errors import Malformed, UnknownEvent
-from protocol.ids import TurnId
-from protocol.messages import (
-    Failure,
-    MoveProposed,
-    Report,
-    TurnFailed,
-    Usage,
-)
-from protocol.prices import Metered
+from protocol.wire import codec
+from protocol.wire.commands import Failure, MoveProposed, Report, TurnFailed, Usage
+from protocol.wire.errors import Malformed, UnknownEvent
+from protocol.wire.ids import TurnId
+from protocol.wire.prices import Metered
 from tests.unit.protocol.test_codec import BODIES, PARSERS, TRANSFER, K, said
 from tests.unit.protocol.worlds import transfer
 

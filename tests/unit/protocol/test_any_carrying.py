@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
-from protocol.handoff import Artifact, Constraints, Fact
-from protocol.ids import AgentName
-from protocol.messages import HandBack, Move, Transfer
-from protocol.policy import Policy
+from protocol.wire.commands import HandBack, Move, Transfer
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.ids import AgentName
 from tests.unit.protocol.anything import ALIKE, STORIES, agents_, values
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Court, agent

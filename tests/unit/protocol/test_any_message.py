@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol.chain import breaks
-from protocol.errors import Malformed
-from protocol.events import AnyEvent
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Freeze
-from protocol.policy import Policy
+from protocol.domain.hash_chain import breaks
 from protocol.standing import Late, Objection
+from protocol.wire import codec
+from protocol.wire.commands import Freeze
+from protocol.wire.config import Policy
+from protocol.wire.errors import Malformed
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Budget, Constraints
 from tests.unit.protocol.test_any_bytes import places, values
 from tests.unit.protocol.test_codec import said
 from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, transfer

@@ -13,27 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh.replay.rejudge import rejudge
-from protocol import codec
-from protocol.chain import GENESIS, breaks, digest
 from protocol.decide import decide
+from protocol.domain.hash_chain import GENESIS, breaks, digest
 from protocol.due import due, next_due
-from protocol.events import (
-    AnyEvent,
-    Ended,
-    EscalationRaised,
-    EscalationResolved,
-    FactsWithheld,
-    HandoffAdmitted,
-    MoveRefused,
-    RequestCompleted,
-    RequestFailed,
-    RequestRefused,
-    TurnSuspended,
-)
-from protocol.handoff import Constraints, Fact
-from protocol.ids import AgentName, Cause, TurnId, control_cause
 from protocol.ledger import fold_bodies
-from protocol.messages import (
+from protocol.standing import Late
+from protocol.views.timeline import timeline
+from protocol.wire import codec
+from protocol.wire.commands import (
     Assign,
     Cancel,
     Control,
@@ -52,9 +39,22 @@ from protocol.messages import (
     Transfer,
     id_of,
 )
-from protocol.policy import Policy
-from protocol.standing import Late
-from protocol.timeline import timeline
+from protocol.wire.config import Policy
+from protocol.wire.events import (
+    AnyEvent,
+    Ended,
+    EscalationRaised,
+    EscalationResolved,
+    FactsWithheld,
+    HandoffAdmitted,
+    MoveRefused,
+    RequestCompleted,
+    RequestFailed,
+    RequestRefused,
+    TurnSuspended,
+)
+from protocol.wire.handoff import Constraints, Fact
+from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
 from protocol.world import Grounds, World
 from tests.unit.protocol.anything import (
     ALIKE,

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from mesh.replay.rejudge import rejudge
-from protocol import codec
-from protocol.errors import Malformed
-from protocol.events import TurnResumed
-from protocol.messages import Reply
+from protocol.wire import codec
+from protocol.wire.commands import Reply
+from protocol.wire.errors import Malformed
+from protocol.wire.events import TurnResumed
 from tests.unit.protocol.worlds import Court, ask, is_, opened, transfer
 
 DIGEST = "qzk3yhx2r7bmmx6d3cjvd5h2ne"

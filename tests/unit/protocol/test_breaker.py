@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.breaker import (
+from protocol.domain.breaker import (
     CLOSED,
     BreakerEntry,
     BreakerRules,
@@ -17,8 +17,8 @@ from protocol.breaker import (
     speaks_of_the_agent,
     worked,
 )
-from protocol.ids import Cause, TurnId, event_id
-from protocol.messages import Failure
+from protocol.wire.commands import Failure
+from protocol.wire.ids import Cause, TurnId, event_id
 
 RULES = BreakerRules(failures=3, window_s=10.0, open_s=5.0, trial_s=20.0)
 T0 = 1_700_000_000_000_000

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import budget
-from protocol.handoff import Budget
-from protocol.messages import Usage
+from protocol.domain import budget
+from protocol.wire.commands import Usage
+from protocol.wire.handoff import Budget
 
 amounts = st.integers(0, 1000)
 limits = st.one_of(st.none(), amounts)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from protocol import chain
-from protocol.chain import Break, breaks
+from protocol.domain import hash_chain
+from protocol.domain.hash_chain import Break, breaks
 from tests.unit.protocol.test_ledger import eventful
 
 BODIES = tuple(eventful().bodies)
@@ -34,7 +34,7 @@ def second_opinion(body: bytes) -> str:
                 + b"\x1f"
                 + canonical(value)
             ).hexdigest()
-            if key in chain.COMMITTED
+            if key in hash_chain.COMMITTED
             else form(value, f"{path}.{key}")
             for key, value in node.items()
         }
@@ -50,7 +50,7 @@ def test_a_whole_log_has_no_breaks() -> None:
 
 @pytest.mark.parametrize("body", BODIES, ids=NAMES)
 def test_a_digest_can_be_computed_from_its_description(body: bytes) -> None:
-    assert chain.digest(body) == second_opinion(body)
+    assert hash_chain.digest(body) == second_opinion(body)
 
 
 def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -132,12 +132,12 @@ def test_a_break_says_what_does_not_hold() -> None:
 def test_equal_texts_have_different_commitments() -> None:
     """Neither the same value elsewhere in the event nor under another salt gives itself away."""
     one = {"salt": "a", "text": "yes", "facts": [{"value": "yes"}, {"value": "yes"}]}
-    form = chain._committed(one, b"a", "")
-    again = chain._committed(one, b"b", "")
+    form = hash_chain._committed(one, b"a", "")
+    again = hash_chain._committed(one, b"b", "")
     commitments = [form["text"], *(item["value"] for item in form["facts"]), again["text"]]
     assert len(set(commitments)) == 4
 
 
 def test_the_order_of_keys_and_white_space_are_nothing() -> None:
     spaced = json.dumps(dict(reversed(json.loads(BODIES[3]).items())), indent=2).encode()
-    assert chain.digest(spaced) == chain.digest(BODIES[3])
+    assert hash_chain.digest(spaced) == hash_chain.digest(BODIES[3])

@@ -7,12 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol import codec
-from protocol.errors import Malformed, MeshError, ProtocolError, UnknownEvent
-from protocol.events import RequestOpened
-from protocol.handoff import Budget, Constraints
-from protocol.ids import TurnId
-from protocol.messages import (
+from protocol.wire import codec
+from protocol.wire.commands import (
     Complete,
     Doubt,
     EffectDoubted,
@@ -23,6 +19,10 @@ from protocol.messages import (
     TurnFailed,
     UnknownMove,
 )
+from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
+from protocol.wire.events import RequestOpened
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.ids import TurnId
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import fact, opened, transfer, usage
 

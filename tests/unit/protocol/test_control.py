@@ -6,7 +6,10 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from protocol.control import resolves_to
-from protocol.events import (
+from protocol.standing import Objection
+from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.config import Policy
+from protocol.wire.events import (
     EffectSettled,
     EscalationAssigned,
     EscalationResolved,
@@ -18,21 +21,9 @@ from protocol.events import (
     RequestThawed,
     TurnResumed,
 )
-from protocol.handoff import Budget, Constraints, Fact
-from protocol.ids import AgentName, control_cause
-from protocol.messages import (
-    Assign,
-    Cancel,
-    Escalate,
-    Freeze,
-    Reply,
-    Resolve,
-    Settle,
-    Thaw,
-)
-from protocol.policy import Policy
-from protocol.refusals import Rule
-from protocol.standing import Objection
+from protocol.wire.handoff import Budget, Constraints, Fact
+from protocol.wire.ids import AgentName, control_cause
+from protocol.wire.refusals import Rule
 from tests.unit.protocol.worlds import (
     REQUEST,
     START,

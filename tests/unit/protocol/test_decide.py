@@ -6,21 +6,7 @@ from typing import Any
 import pytest
 
 from protocol.decide import target_of
-from protocol.events import (
-    EffectDoubted,
-    Ended,
-    EscalationRaised,
-    HandoffAdmitted,
-    MoveDeferred,
-    MoveRefused,
-    RequestCompleted,
-    RequestFailed,
-    TurnFailed,
-    TurnSuspended,
-)
-from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.ids import AgentName, Cause, event_id, proposal_id
-from protocol.messages import (
+from protocol.wire.commands import (
     Cancel,
     Complete,
     Doubt,
@@ -34,7 +20,21 @@ from protocol.messages import (
     Submit,
     id_of,
 )
-from protocol.policy import Policy
+from protocol.wire.config import Policy
+from protocol.wire.events import (
+    EffectDoubted,
+    Ended,
+    EscalationRaised,
+    HandoffAdmitted,
+    MoveDeferred,
+    MoveRefused,
+    RequestCompleted,
+    RequestFailed,
+    TurnFailed,
+    TurnSuspended,
+)
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.ids import AgentName, Cause, event_id, proposal_id
 from tests.unit.protocol.worlds import (
     REQUEST,
     START,

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.documents import DocumentInvalid, policy_of, read_fleet, read_policy, read_prices
-from protocol.fleet import Fleet
-from protocol.policy import Policy
-from protocol.ranges import LARGEST_AMOUNT, LONGEST_S
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.documents import DocumentInvalid, policy_of, read_fleet, read_policy, read_prices
+from protocol.wire.values import LARGEST_AMOUNT, LONGEST_S
 from tests.unit.protocol.anything import policies
 
 TIMES = [name for name in Policy.__struct_fields__ if name.endswith("_s")]

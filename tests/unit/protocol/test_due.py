@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from protocol.due import by_the_clock, due, next_due
-from protocol.events import (
+from protocol.ledger import Ledger
+from protocol.standing import Late
+from protocol.wire.commands import Reply, Resolve, Settle
+from protocol.wire.config import Policy
+from protocol.wire.events import (
     EscalationRaised,
     RequestExpired,
     RequestFailed,
@@ -13,12 +17,8 @@ from protocol.events import (
     TurnResumed,
     TurnRetried,
 )
-from protocol.handoff import Constraints
-from protocol.ids import due_cause, event_id
-from protocol.ledger import Ledger
-from protocol.messages import Reply, Resolve, Settle
-from protocol.policy import Policy
-from protocol.standing import Late
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import due_cause, event_id
 from protocol.world import Grounds, World
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import REQUEST, START, ask, complete, is_, opened, seconds, transfer

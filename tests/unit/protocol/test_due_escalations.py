@@ -1,10 +1,10 @@
 """What comes by itself where a turn cannot go on: a person, one tier up, or the request's end."""
 
 from protocol.due import due, too_large
-from protocol.events import EscalationRaised, RequestExpired, RequestFailed, TurnRetried
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Freeze, Hearing, Resolve
-from protocol.policy import Policy
+from protocol.wire.commands import Freeze, Hearing, Resolve
+from protocol.wire.config import Policy
+from protocol.wire.events import EscalationRaised, RequestExpired, RequestFailed, TurnRetried
+from protocol.wire.handoff import Budget, Constraints
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, Court, complete, escalate, fact, is_, opened, seconds, transfer
 

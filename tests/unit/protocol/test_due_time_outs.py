@@ -3,10 +3,10 @@
 import pytest
 
 from protocol.due import by_the_clock, due, next_due
-from protocol.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
 from protocol.ledger import Ledger
-from protocol.messages import Settle
-from protocol.policy import Policy
+from protocol.wire.commands import Settle
+from protocol.wire.config import Policy
+from protocol.wire.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
 from protocol.world import Grounds, World
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, ask, complete, is_, opened, seconds

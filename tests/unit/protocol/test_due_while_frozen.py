@@ -2,7 +2,9 @@
 
 import pytest
 
-from protocol.events import (
+from protocol.wire.commands import Freeze, Reply, Thaw
+from protocol.wire.config import Policy
+from protocol.wire.events import (
     HandoffAdmitted,
     MoveDeferred,
     MoveRefused,
@@ -11,10 +13,8 @@ from protocol.events import (
     TurnFailed,
     TurnRetried,
 )
-from protocol.handoff import Constraints
-from protocol.messages import Freeze, Reply, Thaw
-from protocol.policy import Policy
-from protocol.refusals import Rule
+from protocol.wire.handoff import Constraints
+from protocol.wire.refusals import Rule
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, Court, ask, complete, escalate, is_, opened, seconds, transfer
 

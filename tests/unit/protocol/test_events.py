@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from protocol import events
-from protocol.events import AnyEvent, Ended, Event, type_of
-from protocol.refusals import Rule
+from protocol.wire import events
+from protocol.wire.events import AnyEvent, Ended, Event, type_of
+from protocol.wire.refusals import Rule
 
 TYPES = {
     "request.opened",

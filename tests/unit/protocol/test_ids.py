@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import ids
+from protocol.wire import ids
 
 ULID = "01HF7YAT0060RK4CSM6MV3EE1S"
 

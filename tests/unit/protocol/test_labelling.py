@@ -5,12 +5,12 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import Court, fleet_of, turn
-from protocol import codec
-from protocol.events import HandoffAdmitted, MoveRefused, RequestOpened
-from protocol.fleet import AgentEntry, Fleet
-from protocol.handoff import Fact
-from protocol.ids import AgentName
-from protocol.messages import Move
+from protocol.wire import codec
+from protocol.wire.commands import Move
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import HandoffAdmitted, MoveRefused, RequestOpened
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
 
 NAME = Fact(key="customer_name", value="Ada")
 LABELLED = Fact(key="customer_name", value="Ada", labels=("pii",))

@@ -2,14 +2,14 @@
 
 import pytest
 
-from protocol import codec, events
-from protocol.chain import GENESIS, digest
-from protocol.errors import UnknownEvent
-from protocol.events import MoveDeferred
-from protocol.ids import TurnId
+from protocol.domain.hash_chain import GENESIS, digest
 from protocol.ledger import Ledger, fold, fold_bodies
-from protocol.messages import Assign, Cancel, Freeze, Reply, Resolve, Settle, Thaw
-from protocol.policy import Policy
+from protocol.wire import codec, events
+from protocol.wire.commands import Assign, Cancel, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.config import Policy
+from protocol.wire.errors import UnknownEvent
+from protocol.wire.events import MoveDeferred
+from protocol.wire.ids import TurnId
 from tests.unit.protocol.worlds import (
     START,
     Court,

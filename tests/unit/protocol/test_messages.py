@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.ids import TurnId, proposal_id
-from protocol.messages import (
+from protocol.wire.commands import (
     HANDOFF_MOVES,
     Complete,
     Failure,
@@ -18,6 +17,7 @@ from protocol.messages import (
     move_summary,
     submit_id,
 )
+from protocol.wire.ids import TurnId, proposal_id
 from tests.unit.protocol.worlds import REQUEST, ask, complete, escalate, give_up, hand_back, transfer
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from protocol import events as ev
-from protocol.events import AnyEvent
-from protocol.policy import Policy
+from protocol.wire import events as ev
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Court, ask, asked, escalate, opened, transfer
 

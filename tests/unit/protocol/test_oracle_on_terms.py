@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol import budget, rules
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Resolve, Usage
-from protocol.policy import Policy
-from protocol.refusals import Rule
+from protocol.domain import budget, rules
+from protocol.wire.commands import Resolve, Usage
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.refusals import Rule
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Court, escalate, fact, opened, transfer, usage
 

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.events import Past, TurnRetried
-from protocol.handoff import Constraints
-from protocol.ids import AgentName
-from protocol.messages import Complete, Fail, Failure, Transfer
-from protocol.past import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
-from protocol.policy import Policy
-from protocol.refusals import Refusal, Rule
+from protocol.domain.past import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
+from protocol.wire.commands import Complete, Fail, Failure, Transfer
+from protocol.wire.config import Policy
+from protocol.wire.events import Past, TurnRetried
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName
+from protocol.wire.refusals import Refusal, Rule
 from tests.unit.protocol.worlds import ask, escalate, fact, hand_back, is_, opened, transfer
 
 LONG = "x" * 300_000

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from protocol.events import HandoffAdmitted, MoveRefused
-from protocol.handoff import Budget
-from protocol.policy import Policy, policy_hash
+from protocol.wire.config import Policy, policy_hash
+from protocol.wire.events import HandoffAdmitted, MoveRefused
+from protocol.wire.handoff import Budget
 from tests.unit.protocol.worlds import is_, opened, transfer
 
 

@@ -6,17 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.prices import (
-    MTOK,
-    Metered,
-    Price,
-    Tokens,
-    cost,
-    each_model,
-    metered,
-    price_list,
-    price_of,
-)
+from protocol.wire.prices import MTOK, Metered, Price, Tokens, cost, each_model, metered, price_list, price_of
 
 DOLLAR = 1_000_000_000
 PRICE = Price(input=2 * DOLLAR, output=10 * DOLLAR, cache_read=DOLLAR // 5, cache_write=5 * DOLLAR // 2)

@@ -8,11 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mesh.agent.record import Record
-from protocol.codec import DEEPEST, DEEPEST_DOCUMENT, readable
-from protocol.fleet import Fleet
-from protocol.notices import DeadLetter, Notice
-from protocol.policy import Policy
-from protocol.presence import Card
+from protocol.wire.codec import DEEPEST, DEEPEST_DOCUMENT, readable
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.notices import Card, DeadLetter, Notice
 
 KINDS: tuple[Any, ...] = (Card, Record, DeadLetter, Notice, Fleet, Policy, dict[str, Any], Any)
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import ids
-from protocol.messages import Failure
-from protocol.policy import Policy
-from protocol.rounds import next_round, retry_at
+from protocol.domain.rounds import next_round, retry_at
+from protocol.wire import ids
+from protocol.wire.commands import Failure
+from protocol.wire.config import Policy
 from tests.unit.protocol.worlds import START, opened, usage
 
 PATIENT = Policy(max_retries=99)

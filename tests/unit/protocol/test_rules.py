@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
-from protocol import rules
-from protocol.events import MoveRefused, RequestCompleted, RequestFailed
-from protocol.handoff import Budget, Constraints
-from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, Report, Transfer
-from protocol.policy import Policy
-from protocol.refusals import Rule
+from protocol.domain import rules
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Report, Transfer
+from protocol.wire.config import Policy
+from protocol.wire.events import MoveRefused, RequestCompleted, RequestFailed
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.refusals import Rule
 from protocol.world import Grounds
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from protocol.decide import decide
-from protocol.events import AnyEvent, EscalationRaised, TurnSuspended
-from protocol.fleet import AgentEntry
-from protocol.ids import Cause
-from protocol.messages import Hearing, Move, MoveProposed, Transfer
-from protocol.refusals import Rule
+from protocol.wire.commands import Hearing, Move, MoveProposed, Transfer
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import AnyEvent, EscalationRaised, TurnSuspended
+from protocol.wire.ids import Cause
+from protocol.wire.refusals import Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (
     REQUEST,

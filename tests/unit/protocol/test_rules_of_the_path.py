@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Resolve
-from protocol.policy import Policy
-from protocol.refusals import Rule
+from protocol.wire.commands import Resolve
+from protocol.wire.config import Policy
+from protocol.wire.refusals import Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import Court, agents, ask, escalate, fact, hand_back, opened, transfer
 

@@ -8,14 +8,9 @@ import msgspec
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped]
 
-from protocol import codec, schema, subjects
-from protocol.breaker import BreakerEntry, Trial
-from protocol.events import AnyEvent, type_of
-from protocol.fleet import AgentEntry, Fleet
-from protocol.freeze import FreezeEntry
-from protocol.handoff import Constraints
-from protocol.ids import AgentName, Cause, TurnId
-from protocol.messages import (
+from protocol.domain.breaker import BreakerEntry, Trial
+from protocol.wire import codec, schema, subjects
+from protocol.wire.commands import (
     Control,
     Doubt,
     EffectDoubted,
@@ -25,9 +20,11 @@ from protocol.messages import (
     Submit,
     TurnFailed,
 )
-from protocol.notices import DeadLetter, Ended, Notice, NoticeError
-from protocol.policy import Policy
-from protocol.presence import Card, LiveNote
+from protocol.wire.config import AgentEntry, Fleet, FreezeEntry, Policy
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.handoff import Constraints
+from protocol.wire.ids import AgentName, Cause, TurnId
+from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice, NoticeError
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import complete, fact, give_up, hand_back, opened, transfer, usage
 

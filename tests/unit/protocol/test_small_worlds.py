@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from protocol import rules
 from protocol.carry import Load
 from protocol.decide import decide
-from protocol.events import AnyEvent, HandoffAdmitted
-from protocol.handoff import Fact
-from protocol.ids import AgentName, Cause
+from protocol.domain import rules
+from protocol.domain.rules import Case
+from protocol.domain.trail import Segment
 from protocol.ledger import fold
-from protocol.messages import HandBack, Hearing, Move, MoveProposed, Transfer, id_of
-from protocol.policy import Policy
-from protocol.refusals import Refusal, Rule
-from protocol.rules import Case
-from protocol.trail import Segment
+from protocol.wire.commands import HandBack, Hearing, Move, MoveProposed, Transfer, id_of
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, HandoffAdmitted
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName, Cause
+from protocol.wire.refusals import Refusal, Rule
 from protocol.world import Grounds, World
 from tests.unit.protocol.oracle.account import Account, learn
 from tests.unit.protocol.oracle.audit import complaints

@@ -2,12 +2,12 @@
 
 import pytest
 
-from protocol import events
-from protocol.ids import TurnId
-from protocol.messages import Cancel, Freeze, Reply, Report, Resolve, Usage
-from protocol.policy import Policy
-from protocol.prices import Metered
 from protocol.spending import BY, Spending, by_model, cached_share, spending, summed, total
+from protocol.wire import events
+from protocol.wire.commands import Cancel, Freeze, Reply, Report, Resolve, Usage
+from protocol.wire.config import Policy
+from protocol.wire.ids import TurnId
+from protocol.wire.prices import Metered
 from tests.unit.protocol.worlds import Court, ask, complete, escalate, hand_back, transfer, usage
 
 

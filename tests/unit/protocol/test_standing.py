@@ -4,16 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.events import (
-    EscalationResolved,
-    HandoffAdmitted,
-    RequestCancelled,
-    RequestOpened,
-    TurnResumed,
-)
-from protocol.ids import TurnId
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.standing import Late, Objection
+from protocol.wire.commands import (
     Assign,
     Cancel,
     Control,
@@ -27,7 +20,14 @@ from protocol.messages import (
     Thaw,
     TurnFailed,
 )
-from protocol.standing import Late, Objection
+from protocol.wire.events import (
+    EscalationResolved,
+    HandoffAdmitted,
+    RequestCancelled,
+    RequestOpened,
+    TurnResumed,
+)
+from protocol.wire.ids import TurnId
 from tests.unit.protocol.worlds import Court, ask, complete, escalate, is_, opened, transfer
 
 

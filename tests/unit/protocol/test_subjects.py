@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import subjects
-from protocol.ids import is_token
+from protocol.wire import subjects
+from protocol.wire.ids import is_token
 
 BUILDERS: list[Callable[..., str]] = [
     subjects.evt,

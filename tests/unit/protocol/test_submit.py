@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 
 from mesh.replay.rejudge import rejudge
-from protocol.chain import GENESIS
-from protocol.events import AnyEvent, RequestOpened, RequestRefused, type_of
-from protocol.fleet import AgentEntry
-from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.ids import AgentName, event_id, request_id
-from protocol.messages import Submit, submit_id
-from protocol.policy import Policy, policy_hash
-from protocol.refusals import Refusal, Rule
-from protocol.timeline import timeline
+from protocol.domain.hash_chain import GENESIS
+from protocol.views.timeline import timeline
+from protocol.wire.commands import Submit, submit_id
+from protocol.wire.config import AgentEntry, Policy, policy_hash
+from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused, type_of
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.ids import AgentName, event_id, request_id
+from protocol.wire.refusals import Refusal, Rule
 from protocol.world import Breaker, Grounds
 from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
 

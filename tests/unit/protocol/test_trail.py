@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocol.handoff import Budget, Constraints
-from protocol.ids import AgentName
-from protocol.trail import Frame, Segment
+from protocol.domain.trail import Frame, Segment
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.ids import AgentName
 
 
 def frame(name: str, *, return_to: str | None = None, sealed: bool = False) -> Frame:

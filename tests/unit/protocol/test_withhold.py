@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol.events import (
+from protocol.wire import codec
+from protocol.wire.commands import Freeze, Move, Resolve, Thaw
+from protocol.wire.config import Policy
+from protocol.wire.events import (
     AnyEvent,
     EscalationRaised,
     EscalationResolved,
@@ -18,11 +20,9 @@ from protocol.events import (
     RequestOpened,
     Withheld,
 )
-from protocol.handoff import Artifact, Constraints, Fact
-from protocol.ids import AgentName
-from protocol.messages import Freeze, Move, Resolve, Thaw
-from protocol.policy import Policy
-from protocol.refusals import Rule
+from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.ids import AgentName
+from protocol.wire.refusals import Rule
 from tests.unit.protocol.worlds import (
     Court,
     agent,

@@ -8,17 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from protocol import codec
 from protocol.control import objection_to, resolves_to
 from protocol.decide import decide, target_of
+from protocol.domain.held import Turn
 from protocol.due import by_the_clock, due, next_due
-from protocol.events import AnyEvent, FactsWithheld
-from protocol.fleet import AgentEntry
-from protocol.handoff import Constraints, Fact
-from protocol.held import Turn
-from protocol.ids import AgentName, Cause, TurnId, control_cause, request_id
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.standing import Fit, Late, Objection, standing
+from protocol.wire import codec
+from protocol.wire.commands import (
     Ask,
     Complete,
     Control,
@@ -41,8 +38,10 @@ from protocol.messages import (
     id_of,
     submit_id,
 )
-from protocol.policy import Policy
-from protocol.standing import Fit, Late, Objection, standing
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.handoff import Constraints, Fact
+from protocol.wire.ids import AgentName, Cause, TurnId, control_cause, request_id
 from protocol.world import Breaker, Grounds, World
 
 START = 1_700_000_000_000_000

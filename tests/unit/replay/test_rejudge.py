@@ -9,16 +9,12 @@ import pytest
 from mesh.errors import Malformed
 from mesh.replay.load import load
 from mesh.replay.rejudge import rejudge
-from protocol import codec
 from protocol.decide import decide
 from protocol.due import due
-from protocol.errors import BrokenLog
-from protocol.events import AnyEvent, FactsWithheld, type_of
-from protocol.fleet import AgentEntry
-from protocol.handoff import Budget, Constraints, Fact
-from protocol.ids import AgentName, Cause, TurnId, control_cause
 from protocol.ledger import Ledger, fold
-from protocol.messages import (
+from protocol.views.timeline import timeline
+from protocol.wire import codec
+from protocol.wire.commands import (
     Ask,
     Complete,
     Control,
@@ -39,9 +35,12 @@ from protocol.messages import (
     id_of,
     submit_id,
 )
-from protocol.messages import Failure as FailureOf
-from protocol.policy import Policy
-from protocol.timeline import timeline
+from protocol.wire.commands import Failure as FailureOf
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.errors import BrokenLog
+from protocol.wire.events import AnyEvent, FactsWithheld, type_of
+from protocol.wire.handoff import Budget, Constraints, Fact
+from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
 from protocol.world import Grounds, World
 
 REQUEST = "app_01ARZ3NDEKTSV4RRFFQ69G5FAV"

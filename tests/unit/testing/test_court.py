@@ -4,10 +4,10 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from mesh.testing import Court, NotDecided, fleet_of
-from protocol import events
-from protocol.handoff import Budget, Fact
-from protocol.messages import Ask, Complete, Escalate, HandBack, Transfer
-from protocol.policy import Policy
+from protocol.wire import events
+from protocol.wire.commands import Ask, Complete, Escalate, HandBack, Transfer
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Budget, Fact
 
 FLEET = fleet_of("a", "b")
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]

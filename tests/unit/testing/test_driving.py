@@ -17,10 +17,10 @@ from mesh.testing import (
     turn,
     turn_in,
 )
-from protocol.handoff import Budget
-from protocol.messages import Complete, Usage
-from protocol.policy import Policy
-from protocol.prices import MTOK, Price, Tokens
+from protocol.wire.commands import Complete, Usage
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Budget
+from protocol.wire.prices import MTOK, Price, Tokens
 
 TOLD = Instructions("1", "Help.")
 FRONT, BACK = ClaudeAgent("front", instructions=TOLD), ClaudeAgent("back", instructions=TOLD)

@@ -6,8 +6,8 @@ from mesh.fleet.setup import prices_of
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
 from mesh.testing import Court, FleetHarness, StrictModel, fleet_of
-from protocol.messages import Move, Usage
-from protocol.prices import Tokens
+from protocol.wire.commands import Move, Usage
+from protocol.wire.prices import Tokens
 
 done: list[str] = []
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from protocol import events as ev
-from protocol.handoff import Budget
-from protocol.messages import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
+from protocol.wire import events as ev
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
+from protocol.wire.handoff import Budget
 from protocol.world import Grounds
 from tests.unit.protocol.oracle.account import DIMENSIONS, Account, learn, rest, same, spent
 from tests.unit.protocol.oracle.consequences import Waiting, consequence_complaints, waiting_after

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from protocol import events as ev
+from protocol.wire import events as ev
 from tests.unit.protocol.oracle.account import Account
 
 

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import msgspec
 
-from protocol.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from protocol.messages import Ask, Complete, Escalate, Fail, HandBack, MoveProposed, Transfer
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, MoveProposed, Transfer
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, same, spent_after
 
 MOVES = {

@@ -8,8 +8,8 @@ what events are made of.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.handoff import Handoff
-from protocol.messages import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
+from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
+from protocol.wire.handoff import Handoff
 from protocol.world import Grounds
 from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, spent_after
 from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff

@@ -8,10 +8,20 @@ without its load. Replies are kept whole: the code runs again with them, and the
 from msgspec import json
 from msgspec.structs import replace
 
-from protocol.events import Past
-from protocol.ids import AgentName
-from protocol.messages import Ask, Complete, Escalate, Fail, Failure, HandBack, Move, Transfer, UnknownMove
-from protocol.refusals import Refusal, Rule
+from protocol.wire.commands import (
+    Ask,
+    Complete,
+    Escalate,
+    Fail,
+    Failure,
+    HandBack,
+    Move,
+    Transfer,
+    UnknownMove,
+)
+from protocol.wire.events import Past
+from protocol.wire.ids import AgentName
+from protocol.wire.refusals import Refusal, Rule
 
 MAX_TEXT_CHARS = 2_000
 MAX_MOVE_BYTES = 16_384

@@ -11,17 +11,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.breaker import BreakerEntry
-from protocol.codec import READ_ERRORS, TEXT_FACT, is_label
-from protocol.errors import Malformed
-from protocol.fleet import Fleet
-from protocol.freeze import FreezeEntry
-from protocol.handoff import Budget
-from protocol.ids import is_name, is_token
-from protocol.policy import Policy
-from protocol.prices import Price
-from protocol.ranges import LARGEST_AMOUNT
-from protocol.rules import TOPOLOGIES
+from protocol.domain.breaker import BreakerEntry
+from protocol.domain.rules import TOPOLOGIES
+from protocol.wire.codec import READ_ERRORS, TEXT_FACT, is_label
+from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.errors import Malformed
+from protocol.wire.handoff import Budget
+from protocol.wire.ids import is_name, is_token
+from protocol.wire.prices import Price
+from protocol.wire.values import LARGEST_AMOUNT
 
 T = TypeVar("T")
 _PLACED = re.compile(r"(?P<what>.*) - at `(?:key in )?\$(?P<path>.*)`", re.DOTALL)

@@ -8,9 +8,9 @@ spent since without any book-keeping, and a narrower grant can never be more tha
 import operator
 from collections.abc import Callable
 
-from protocol.handoff import Budget
-from protocol.messages import Usage
-from protocol.prices import each_model
+from protocol.wire.commands import Usage
+from protocol.wire.handoff import Budget
+from protocol.wire.prices import each_model
 
 NOTHING = Usage()
 UNLIMITED = Budget()

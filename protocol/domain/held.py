@@ -5,10 +5,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from protocol import budget
-from protocol.events import AnyEvent, Past, Work
-from protocol.ids import AgentName, TurnId
-from protocol.messages import Report
+from protocol.domain import budget
+from protocol.wire.commands import Report
+from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.ids import AgentName, TurnId
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
 

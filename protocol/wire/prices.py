@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.ranges import Amount
+from protocol.wire.values import Amount
 
 MTOK = 1_000_000
 

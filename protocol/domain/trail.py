@@ -6,8 +6,8 @@ where a person's resolution puts the request; path, depth, edges and seals are t
 
 import msgspec
 
-from protocol.handoff import Budget, Constraints
-from protocol.ids import AgentName
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.ids import AgentName
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.handoff import Artifact, Budget, Constraints, Fact
-from protocol.ids import AgentName, Cause, ProposalId, RequestId, TurnId, proposal_id
-from protocol.prices import Metered
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, TurnId, proposal_id
+from protocol.wire.prices import Metered
 
 
 class Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -9,16 +9,13 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from protocol import subjects
-from protocol.breaker import BreakerEntry
-from protocol.events import VERSION, AnyEvent
-from protocol.fleet import Fleet
-from protocol.freeze import FreezeEntry
-from protocol.handoff import Handoff
-from protocol.messages import Control, Move, Proposal, Submit
-from protocol.notices import DeadLetter, Notice
-from protocol.policy import Policy
-from protocol.presence import Card, LiveNote
+from protocol.domain.breaker import BreakerEntry
+from protocol.wire import subjects
+from protocol.wire.commands import Control, Move, Proposal, Submit
+from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.events import VERSION, AnyEvent
+from protocol.wire.handoff import Handoff
+from protocol.wire.notices import Card, DeadLetter, LiveNote, Notice
 
 JSON_SCHEMA_FILE = "handoff-mesh.schema.json"
 ASYNCAPI_FILE = "asyncapi.json"

@@ -13,11 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.errors import Malformed, UnknownEvent
-from protocol.events import VERSION, AnyEvent, type_of
-from protocol.handoff import Artifact, Budget, Constraints, Fact
-from protocol.ids import TurnId, is_request_id, is_token
-from protocol.messages import (
+from protocol.wire.commands import (
     HANDOFF_MOVES,
     Ask,
     Complete,
@@ -38,7 +34,11 @@ from protocol.messages import (
     UnknownMove,
     Usage,
 )
-from protocol.ranges import LARGEST_AMOUNT, LONGEST_S
+from protocol.wire.errors import Malformed, UnknownEvent
+from protocol.wire.events import VERSION, AnyEvent, type_of
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.ids import TurnId, is_request_id, is_token
+from protocol.wire.values import LARGEST_AMOUNT, LONGEST_S
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ space or a wildcard in it can never widen what a message addresses.
 
 from typing import NamedTuple
 
-from protocol.ids import NOBODY, is_token
+from protocol.wire.ids import NOBODY, is_token
 
 PARTITIONS = 4
 """How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:

@@ -19,9 +19,9 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from protocol.ids import Cause, TurnId, event_id
-from protocol.messages import Failure
-from protocol.ranges import DAY_S, Times
+from protocol.wire.commands import Failure
+from protocol.wire.ids import Cause, TurnId, event_id
+from protocol.wire.values import DAY_S, Times
 
 State = Literal["closed", "open", "half_open"]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.ids import AgentName, TurnId
+from protocol.wire.ids import AgentName, TurnId
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.carry import Load, T
-from protocol.equality import equal
-from protocol.events import FactsWithheld
-from protocol.handoff import Artifact, Fact, Handoff
+from protocol.wire.events import FactsWithheld
+from protocol.wire.handoff import Artifact, Fact, Handoff
+from protocol.wire.values import equal
 
 
 @dataclass(slots=True)

@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from protocol.events import Past, Work
-from protocol.held import Turn, summed_up
-from protocol.ids import draw
-from protocol.messages import Failure, Report
-from protocol.policy import Policy
+from protocol.domain.held import Turn, summed_up
+from protocol.wire.commands import Failure, Report
+from protocol.wire.config import Policy
+from protocol.wire.events import Past, Work
+from protocol.wire.ids import draw
 
 
 def next_round(turn: Turn, past: Past | None, report: Report | None = None) -> Work:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from protocol.handoff import Fact
-from protocol.messages import Escalate, HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.commands import Escalate, HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.handoff import Fact
 
 Labels = Mapping[str, tuple[str, ...]]
 """By fact key. A submit's `text` is no such fact: free text is nobody's to label."""

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from protocol import budget, events
 from protocol.carry import Load, brought, dropped
-from protocol.events import AnyEvent, Work
-from protocol.ids import HUMAN
+from protocol.domain import budget
 from protocol.ledger import Ledger
-from protocol.messages import Submit, Usage, move_name, move_summary
-from protocol.prices import Price, price_list
 from protocol.spending import unpriced_in
 from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, Waiting, named
+from protocol.wire import events
+from protocol.wire.commands import Submit, Usage, move_name, move_summary
+from protocol.wire.events import AnyEvent, Work
+from protocol.wire.ids import HUMAN
+from protocol.wire.prices import Price, price_list
 
 
 def _spent(usage: Usage, prices: Mapping[str, Price]) -> Spent:

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from protocol.carry import Load, difference
-from protocol.equality import equal
-from protocol.handoff import Fact
+from protocol.wire.handoff import Fact
+from protocol.wire.values import equal
 
 
 @dataclass(slots=True)

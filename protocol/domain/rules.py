@@ -9,15 +9,12 @@ from typing import Any
 
 import msgspec
 
-from protocol import budget
 from protocol.carry import Load
-from protocol.equality import equal
-from protocol.fleet import AgentEntry
-from protocol.handoff import Budget, Constraints, Handoff
-from protocol.held import Turn
-from protocol.ids import HUMAN
+from protocol.domain import budget
+from protocol.domain.held import Turn
+from protocol.domain.trail import Segment
 from protocol.ledger import Ledger
-from protocol.messages import (
+from protocol.wire.commands import (
     HANDOFF_MOVES,
     Ask,
     Complete,
@@ -30,9 +27,11 @@ from protocol.messages import (
     UnknownMove,
     move_name,
 )
-from protocol.policy import Policy
-from protocol.refusals import Refusal, Rule, breaker_open
-from protocol.trail import Segment
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.handoff import Budget, Constraints, Handoff
+from protocol.wire.ids import HUMAN
+from protocol.wire.refusals import Refusal, Rule, breaker_open
+from protocol.wire.values import equal
 from protocol.world import World
 
 TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}

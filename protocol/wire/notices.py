@@ -1,0 +1,114 @@
+"""Hints and what is kept for people: notices, dead letters, an agent's card, its live output.
+
+A notice tells a sender that its message came to nothing; the message is kept as a dead letter. A card and
+live output show a running agent. No verdict rests on any of them.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message that nobody could read or act on."""
+
+    v: int = 1
+    at: int
+    """UTC µs."""
+    by: str
+    """Whose dead-letter list it is in: who gave up on it."""
+    code: str
+    """Why, for programs."""
+    detail: str
+    """Why, in one sentence; nothing of what the message said."""
+    subject: str
+    sender: str = ""
+    """By the broker's word; empty where the subject names none."""
+    request: str = ""
+    delivered: int = 1
+    headers: Mapping[str, str] = {}
+    data: str = ""
+    """The original bytes, base64."""
+    truncated: bool = False
+    """Whether some of the data or of the headers was too much to keep."""
+
+    @property
+    def original(self) -> bytes:
+        return base64.b64decode(self.data)
+
+
+class NoticeError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was wrong with a message."""
+
+    code: str
+    detail: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn is over, or its round was decided."""
+
+    why: str
+    turn: str = ""
+    round: int = 0
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A note with a body. Exactly one of `error` and `ended` is set."""
+
+    v: int = 1
+    request: str
+    error: NoticeError | None = None
+    ended: Ended | None = None
+    digest: str = ""
+    """SHA-256 (hex) of the message's bytes: with every `error`, and with `ended` that answers a submit."""
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last one published under an agent's name, by whichever instance started last."""
+
+    v: int = 1
+    name: str
+    version: str
+    description: str = ""
+    prompt_version: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """{name, description, effect} of each."""
+    instance: str = ""
+    model: str = ""
+    """What drives it: `scripted`, a model's id, or empty."""
+    no_rules: bool = False
+    """Of an agent with a model: that it has no rules which could stand in for it."""
+
+
+What = Literal["model", "tool"]
+
+
+class LiveNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened in a running turn. Whose it is, the subject says."""
+
+    v: int
+    turn: str
+    round: int
+    n: int
+    """Counts the notes of one run of a round, from 0; a gap means that some were lost."""
+    at: int
+    """UTC µs, by the agent's clock."""
+    kind: Literal["began", "step", "text", "ended"]
+    what: What | Literal[""] = ""
+    """Of a step: what was called."""
+    name: str = ""
+    """Of a step: the tool's name, or the model's."""
+    state: Literal["", "called", "returned", "failed"] = ""
+    """Of a step. A tool's own no is `failed`, too."""
+    text: str = ""
+    """Of text: what the model has said since the note before."""
+    again: bool = False
+    """Of text: what this reply said before is void, because another model begins anew."""
+    move: str = ""
+    """Of an end: the move that was proposed."""
+    to: str = ""
+    """Of an end: whom the move names."""
+    failed: str = ""
+    """Of an end without a move: why, a code."""
