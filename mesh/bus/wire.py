@@ -11,7 +11,7 @@ A sink runs inside the read loop. It must not block and must not raise; what it 
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -107,11 +107,19 @@ class Wire(Client):
             self.showed_certificate = bool(info["tls_required"] and info.get("tls_verify"))
         await super()._process_info(info, initial_connection)
 
+    async def _connect_to_server(self, server: Any) -> None:
+        await _cancellable(super()._connect_to_server(server))
+
+    async def _process_connect_init(self) -> None:
+        await _cancellable(super()._process_connect_init())
+
+    async def flush(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - nats-py's own signature
+        await self.round_trip(timeout)
+
     async def round_trip(self, timeout_s: float = 10.0) -> None:
         """Wait until the server has answered a ping. Raises TimeoutError, ConnectionError when it cannot.
 
-        Instead of nats-py's `flush`: its `wait_for` can lose a cancellation that comes with the answer,
-        and it does not hear of a connection that breaks meanwhile.
+        Instead of nats-py's `flush`, which does not hear of a connection that breaks meanwhile.
         """
         if not self.is_connected:
             raise ConnectionError("there is no connection")
@@ -259,6 +267,22 @@ class Scanner:
             await self._wire._process_info(json.loads(line[4:]))
         elif line[:3] != b"+OK":
             raise ProtocolError("nats: unknown protocol")
+
+
+async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
+    """Await a part of nats-py that calls `asyncio.wait_for`, and end as cancelled if this task was.
+
+    Before Python 3.12 `wait_for` loses a cancellation that comes with the result: a connection that is
+    closed while it tries to reconnect would try for ever.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        await work
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _text(subject: bytes) -> str:
