@@ -12,6 +12,7 @@ from mesh.bus.connection import Bus
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
 from tests.leftovers import PATIENCE_S, children
+from tests.logs import log_state, put_back
 from tests.servers import FLEET, ConnectAs
 
 
@@ -24,6 +25,17 @@ def nothing_outlives_the_tests() -> Iterator[None]:
     while (left := set(children()) - before) and time.monotonic() < patience:
         time.sleep(0.05)
     assert not left
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged_otherwise_afterwards() -> Iterator[None]:
+    """Fail the test that leaves logging changed, and put it back: the next one captures what it waits for."""
+    before = log_state()
+    yield
+    after = log_state()
+    put_back(before)
+    changed = [name for name, was, now in zip(before._fields, before, after, strict=True) if was != now]
+    assert not changed, f"the test left logging changed: {', '.join(changed)}"
 
 
 @pytest.fixture(scope="session")

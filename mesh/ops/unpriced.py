@@ -13,7 +13,8 @@ from protocol.wire.notices import Card
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.subjects import PRICES
 
-_NO_ID = frozenset({"", "scripted", "claude"})
+_STUB = "stub: "
+_NO_ID = frozenset({"", "scripted", "claude", "a model"})
 """What a card says of a model whose id it does not know, or which costs nothing."""
 
 
@@ -25,7 +26,7 @@ async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
     missing: dict[str, list[str]] = {}
     async for each in every(bus, "CARDS", "mesh.card.*"):
         name, said = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
-        model = "" if said is None else said.model
+        model = "" if said is None else said.model.removeprefix(_STUB)
         if name in agents and model not in _NO_ID and price_of(model, prices) is None:
             missing.setdefault(model, []).append(name)
     return dict(sorted(missing.items()))

@@ -14,7 +14,8 @@ from mesh.guard import service
 from mesh.testing import LocalBus
 from protocol.wire.commands import Move
 from tests.bad_input.scene import FLEET, Scene
-from tests.guard.stage import furnish, plain_logs
+from tests.guard.stage import furnish
+from tests.logs import plain_logs
 
 
 @pytest.fixture(scope="module", autouse=True)

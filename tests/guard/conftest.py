@@ -7,7 +7,8 @@ import pytest
 import pytest_asyncio
 
 from mesh.testing import LocalBus
-from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
+from tests.guard.stage import Stage, furnished_mesh, staged
+from tests.logs import plain_logs
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,13 +6,11 @@ chain must hold, and no turn may have two successors. A test that spoils a log o
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
@@ -387,20 +385,6 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-@contextlib.contextmanager
-def plain_logs(level: int = logging.INFO) -> Iterator[None]:
-    """Log a line an event: a traceback with every local would take longer than what is tested."""
-    structlog.configure(
-        processors=[
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-    )
-    yield
-    structlog.reset_defaults()
 
 
 def control_hearing(request: str, sender: str, control: Control, role: str = "operator") -> Hearing:

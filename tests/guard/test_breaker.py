@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
 from mesh.guard.breakers import Breakers
 from mesh.guard.service import Guard
@@ -21,6 +20,7 @@ from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, RequestId
 from protocol.wire.refusals import Rule
 from tests.guard.stage import FLEET, Stage, furnish, human_turn
+from tests.logs import captured_logs
 from tests.servers import eventually, until
 
 OPEN_S, TRIAL_S = 300.0, 900.0
@@ -115,7 +115,7 @@ async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
     stage: Stage, guard: Guard
 ) -> None:
     client, a, c = await stage.client(), await stage.actor("a"), await stage.actor("c")
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         opened = await open_it(stage)
         await until(lambda: guard._around.breakers.state("b") == "open")
     assert [line["agent"] for line in lines if line["event"] == "breaker_opened"] == ["b"]
@@ -212,7 +212,7 @@ async def test_one_is_let_through_on_trial_and_its_success_closes(
     other = await submitted(stage)
     assert isinstance(other, events.RequestRefused)
     assert other.grounds.breaker_until is not None
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         await b.propose(tried.request, await b.work(tried.request), DONE)
         assert (await client.wait(tried.request, timeout_s=60)).status == "completed"
         assert await becomes(stage, "closed") == CLOSED
@@ -324,7 +324,7 @@ async def test_an_entry_that_cannot_be_written_stops_no_decision(tmp_path: Path,
         state = (await admin.api("STREAM.INFO.CONF"))["state"]
         full = {**config, "max_bytes": state["bytes"], "discard": "new"}
         await admin.api("STREAM.UPDATE.CONF", full)
-        with capture_logs() as lines:
+        with captured_logs() as lines:
             for _ in range(4):
                 await fail(own)
         assert [line["event"] for line in lines].count("breaker_not_written") == 1

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.bus import streams
 from mesh.bus.pull import Message
@@ -19,6 +18,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Thaw, Transfer
 from protocol.wire.config import Policy
 from tests.guard.stage import FLEET, POLICIES, Stage, furnish
+from tests.logs import captured_logs
 from tests.servers import eventually, until
 
 DONE = Complete(answer="done")
@@ -33,7 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def saying() -> Iterator[list[Any]]:
-    with capture_logs() as said:
+    with captured_logs() as said:
         yield said
 
 

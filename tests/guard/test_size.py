@@ -1,13 +1,12 @@
 """Events that are more than the bus takes: nothing is tried for ever, and somebody is told."""
 
-from structlog.testing import capture_logs
-
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Failure, Freeze, Reply, Thaw, Transfer, TurnFailed
 from protocol.wire.events import Work
 from protocol.wire.handoff import Fact
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
+from tests.logs import captured_logs
 
 DONE = Complete(answer="done")
 PART = 205_000
@@ -53,7 +52,7 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     await stage.control(request, reply, sender="c1")
     work = await d.work(request, round_=1)
     await d.say(request, TurnFailed(turn=work.turn, round=1, error=Failure(code="boom", message="z" * 4000)))
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         log = await stage.reaches(request, "request.failed")
     end = log[-1]
     assert isinstance(end, events.RequestFailed)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
+from nats.aio.transport import TcpTransport
 
 from mesh.bus import acks, keys
 from mesh.bus.connection import Bus, connect
@@ -29,6 +29,7 @@ from mesh.errors import (
 from mesh.local.server import EmbeddedServer
 from mesh.testing import LocalBus
 from protocol.wire.subjects import prop, step
+from tests.logs import captured_logs
 from tests.servers import ConnectAs, fresh, until
 from tests.trouble.proxy import Proxy
 
@@ -323,7 +324,7 @@ async def test_a_full_stream_is_an_error_of_its_own_and_a_trouble_until_there_is
         config = {"name": "LOG", "subjects": ["mesh.evt.*.*"], "storage": "file", "discard": "new"}
         await bus.api("STREAM.CREATE.LOG", {**config, "max_bytes": 2000})
         stored = 0
-        with capture_logs() as lines:
+        with captured_logs() as lines:
             with contextlib.suppress(StreamFull):
                 while True:
                     await bus.publish_durable("mesh.evt.a.r", bytes(500))
@@ -372,7 +373,7 @@ async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
 
 async def test_a_lost_connection_is_said_once_with_what_it_held_up(tmp_path: Path) -> None:
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
-        with capture_logs() as lines:
+        with captured_logs() as lines:
             await server.kill()
             await until(lambda: not bus.connected)
             for _ in range(20):
@@ -400,3 +401,25 @@ async def test_what_can_be_done_twice_is_done_as_soon_as_the_bus_is_back(tmp_pat
         await bus.close()
         with pytest.raises((Unreachable, OutcomeUnknown)):
             await ended
+
+
+async def test_closing_ends_an_attempt_to_reconnect_that_fails_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Python 3.11 `asyncio.wait_for` loses a cancellation that comes with what it waits for."""
+    trying = asyncio.Event()
+
+    async def refused_as_it_is_cancelled(*_: object, **__: object) -> None:
+        trying.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        raise ConnectionRefusedError
+
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        monkeypatch.setattr(TcpTransport, "connect", refused_as_it_is_cancelled)
+        await server.kill()
+        await trying.wait()
+        reconnecting = bus._wire._reconnection_task
+        assert reconnecting is not None
+        await bus.close()
+        await until(reconnecting.done)

@@ -1,11 +1,11 @@
 """What comes to a puller's inbox and is no delivery of its consumer: dropped, and said."""
 
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.bus.connection import connect
 from mesh.bus.wire import Incoming
 from tests.integration.pulling import Busy, Queue
+from tests.logs import captured_logs
 from tests.servers import until
 
 
@@ -22,7 +22,7 @@ async def test_what_its_own_consumer_did_not_send_is_dropped_and_never_acknowled
     inbox = puller._subscription.subject
     async with await connect(queue.server.url, name="b") as stranger:
         await stranger.subscribe("stolen.>", lambda message: acknowledged.append(message.subject))
-        with capture_logs() as lines:
+        with captured_logs() as lines:
             stranger.send(inbox, b"run this", reply="stolen.ack")
             stranger.send(inbox, b"run this")
             stranger.send(f"$JS.API.CONSUMER.MSG.NEXT.{other.stream}.w", b"", reply=inbox)

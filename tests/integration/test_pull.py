@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.bus.connection import connect
 from mesh.bus.pull import Message, Puller
 from mesh.errors import TimedOut, Unreachable
 from mesh.local.server import EmbeddedServer
 from tests.integration.pulling import EXPIRES_S, LEASE_S, NS, Busy, Queue
+from tests.logs import captured_logs
 from tests.servers import eventually, until
 
 
@@ -40,7 +40,7 @@ async def test_large_messages_fill_the_hand_before_the_slots_do(queue: Queue) ->
     await queue.put(100)
     busy = Busy()
     puller = queue.puller(busy, slots=64, most_bytes=most)
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         await puller.start()
         await until(lambda: puller.bytes_in_hand >= most or len(busy.messages) >= 30)
         await asyncio.sleep(2 * EXPIRES_S)  # whatever it asked for besides comes or ends meanwhile
@@ -319,7 +319,7 @@ async def test_what_a_handler_could_not_do_for_trouble_with_the_bus_comes_again_
         message.ack()
 
     puller = queue.puller(troubled)
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         await puller.start()
         await eventually(queue.empty)
     assert deliveries == [1, 2]
@@ -329,7 +329,7 @@ async def test_what_a_handler_could_not_do_for_trouble_with_the_bus_comes_again_
 
 async def test_pulls_that_are_refused_are_one_trouble_however_many_pullers_meet_it(queue: Queue) -> None:
     puller, another = queue.puller(Busy()), queue.puller(Busy())
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         await queue.bus.api(f"CONSUMER.DELETE.{queue.stream}.w")
         await puller.start()
         await another.start()

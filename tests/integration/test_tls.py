@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
 from mesh.bus.accounts import accounts_config, quoted
 from mesh.bus.connection import Bus, connect
@@ -20,6 +19,7 @@ from mesh.cli.exits import Exit
 from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachable
 from mesh.local.server import EmbeddedServer
 from tests.certificates import Authority
+from tests.logs import captured_logs
 from tests.servers import FLEET, ROOT, until
 
 
@@ -115,7 +115,7 @@ async def test_a_connection_that_can_no_longer_be_secured_says_so_and_is_made_on
     assert server.key is not None
     good = server.cert.read_bytes(), server.key.read_bytes()
     async with secured(tmp_path, block(server, verify=True)) as mine, await mine.connect(ours) as bus:
-        with capture_logs() as lines:
+        with captured_logs() as lines:
             await mine.server.kill()
             Authority(tmp_path / "others").sign("x")
             authority.sign("changing", expired=True)

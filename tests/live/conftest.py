@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
+from tests.guard.stage import Stage, furnished_mesh, staged
+from tests.logs import plain_logs
 
 
 @pytest.fixture(scope="module", autouse=True)

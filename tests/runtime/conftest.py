@@ -9,7 +9,8 @@ import pytest_asyncio
 
 from mesh.agent import runtime
 from mesh.testing import LocalBus
-from tests.guard.stage import FLEET, Stage, furnish, plain_logs
+from tests.guard.stage import FLEET, Stage, furnish
+from tests.logs import plain_logs
 
 LEASE_S = 0.9
 

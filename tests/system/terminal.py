@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager
@@ -15,18 +16,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import structlog
 import typer
 from typer.testing import CliRunner, Result
 
 from mesh.cli import app
+from tests.logs import plain_logs
 from tests.servers import ROOT
 
 READY = "Ctrl-C stops everything"
 _OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_LOG_LEVEL")
 _WITHIN_S = 60.0
-_SUITES_OWN = structlog.get_config()
-"""How the suite logs. Commands run side by side: none may take another's silence for it."""
+_turn = threading.Lock()
+"""Held by the one command that runs in this process: directory, environment and logging are the process's."""
 
 
 def environment(**added: str) -> dict[str, str]:
@@ -36,17 +37,14 @@ def environment(**added: str) -> dict[str, str]:
 
 
 def in_process(*arguments: object, program: typer.Typer = app) -> Result:
-    """Run a command in this process, and leave the suite's logging as it was."""
-
-    def quiet(style: str, level: str) -> None:
-        nothing = structlog.make_filtering_bound_logger(logging.CRITICAL)
-        structlog.configure(wrapper_class=nothing, cache_logger_on_first_use=False)
-
+    """Run a command in this process, which logs nothing meanwhile. RuntimeError if another one runs."""
+    if not _turn.acquire(blocking=False):
+        raise RuntimeError("one command at a time in this process; start the other as a process")
     try:
-        with mock.patch("mesh.service.logs.configure_logging", quiet):
+        with plain_logs(logging.CRITICAL), mock.patch("mesh.service.logs.configure_logging"):
             return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:
-        structlog.configure(**_SUITES_OWN)
+        _turn.release()
 
 
 class Finished:

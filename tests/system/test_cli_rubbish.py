@@ -20,7 +20,8 @@ from mesh.testing import LocalBus
 from protocol.wire import events, subjects
 from protocol.wire.ids import request_id
 from protocol.wire.notices import Card
-from tests.guard.stage import Stage, plain_logs, staged
+from tests.guard.stage import Stage, staged
+from tests.logs import plain_logs
 from tests.system.office import Office
 from tests.system.terminal import Finished
 

@@ -14,7 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mesh.service import tracing
 from mesh.testing import LocalBus
-from tests.guard.stage import Stage, furnished_mesh, plain_logs, staged
+from tests.guard.stage import Stage, furnished_mesh, staged
+from tests.logs import plain_logs
 from tests.telemetry.seen import Readings, Seen
 
 

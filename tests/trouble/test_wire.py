@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.client import Outcome
+from tests.logs import captured_logs
 from tests.servers import until
 from tests.trouble.proxy import Frame
 from tests.trouble.wired import Wired, finish
@@ -40,7 +40,7 @@ async def test_an_answer_that_is_lost_is_not_taken_for_a_no_and_nothing_happens_
     a.lose_answer(about("mesh.prop.a."))
     b.lose_answer(about("mesh.prop.b."))
     b.swallow(said_to_server("$JS.ACK.LOG.in-b"))
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         outcomes = await finish(client, 12)
     await wired.audit(outcomes)
     for wire, least in ((guard, 5), (a, 3), (b, 2)):
@@ -55,7 +55,7 @@ async def test_connections_that_break_all_the_time_cost_nothing_but_time(wired: 
     await wired.agent("b")
     await wired.ready()
     client = await wired.client()
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         work = asyncio.ensure_future(finish(client, 60))
         cuts = 0
         while not work.done():

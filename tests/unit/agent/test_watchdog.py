@@ -2,13 +2,12 @@
 
 import time
 
-import structlog
-
 from mesh.agent.watchdog import Watchdog
+from tests.logs import captured_logs
 
 
 async def test_a_blocked_loop_is_named_with_its_line() -> None:
-    with structlog.testing.capture_logs() as logs, Watchdog(blocked_s=0.05) as watchdog:
+    with captured_logs() as logs, Watchdog(blocked_s=0.05) as watchdog:
         deadline = time.monotonic() + 10
         while not watchdog.found and time.monotonic() < deadline:
             pass  # blocks the loop, which is the point

@@ -22,6 +22,7 @@ from bench.stories import history
 from mesh.bus.roles import ADMIN
 from mesh.fleet.file import LeaseSection
 from mesh.fleet.setup import apply
+from tests.logs import kept_logging
 
 SMALL = Plan(rounds=2, alone=3, crowded=8)
 
@@ -90,5 +91,6 @@ def test_json_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     said = io.StringIO()
     monkeypatch.setattr(sys, "stdout", said)
     monkeypatch.setattr("bench.command.QUICK", QUICK._replace(fold_events=1000, fold_rounds=1))
-    assert bench.main(["--quick", "--json", "--only", "fold", "--dir", str(tmp_path)]) == 0
+    with kept_logging():
+        assert bench.main(["--quick", "--json", "--only", "fold", "--dir", str(tmp_path)]) == 0
     assert len(json.loads(said.getvalue())["figures"]) == 4

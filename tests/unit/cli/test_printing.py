@@ -20,6 +20,7 @@ import mesh.cli
 from mesh.cli import output
 from mesh.service.logs import configure_logging
 from mesh.service.printable import printable, printable_json
+from tests.logs import kept_logging
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07\x9b1A\x7f\r\u202egnp\u2066\u200b\ufeff\u2028b"
 HARMLESS = "Zoë — 3 €\u00a0, नमस्ते, می\u200cر, 👩\u200d🚀\\x1b"
@@ -169,30 +170,20 @@ def test_the_check_sees_who_prints() -> None:
 # --- logs -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level, kept = root.handlers[:], root.level, structlog.get_config()
-    nats = logging.getLogger("nats").level
-    yield
-    structlog.configure(**kept)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.getLogger("nats").setLevel(nats)
-
-
-@pytest.mark.usefixtures("_logging_as_before")
 @pytest.mark.parametrize("style", ["console", "json"])
 @pytest.mark.parametrize("values", [True, False])
 def test_no_log_line_steers_a_terminal(monkeypatch: pytest.MonkeyPatch, style: str, values: bool) -> None:
     logged = Screen()
     monkeypatch.setattr(sys, "stderr", logged)
-    configure_logging(style, "info", values=values)
-    try:
-        raise ValueError(STEERING)
-    except ValueError:
-        structlog.get_logger("x").exception(STEERING, subject=STEERING, many=[STEERING], key={STEERING: 1})
-        logging.getLogger("y").error("%s", STEERING, exc_info=values)
+    with kept_logging():
+        configure_logging(style, "info", values=values)
+        try:
+            raise ValueError(STEERING)
+        except ValueError:
+            structlog.get_logger("x").exception(
+                STEERING, subject=STEERING, many=[STEERING], key={STEERING: 1}
+            )
+            logging.getLogger("y").error("%s", STEERING, exc_info=values)
     coloured = re.sub(r"\x1b\[[0-9;]*m", "", logged.shown)
     assert not [char for char in coloured if steers(char) and char not in "\n\t"]
     assert "owned" in coloured

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.service import conditions as conditions_module
 from mesh.service.conditions import Conditions, Kind
+from tests.logs import captured_logs
 from tests.servers import until
 
 FULL = Kind("full", "has_room", "{} is full", settle_s=0.05)
@@ -21,7 +21,7 @@ def named(lines: list[Any], *names: str) -> list[Any]:
 
 async def test_it_is_said_once_at_each_end_with_how_many_it_held_up() -> None:
     conditions = Conditions(name="guard")
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         for number in range(100):
             conditions.raise_(FULL, "LOG", held=f"r{number % 7}", size=number)
         assert [each.text for each in conditions.reasons()] == ["LOG is full"]
@@ -38,7 +38,7 @@ async def test_it_is_said_once_at_each_end_with_how_many_it_held_up() -> None:
 
 async def test_one_that_comes_and_goes_is_one_condition() -> None:
     conditions = Conditions()
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         for _ in range(20):
             conditions.raise_(FULL, "LOG")
             conditions.clear(FULL, "LOG")
@@ -49,7 +49,7 @@ async def test_one_that_comes_and_goes_is_one_condition() -> None:
 
 async def test_two_of_a_kind_about_two_things_are_two() -> None:
     conditions = Conditions()
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         conditions.raise_(FULL, "LOG")
         conditions.raise_(FULL, "PROP")
         conditions.clear(FULL, "LOG")
@@ -62,7 +62,7 @@ async def test_two_of_a_kind_about_two_things_are_two() -> None:
 async def test_one_that_nobody_raises_any_more_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions_module, "FORGET_S", 0.05)
     conditions = Conditions()
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         conditions.raise_(FULL, "LOG")
         conditions.raise_(GONE)
         await until(lambda: bool(named(lines, "has_room")))
@@ -82,7 +82,7 @@ async def test_what_concerns_some_messages_leaves_the_process_ready() -> None:
 
 async def test_clear_and_hold_begin_nothing() -> None:
     conditions = Conditions()
-    with capture_logs() as lines:
+    with captured_logs() as lines:
         conditions.clear(FULL, "LOG")
         conditions.hold(FULL, "LOG", held="r")
     assert lines == []

@@ -16,6 +16,7 @@ from mesh.agent.tools import tool
 from mesh.model.loop import drive
 from mesh.service.logs import VALUES, configure_logging
 from mesh.testing import StrictModel, calls, says, turn
+from tests.logs import kept_logging
 from tests.servers import ROOT
 
 CANARY = "ada@canary.example"
@@ -24,15 +25,8 @@ CANARY = "ada@canary.example"
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(VALUES, raising=False)
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    nats = logging.getLogger("nats").level
-    kept = structlog.get_config()
-    yield
-    structlog.configure(**kept)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.getLogger("nats").setLevel(nats)
+    with kept_logging():
+        yield
 
 
 def plain() -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.instructions import Instructions
 from mesh.testing import turn
+from tests.logs import captured_logs
 
 WORDS = Instructions("1", "Be kind.")
 SCRIPT = '[a]\nfallback = { answer = "No." }\n'
@@ -95,7 +95,7 @@ async def test_a_peer_that_is_out_of_reach_is_said_once(
     script = tmp_path / "rules.toml"
     script.write_text(SCRIPT)
     made = ClaudeAgent("a", instructions=WORDS, script=script, handoffs=["b", "biling"])
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         for _ in range(2):
             await made(turn(agent="a", peers=["b"]))
     assert [entry for entry in logs if entry["log_level"] == "warning"] == [
@@ -110,6 +110,6 @@ async def test_of_peers_that_are_all_there_nothing_is_said(
     script = tmp_path / "rules.toml"
     script.write_text(SCRIPT)
     made = ClaudeAgent("a", instructions=WORDS, script=script, handoffs=["b"])
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         await made(turn(agent="a", peers=["b", "c"]))
     assert logs == []

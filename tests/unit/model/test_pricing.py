@@ -1,7 +1,6 @@
 """What a model costs that has no price: nothing is called blindly on a budget of dollars, nothing is free."""
 
 import pytest
-from structlog.testing import capture_logs
 
 from mesh.agent.turn import Turn
 from mesh.model import pricing
@@ -16,6 +15,7 @@ from mesh.testing.memory_steps import MemorySteps
 from protocol.wire.commands import Complete, Move, Usage
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens
+from tests.logs import captured_logs
 from tests.unit.model.doubles import TalkingModel, says
 
 PRICE = Price(input=MTOK, output=5 * MTOK)
@@ -92,7 +92,7 @@ async def test_what_costs_nothing_needs_no_price_on_a_budget_of_dollars() -> Non
 
 
 async def test_a_model_without_a_price_is_named_in_the_log_once() -> None:
-    with capture_logs() as said:
+    with captured_logs() as said:
         for _ in range(2):
             await driven(turn(), Pinned(reply("big")))
         await driven(turn(prices={"big": PRICE}), Pinned(reply("big")))
@@ -122,7 +122,7 @@ async def overloaded(stub: StubClaude, prices: dict[str, Price], constraints: Co
 
 
 async def test_on_a_budget_of_dollars_a_fallback_without_a_price_is_not_asked() -> None:
-    with capture_logs() as said:
+    with captured_logs() as said:
         for _ in range(2):
             async with StubClaude([fails(529)]) as stub:
                 with pytest.raises(ModelRetry, match="status 529"):
