@@ -22,7 +22,8 @@
     │   └── LogCutShort                    the log ends before what was read of it: it is another one
     ├── ProvisionError
     │   ├── UnsafeChange                   would lose data or change what stored data means
-    │   └── NewerSchema                    laid out by a newer version of this software
+    │   ├── NewerSchema                    laid out by a newer version of this software
+    │   └── StoreTooSmall                  the server has less room than the limits promise
     └── ServerError
         ├── ServerMissing                  no nats-server binary
         ├── StoreInUse                     another server works on that store
@@ -225,6 +226,21 @@ class NewerSchema(ProvisionError):
         self.known = known
 
 
+class StoreTooSmall(ProvisionError):
+    """The server's store has less room than all limits together promise; the streams before are made."""
+
+    code: ClassVar[str] = "provision.store_too_small"
+
+    def __init__(self, what: str, max_bytes: int) -> None:
+        super().__init__(
+            f"{what} may take {max_bytes} bytes, and the server's store has no room left to promise them: "
+            "give the server a larger store (max_file_store), or lower mib and steps_mib under [limits] "
+            "in the fleet file"
+        )
+        self.what = what
+        self.max_bytes = max_bytes
+
+
 class ServerError(MeshError):
     """The embedded nats-server did not do what was asked; `log` holds its last lines."""
 
@@ -284,6 +300,7 @@ __all__ = [
     "ServerMisconfigured",
     "ServerMissing",
     "StoreInUse",
+    "StoreTooSmall",
     "StreamFull",
     "TimedOut",
     "TlsFailed",

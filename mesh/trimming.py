@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
+from mesh.bus.streams import standing_journals
 from protocol.submit import AHEAD_S
 from protocol.wire import codec
 from protocol.wire.errors import Malformed, UnknownEvent
@@ -30,7 +31,7 @@ class Trimmed(NamedTuple):
 
 
 async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) -> AsyncIterator[Trimmed]:
-    """Take the steps of ended requests out of STEPS, and yield what went; with `dry_run`, what would go.
+    """Take the steps of ended requests out of the journals; yield what went, or with `dry_run` would go.
 
     Steps of requests that the log does not hold, no longer or never, go too.
 
@@ -47,23 +48,39 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
             continue
         if not dry_run:
             asked = {"filter": f"mesh.step.*.{request}.*.*"}
-            steps = int((await bus.api("STREAM.PURGE.STEPS", asked, timeout_s=_API_S))["purged"])
-        yield Trimmed(request, steps)
+            purged = [await bus.api(f"STREAM.PURGE.{each}", asked, timeout_s=_API_S) for each in steps]
+            yield Trimmed(request, sum(int(each["purged"]) for each in purged))
+        else:
+            yield Trimmed(request, sum(steps.values()))
 
 
-async def _steps_by_request(bus: Bus) -> dict[str, int]:
-    found: dict[str, int] = {}
+async def _steps_by_request(bus: Bus) -> dict[str, dict[str, int]]:
+    """Return how many steps lie in each stream of journals, by request."""
+    found: dict[str, dict[str, int]] = {}
+    for stream in await standing_journals(bus):
+        async for request, count in _requests_in(bus, stream):
+            steps = found.setdefault(request, {})
+            steps[stream] = steps.get(stream, 0) + count
+    return found
+
+
+async def _requests_in(bus: Bus, stream: str) -> AsyncIterator[tuple[str, int]]:
     offset = 0
     while True:
         asked = {"subjects_filter": _STEPS, "offset": offset}
-        page: dict[str, Any] = await bus.api("STREAM.INFO.STEPS", asked, timeout_s=_API_S)
+        page: dict[str, Any] = await bus.api(f"STREAM.INFO.{stream}", asked, timeout_s=_API_S)
         subjects: dict[str, int] = page["state"].get("subjects") or {}
         for subject, count in subjects.items():
-            request = subject.split(".")[3]
-            found[request] = found.get(request, 0) + count
+            yield subject.split(".")[3], count
         offset += len(subjects)
         if not subjects or offset >= int(page.get("total", 0)):
-            return found
+            return
+
+
+async def bytes_in_journals(bus: Bus) -> int:
+    """Return how many bytes all journals have. Raises BusError."""
+    infos = [await bus.api(f"STREAM.INFO.{stream}") for stream in await standing_journals(bus)]
+    return sum(int(info["state"]["bytes"]) for info in infos)
 
 
 async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:

@@ -182,7 +182,7 @@ class Runtime:
 
     async def _was_ended(self, request: str, turn: str) -> bool:
         """Say whether a guard ended a turn, by the message that only guards can write."""
-        subject = f"{GET}STEPS.{subjects.end(self._agent.name, request, turn)}"
+        subject = f"{GET}ENDS.{subjects.end(self._agent.name, request, turn)}"
         return not (await self._bus.patiently(lambda: self._bus.request(subject))).status
 
     async def _work(self, message: Message, request: str, work: Work, trace: str) -> None:

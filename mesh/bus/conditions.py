@@ -1,6 +1,6 @@
 """The conditions of a connection to the bus: their kinds, and the stream that a subject belongs to."""
 
-from mesh.bus.queues import proposals_of
+from mesh.bus.queues import proposals_of, steps_of
 from mesh.errors import NoResponders, OutcomeUnknown, StreamFull, TimedOut
 from mesh.service.conditions import Conditions, Kind
 
@@ -25,8 +25,7 @@ PULL_SILENT = Kind("pull_silent", "pull_heard", "nothing is heard of pulls", set
 _STREAMS = {
     "ctl": "CTL",
     "evt": "LOG",
-    "step": "STEPS",
-    "end": "STEPS",
+    "end": "ENDS",
     "timer": "TIMER",
     "conf": "CONF",
     "card": "CARDS",
@@ -39,6 +38,8 @@ def stream_of(subject: str) -> str:
     match subject.split("."):
         case ["mesh", "prop", sender, *_]:
             return proposals_of(sender)
+        case ["mesh", "step", agent, *_]:
+            return steps_of(agent)
         case ["mesh", kind, _, *_] if kind in _STREAMS:
             return _STREAMS[kind]
         case ["$JS", "API", "DIRECT", "GET", stream, *_] | ["$JS", "API", "STREAM", "MSG", "GET", stream]:

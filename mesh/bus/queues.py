@@ -3,6 +3,8 @@
 A sender's queue has limits of its own: what it floods fills its own queue, and the broker refuses the rest.
 Guards take from all of them, so that nobody waits behind another. Operators share one queue for what they
 control: freeze and thaw have one order, and nobody else is in front of them.
+
+An agent's journals have a stream of their own for the same reason.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +14,7 @@ from protocol.wire.config import Fleet
 from protocol.wire.subjects import PARTITIONS
 
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
+_JOURNALS = "STEPS-"
 MESSAGE_BYTES = 256 << 10
 """The largest message that a queue takes, with subject and headers."""
 _ADMIN = "admin"
@@ -22,10 +25,16 @@ Kind = Literal["PROP", "CTL", "TIMER"]
 
 
 class Limits(NamedTuple):
-    """What may wait for guards in one sender's queue. Beyond it the broker refuses (`err_code` 10077)."""
+    """How much one sender may store. Beyond it the broker refuses (`err_code` 10077)."""
 
     messages: int = 10_000
+    """Messages that wait for guards."""
     bytes: int = 64 << 20
+    """Bytes of these messages."""
+    steps: int = 250_000
+    """Steps in an agent's journals. The server keeps each one's subject in memory."""
+    step_bytes: int = 256 << 20
+    """Bytes of these steps."""
 
 
 def proposals_of(sender: str) -> str:
@@ -36,6 +45,16 @@ def proposals_of(sender: str) -> str:
 def controls_of(client: str) -> str:
     """Return the stream of a client's control messages; those of operators are in CTL."""
     return f"{CONTROLS}-{client}"
+
+
+def steps_of(agent: str) -> str:
+    """Return the stream of an agent's journals."""
+    return f"{_JOURNALS}{agent}"
+
+
+def is_journal_stream(stream: str) -> bool:
+    """Return True if a stream holds the journals of an agent."""
+    return stream.startswith(_JOURNALS)
 
 
 def queue_consumer(partition: int) -> str:

@@ -83,16 +83,15 @@ _AGENT = (
     Service("mesh.dead.{me}"),
     Service(NEXT + "LOG.in-{me}", many=True),
     Service("$JS.ACK.LOG.in-{me}.>"),
-    Service(GET + "STEPS.mesh.step.{me}.*.*.*"),
-    Service(GET + "STEPS.mesh.end.{me}.*.*"),
+    Service(GET + "STEPS-{me}.mesh.step.{me}.*.*.*"),
+    Service(GET + "ENDS.mesh.end.{me}.*.*"),
     Service(GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet"),
     Service("mesh.live.*.*.{me}.*"),
 )
-_READABLE = ("LOG", "STEPS", "CARDS", "CONF", "DEAD")
 _VIEWER = (
-    *(Service(f"{GET}{stream}", many=True) for stream in _READABLE),
-    *(Service(f"{GET}{stream}.>") for stream in _READABLE),
+    Service(f"{GET}*", many=True),  # of each stream that allows direct gets: no queue, nor TIMER
+    Service(f"{GET}*.>"),
     Service(f"{OUTSIDE_API}STREAM.MSG.GET.LOG"),
     Service(f"{OUTSIDE_API}STREAM.INFO.*"),
     Service(f"{OUTSIDE_API}CONSUMER.INFO.*.*"),
@@ -148,7 +147,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
     GET + "LOG",
     GET + "LOG.>",
     GET + "CONF.>",
-    GET + "STEPS.mesh.step.*.*.*.*",
+    GET + "*.mesh.step.*.*.*.*",
     "$SRV.PING.*",
 )
 GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>")

@@ -1,4 +1,4 @@
-"""The journals' stream: a step is written once, by whoever is first, and never again.
+"""The stream of an agent's journals: a step is written once, by whoever is first, and never again.
 
 That is what fences an instance that lost its turn without knowing: its next step is there already.
 """
@@ -6,6 +6,7 @@ That is what fences an instance that lost its turn without knowing: its next ste
 from typing import ClassVar, Protocol
 
 from mesh.bus.connection import Bus
+from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
 from mesh.errors import MeshError, PublishRefused, StreamFull
 from protocol.wire.subjects import step
@@ -31,9 +32,9 @@ class StepStore(Protocol):
 
 
 class JetStreamSteps:
-    """Steps in the stream STEPS, under the agent's own name.
+    """Steps in the agent's own stream, `STEPS-<agent>`.
 
-    While the bus is away, in trouble, or STEPS is full, a call waits: no turn fails of that.
+    While the bus is away, in trouble, or the stream is full, a call waits: no turn fails of that.
     """
 
     def __init__(self, bus: Bus, agent: str) -> None:
@@ -41,7 +42,7 @@ class JetStreamSteps:
         self._agent = agent
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
-        subject = f"{GET}STEPS.{step(self._agent, request, turn, name)}"
+        subject = f"{GET}{steps_of(self._agent)}.{step(self._agent, request, turn, name)}"
         found = await self._bus.patiently(lambda: self._bus.request(subject))
         return None if found.status == 404 else found.data
 

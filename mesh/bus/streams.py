@@ -18,16 +18,18 @@ from mesh.bus.queues import (
     TIMERS,
     Limits,
     controls_of,
+    is_journal_stream,
     kind_of,
     queue_filters,
     queue_table,
+    steps_of,
 )
 from mesh.bus.roles import CONF_CHANGED, members
-from mesh.errors import ApiError, NewerSchema, UnsafeChange
+from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, inbox
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of this layout, kept in each stream's metadata."""
 
 NS = 1_000_000_000
@@ -35,9 +37,11 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 GUARD_GROUP = "guard"
 
+_ENDS_BYTES = 256 * MIB
 _API_S = 30.0
 _NOT_FOUND = (10059, 10014)  # stream, consumer
 _NO_MESSAGE = 10037
+_NO_ROOM = 10047
 _SCHEMA_KEY = "mesh.schema"
 _SHORT_WINDOW = NS // 10  # the least there is: a stray `Nats-Msg-Id` then costs no memory
 _NEVER = {
@@ -61,11 +65,9 @@ class Storage(NamedTuple):
     replicas: int = 1
     log_max_bytes: int = -1
     """-1: as much as the store takes. When it is full, appends are refused; nothing is dropped."""
-    steps_max_bytes: int = 2 * GIB
-    """Of all journals together: what they take, the log does not get."""
-    queue: Limits = Limits()
-    """What may wait for guards of each sender."""
-    queues: Mapping[str, Limits] = {}
+    limits: Limits = Limits()
+    """Of each sender."""
+    limits_of: Mapping[str, Limits] = {}
     """The same for senders with limits of their own."""
 
 
@@ -93,7 +95,11 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     """Return every stream's configuration, as JetStream spells it, by name."""
     age = int(fleet.log_max_age_s * NS)
     table: dict[str, dict[str, Any]] = {
-        **queue_table(fleet, storage.queue, storage.queues),
+        **queue_table(fleet, storage.limits, storage.limits_of),
+        **{
+            steps_of(agent): _journals(agent, storage.limits_of.get(agent, storage.limits), age)
+            for agent in fleet.agents
+        },
         "LOG": {
             "subjects": ["mesh.evt.*.*"],
             "allow_direct": True,
@@ -108,14 +114,16 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
                 "headers_only": True,
             },
         },
-        "STEPS": {
-            "subjects": ["mesh.step.*.*.*.*", "mesh.end.*.*.*"],
+        # Guards alone write it, so that an agent whose journals are full cannot keep its turns from ending.
+        "ENDS": {
+            "subjects": ["mesh.end.*.*.*"],
             "allow_direct": True,
-            "deny_delete": True,  # not purging, which is the admin's alone: `mesh log trim-steps`
+            "deny_delete": True,
+            "deny_purge": True,
             "discard": "new",
             "discard_new_per_subject": True,
             "max_msgs_per_subject": 1,
-            "max_bytes": storage.steps_max_bytes,
+            "max_bytes": _ENDS_BYTES,
             "max_age": age,
         },
         # The server forbids `discard: new` beside schedules, so that this stream has no size limit: it holds
@@ -173,9 +181,39 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     }
 
 
+def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
+    """Return the configuration of the stream of an agent's journals. A step is written once, by the first."""
+    return {
+        "subjects": [f"mesh.step.{agent}.*.*.*"],
+        "allow_direct": True,
+        "deny_delete": True,  # not purging, which is the admin's alone: `mesh log trim-steps`
+        "discard": "new",
+        "discard_new_per_subject": True,
+        "max_msgs_per_subject": 1,
+        "max_msgs": limits.steps,
+        "max_bytes": limits.step_bytes,
+        "max_age": age,
+    }
+
+
 def stream_names(fleet: Fleet) -> list[str]:
     """Return the name of each stream that `fleet` needs."""
     return list(stream_table(fleet))
+
+
+async def _standing(bus: Bus) -> list[str]:
+    """Return every stream that the server has. Raises BusError."""
+    found: list[str] = []
+    while True:
+        page = await bus.api("STREAM.NAMES", {"offset": len(found)})
+        found += page["streams"] or ()
+        if not page["streams"] or len(found) >= page["total"]:
+            return found
+
+
+async def standing_journals(bus: Bus) -> list[str]:
+    """Return every stream of journals, of agents who left the fleet, too. Raises BusError."""
+    return sorted(filter(is_journal_stream, await _standing(bus)))
 
 
 async def standing_queues(bus: Bus) -> list[str]:
@@ -183,12 +221,7 @@ async def standing_queues(bus: Bus) -> list[str]:
 
     Controls come first, those of operators before all. Raises BusError.
     """
-    found: list[str] = []
-    while True:
-        page = await bus.api("STREAM.NAMES", {"offset": len(found)})
-        found += page["streams"] or ()
-        if not page["streams"] or len(found) >= page["total"]:
-            break
+    found = await _standing(bus)
     order = (CONTROLS, TIMERS, PROPOSALS)
     queues = [(order.index(kind), name) for name in found if (kind := kind_of(name)) is not None]
     return [name for _, name in sorted(queues)]
@@ -244,7 +277,7 @@ async def provision(
     Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is
     the admin's, on a server that is healthy: a store that could not be decrypted looks empty.
 
-    Raises UnsafeChange, NewerSchema, and ApiError when the server refuses.
+    Raises UnsafeChange, NewerSchema, StoreTooSmall, and ApiError when the server refuses.
     """
     tuple(members(fleet))  # raises before anything is written when names clash
     steps = [
@@ -255,11 +288,20 @@ async def provision(
     if not dry_run:
         for step in steps:
             if step.verb:
-                await bus.api(step.verb, step.body, timeout_s=_API_S)
+                await _make(bus, step)
             else:
                 expected = {"Nats-Expected-Last-Subject-Sequence": str(step.after)}
                 await bus.publish_durable(FLEET, step.document, expected)
     return [step.change for step in steps]
+
+
+async def _make(bus: Bus, step: _Step) -> None:
+    try:
+        await bus.api(step.verb, step.body, timeout_s=_API_S)
+    except ApiError as error:
+        if error.err_code != _NO_ROOM:
+            raise
+        raise StoreTooSmall(step.change.what, step.body["max_bytes"]) from None
 
 
 async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:

@@ -178,9 +178,7 @@ async def _add_journals(bus: "Bus", account: "Spending") -> None:
 
     passed_over = set[str]()
     for turn in account.unreported:
-        found = await journaled(
-            bus, turn.request, agent=turn.agent, journal=turn.journal, passed_over=passed_over
-        )
+        found = await journaled(bus, turn.request, (turn.agent,), turn.journal, passed_over=passed_over)
         for step in found:
             if step.record.usage is not None and turn.first <= step.round <= turn.last:
                 account.add(turn.turn, step.record.usage, step.record.at)

@@ -67,17 +67,21 @@ async def export(
     The lines are JSON as they are; with --out, --json tells how many there are.
     """
     from mesh.cli.whole_file import whole_file
+    from mesh.client.journals import agents_in
     from mesh.ops.errors import UsageWrong
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
     events = steps = 0
+    agents = set[str]()
     with whole_file(out) as file:
         async for body in _bodies(where, requests):
             file.write(body + b"\n")
             events += 1
+            if with_steps:
+                agents.update(agents_in(body))
         if with_steps:
-            async for line in _step_lines(where, requests):
+            async for line in _step_lines(where, requests, agents):
                 file.write(line + b"\n")
                 steps += 1
     if out is not None and as_json:
@@ -102,15 +106,20 @@ async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[by
                 yield stored.body
 
 
-async def _step_lines(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
-    """Yield the journaled steps of the requests, as lines; of all of them when none is named."""
-    from mesh.bus.kept import every
+async def _step_lines(where: Where, requests: list[str] | None, agents: set[str]) -> "AsyncIterator[bytes]":
+    """Yield the steps that agents journaled for the requests, as lines; for all where none is named."""
+    from mesh.client.journals import stored_steps
+    from mesh.ops.roster import fleet_of
     from mesh.replay.load import StoredStep, step_line
 
     async with await where.connect("viewer", "operator") as bus:
+        if not requests:
+            agents = agents | set(
+                (await fleet_of(bus)).agents
+            )  # a journal may outlast the event that opened it
         for request in requests or ("*",):
-            async for kept in every(bus, "STEPS", f"mesh.step.*.{request}.*.*"):
-                yield step_line(StoredStep(kept.subject, kept.data))
+            async for stored in stored_steps(bus, request, agents):
+                yield step_line(StoredStep(stored.subject, stored.data))
 
 
 @app.command("verify")
@@ -166,13 +175,13 @@ async def trim_steps(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and leave it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make room in STEPS: take out the journals of requests that are over. Their events stay.
+    """Make room in the journals: take out those of requests that are over. Their events stay.
 
     Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
     """
     from mesh.cli.times import seconds_in
     from mesh.ops.errors import UsageWrong
-    from mesh.trimming import LEAST_S
+    from mesh.trimming import LEAST_S, bytes_in_journals
     from mesh.trimming import trim_steps as trim
 
     seconds = seconds_in(older_than)
@@ -184,11 +193,11 @@ async def trim_steps(
             trimmed.append(each)
             if not as_json:
                 say(f"{each.request}  {counted(each.steps, 'step')}")
-        left = (await bus.api("STREAM.INFO.STEPS"))["state"]["bytes"]
+        left = await bytes_in_journals(bus)
     steps = sum(each.steps for each in trimmed)
     text = (
         f"{counted(steps, 'step')} of {counted(len(trimmed), 'request')} "
-        f"{'would go' if dry_run else 'went'}; {left} bytes are in STEPS"
+        f"{'would go' if dry_run else 'went'}; {left} bytes are in the journals"
     )
     told = {
         "dry_run": dry_run,

@@ -38,10 +38,11 @@ async def rerun(
     from mesh.ops.rerun import rerun_of
 
     async with await where.connect("operator") as bus:
-        again = rerun_of(decoded(await request_bodies(bus, request)), to=to, text=text)
+        happened = decoded(await request_bodies(bus, request))
+        again = rerun_of(happened, to=to, text=text)
         for line in again.remarks:
             remark(f"mesh: {line}")
-        effects = await effects_of(bus, request)
+        effects = await effects_of(bus, happened)
         _warn(request, effects)
         remark(
             f"mesh: the new request begins at {again.agent or 'the entry agent'}, under policy "

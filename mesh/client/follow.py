@@ -201,10 +201,10 @@ class Following:
     async def _tell_steps(self, viewer: Bus, seen: "_Open") -> None:
         """Put the steps of the turns that run, and then what was heard that is not among them."""
         newest: dict[tuple[str, int], int] = {}
-        for agent, turn, round_, _, record, _ in await journaled(viewer, self._request):
-            if turn in seen.journals:
-                self._put(Journaled(agent, turn, round_, record))
-                newest[turn, round_] = max(record.at, newest.get((turn, round_), 0))
+        for turn in seen.journals:
+            for step in await journaled(viewer, self._request, (seen.agent,), turn):
+                self._put(Journaled(step.agent, turn, step.round, step.record))
+                newest[turn, step.round] = max(step.record.at, newest.get((turn, step.round), 0))
         last = {(seen.journals[turn], round_): at for (turn, round_), at in newest.items()}
 
         def is_told(note: LiveNote) -> bool:
@@ -218,10 +218,12 @@ class _Open:
 
     def __init__(self) -> None:
         self.journals: dict[str, str] = {}
+        self.agent = ""
 
     def take(self, event: events.AnyEvent) -> None:
         work = getattr(event, "work", None)
         if isinstance(work, events.Work):
+            self.agent = work.handoff.to_agent
             self.journals = {work.continues or work.turn: work.turn}  # at most one turn is open at a time
         elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):
             self.journals = {}

@@ -1,4 +1,6 @@
-"""Journals of turns, read by whoever may read the stream STEPS: what was done, step by step.
+"""Journals of turns, as viewers and operators read them: what was done, step by step.
+
+Each agent's journals are a stream of their own. A request's events tell which agents had a turn in it.
 
 Names of steps are those of `mesh.agent.journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
 What lies there under another name (an attempt's mark) is no step. An agent writes its own
@@ -7,16 +9,21 @@ over, and whoever asks is told where.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from mesh.agent.record import DONE, Record, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
+from mesh.bus.kept import Kept, every
+from mesh.bus.queues import steps_of
 from protocol.spending import unpriced_in
 from protocol.told import Spent, StepTold
 from protocol.wire import codec
+from protocol.wire.events import AnyEvent, Work
+from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price
 
 _SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")
@@ -37,18 +44,61 @@ class Step(NamedTuple):
     body: bytes
 
 
+def journals_in(happened: Iterable[AnyEvent]) -> dict[str, str]:
+    """Return the agent of each journal that these events open, by the journal's id."""
+    return {
+        work.continues or work.turn: work.handoff.to_agent
+        for event in happened
+        if isinstance(work := getattr(event, "work", None), Work) and work.handoff.to_agent != HUMAN
+    }
+
+
+class _Handoff(msgspec.Struct, frozen=True):
+    to_agent: str
+
+
+class _Work(msgspec.Struct, frozen=True):
+    handoff: _Handoff
+
+
+class _Opening(msgspec.Struct, frozen=True):
+    work: _Work
+
+
+def agents_in(body: bytes) -> tuple[str, ...]:
+    """Return the agent to which a stored event gives a turn, whatever the event's version; else nobody."""
+    opening = codec.readable(body, _Opening)
+    return (
+        () if opening is None or opening.work.handoff.to_agent == HUMAN else (opening.work.handoff.to_agent,)
+    )
+
+
+async def stored_steps(
+    bus: Bus, request: str, agents: Iterable[str], journal: str = "*"
+) -> AsyncIterator[Kept]:
+    """Yield what these agents stored as steps of a request, of all requests with `*`. Raises BusError."""
+    for agent in sorted(set(agents)):
+        async for stored in every(bus, steps_of(agent), f"mesh.step.{agent}.{request}.{journal}.*"):
+            yield stored
+
+
 async def journaled(
-    bus: Bus, request: str, *, agent: str = "*", journal: str = "*", passed_over: set[str] | None = None
+    bus: Bus,
+    request: str,
+    agents: Iterable[str],
+    journal: str = "*",
+    *,
+    passed_over: set[str] | None = None,
 ) -> list[Step]:
-    """Return a request's steps, those of one agent or one journal if asked, as they were made in time.
+    """Return the steps of these agents in a request, in one journal if asked, as they were made in time.
 
     Args:
         passed_over: gets the subjects of steps that cannot be read, or cannot be true.
 
     Raises BusError.
     """
-    subject = f"mesh.step.{agent}.{request}.{journal}.*"
-    return read([(kept.subject, kept.data) async for kept in every(bus, "STEPS", subject)], passed_over)
+    stored = stored_steps(bus, request, agents, journal)
+    return read([(each.subject, each.data) async for each in stored], passed_over)
 
 
 def read(stored: Iterable[tuple[str, bytes]], passed_over: set[str] | None = None) -> list[Step]:

@@ -30,11 +30,12 @@ max_depth = 5
 max_age_days = 30
 replicas = 1
 max_bytes = 20_000_000_000        # reserved for it; left out, it takes what the others leave of the store
-steps_max_bytes = 2_147_483_648   # of all agents' journals together
 
-[limits]                          # of each sender: what may wait for guards. `mesh setup` only raises them
-messages = 10_000
+[limits]                          # of each sender. `mesh setup` only raises them
+messages = 10_000                 # what may wait for guards
 mib = 64
+steps = 250_000                   # what an agent's journals may hold
+steps_mib = 256
 
 [clients.app.limits]              # what differs for one client, agent or operator
 messages = 100_000
@@ -87,7 +88,7 @@ from pydantic_core import PydanticCustomError
 from mesh.bus.keys import is_public_key
 from mesh.bus.queues import Limits
 from mesh.bus.roles import RESERVED
-from mesh.bus.streams import DEFAULT_STORAGE, MIB, Storage
+from mesh.bus.streams import MIB, Storage
 from mesh.errors import MeshError
 from mesh.fleet.prices import PriceSection, Strict
 from protocol.domain.breaker import BreakerRules
@@ -142,9 +143,26 @@ class LimitsSection(Strict):
     mib: int | None = Field(default=None, ge=1, le=1 << 20)
 
     def over(self, limits: Limits) -> Limits:
-        return Limits(
-            limits.messages if self.messages is None else self.messages,
-            limits.bytes if self.mib is None else self.mib * MIB,
+        return limits._replace(
+            messages=limits.messages if self.messages is None else self.messages,
+            bytes=limits.bytes if self.mib is None else self.mib * MIB,
+        )
+
+
+class AgentLimitsSection(LimitsSection):
+    """The same, and those of an agent's journals."""
+
+    steps: int | None = Field(default=None, ge=1, le=1 << 40)
+    steps_mib: int | None = Field(default=None, ge=1, le=1 << 20)
+
+    def over(self, limits: Limits) -> Limits:
+        return (
+            super()
+            .over(limits)
+            ._replace(
+                steps=limits.steps if self.steps is None else self.steps,
+                step_bytes=limits.step_bytes if self.steps_mib is None else self.steps_mib * MIB,
+            )
         )
 
 
@@ -177,6 +195,7 @@ Labels = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class AgentSection(Sender):
+    limits: AgentLimitsSection = AgentLimitsSection()
     module: str | None = None
     """`MODULE:NAME` of its code, for whoever starts a whole fleet."""
     clearance: Labels = ()
@@ -232,7 +251,6 @@ class HumanSection(Strict):
 class LogSection(Strict):
     max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
     max_bytes: int = Field(default=-1, ge=-1, le=LARGEST_AMOUNT)
-    steps_max_bytes: int = Field(default=DEFAULT_STORAGE.steps_max_bytes, ge=MIB, le=LARGEST_AMOUNT)
     replicas: int = Field(default=1, ge=1, le=5)
 
 
@@ -260,7 +278,7 @@ class FleetFile(Strict):
     labels: Mapping[str, Labels] = {}
     log: LogSection = LogSection()
     lease: LeaseSection = LeaseSection()
-    limits: LimitsSection = LimitsSection()
+    limits: AgentLimitsSection = AgentLimitsSection()
     breaker: BreakerSection = BreakerSection()
 
     @property
@@ -334,9 +352,8 @@ class FleetFile(Strict):
         return Storage(
             replicas=self.log.replicas,
             log_max_bytes=self.log.max_bytes,
-            steps_max_bytes=self.log.steps_max_bytes,
-            queue=limits,
-            queues={
+            limits=limits,
+            limits_of={
                 name: section.limits.over(limits)
                 for name, section in senders.items()
                 if section.limits.model_fields_set

@@ -15,6 +15,7 @@ import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served
+from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import ApiError, BusError
@@ -126,7 +127,8 @@ class Attendance:
 
         Raises BusError.
         """
-        seen, stepped = await asyncio.gather(self._look(agent), self._is_there(first_step))
+        step = f"{steps_of(agent)}.{first_step}"
+        seen, stepped = await asyncio.gather(self._look(agent), self._is_there(step))
         since = max(seen.since, seen.queue.moved(seq)) if seen.served else seen.since
         return Attended(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
@@ -139,7 +141,7 @@ class Attendance:
         return seen
 
     async def _is_there(self, step: str) -> bool:
-        found = await self._bus.request(f"{GET}STEPS.{step}", timeout_s=_ANSWER_S)
+        found = await self._bus.request(f"{GET}{step}", timeout_s=_ANSWER_S)
         return found.status != 404
 
     async def _delivered(self, agent: str) -> int:

@@ -3,15 +3,16 @@
 A journal is its agent's own record; what cannot be read in it is left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from mesh.agent.record import DONE, Record
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
+from mesh.client.journals import journals_in, stored_steps
 from protocol.wire import codec
+from protocol.wire.events import AnyEvent
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +32,11 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Of one that is done: what the tool returned, or its refusal."""
 
 
-async def effects_of(bus: Bus, request: str) -> list[Effect]:
-    """Return the effects in the journals of a request, in the order in which they were begun."""
+async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
+    """Return the effects in the journals of a request, given its events, in the order of their beginning."""
     found: dict[tuple[str, str, str], Effect] = {}
-    async for kept in every(bus, "STEPS", f"mesh.step.*.{request}.*.*"):
+    agents = journals_in(happened).values()
+    async for kept in stored_steps(bus, happened[0].request, agents):
         _, _, agent, _, turn, name = kept.subject.split(".")
         record = codec.readable(kept.data, Record)
         if record is None or record.kind not in ("intent", "effect"):

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import up_to
+from mesh.bus.queues import steps_of
 from mesh.cli.output import remark
-from mesh.client.journals import Step, journaled
+from mesh.client.journals import Step, journaled, journals_in
 from mesh.ops.requests import NOT_THERE, check_numbers, has_ended, why_not_there
 from protocol.wire import codec, subjects
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent
 
 _LOOK_S = 0.2
 _QUIET_LOOKS = 10
@@ -26,25 +27,35 @@ class Steps:
 
     def __init__(self, bus: Bus, request: str, show: Callable[[Step], None]) -> None:
         self._bus, self._request, self._show = bus, request, show
-        self._from_seq = 1
+        self._from_seq: dict[str, int] = {}
+        """By agent that had a turn."""
         self._known = set[tuple[str, str, str]]()
         self._waiting: list[Step] = []
         """Read, and not shown."""
         self._whose: dict[str, str] = {}
         self.passed_over = set[str]()
 
-    async def look(self) -> None:
-        """Read what was journaled since the last look. Raises BusError."""
-        subject = f"mesh.step.*.{self._request}.*.*"
-        part = await up_to(self._bus, "STEPS", subject, self._from_seq)
-        turns = {(parts[2], parts[4]) for kept in part if (parts := kept.subject.split("."))}
-        for agent, journal in sorted(turns):
-            found = await journaled(
-                self._bus, self._request, agent=agent, journal=journal, passed_over=self.passed_over
-            )
-            self._waiting += (step for step in found if (agent, journal, step.name) not in self._known)
-            self._known |= {(agent, journal, step.name) for step in found}
-        self._from_seq = part[-1].seq + 1 if part else self._from_seq
+    async def look(self, happened: Sequence[AnyEvent]) -> None:
+        """Read what was journaled since the last look.
+
+        Args:
+            happened: the events since then.
+
+        Raises BusError.
+        """
+        for agent in journals_in(happened).values():
+            self._from_seq.setdefault(agent, 1)
+        for agent, from_seq in self._from_seq.items():
+            subject = f"mesh.step.{agent}.{self._request}.*.*"
+            part = await up_to(self._bus, steps_of(agent), subject, from_seq)
+            for journal in sorted({stored.subject.split(".")[4] for stored in part}):
+                found = await journaled(
+                    self._bus, self._request, (agent,), journal, passed_over=self.passed_over
+                )
+                self._waiting += (step for step in found if (agent, journal, step.name) not in self._known)
+                self._known |= {(agent, journal, step.name) for step in found}
+            if part:
+                self._from_seq[agent] = part[-1].seq + 1
 
     def show_until(self, at: int | None = None) -> None:
         """Show the steps of turns that were opened, up to a time (UTC µs) if one is given."""
@@ -61,9 +72,7 @@ class Steps:
 
     def opened_by(self, event: AnyEvent) -> None:
         """Learn from an event whose turn it opens."""
-        work = getattr(event, "work", None)
-        if isinstance(work, Work):
-            self._whose[work.continues or work.turn] = work.handoff.to_agent
+        self._whose |= journals_in((event,))
 
 
 async def story_so_far(
@@ -83,7 +92,9 @@ async def story_so_far(
     part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)
     while True:
         if steps is not None:
-            await bus.patiently(steps.look)  # after the events: what led to them is there
+            happened = [codec.decode_event(stored.data) for stored in part]
+            look = functools.partial(steps.look, happened)  # after the events: what led to them is there
+            await bus.patiently(look)
         for kept in part:
             check_numbers(request, [kept.data], first=len(bodies))
             bodies.append(kept.data)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import get, microseconds
-from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, TIMERS, kind_of
+from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import stream_names
 from mesh.cli import durability
@@ -34,6 +34,8 @@ FULL = 0.8
 """Share of a limit from which on it is worth a word."""
 MOST_TIMER_BYTES = 256 << 20
 """Of schedules: about half a million open requests. The server takes no limit for a stream of schedules."""
+LEAST_FOR_LOG = 1 << 30
+"""Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 SKEW_S = 1.0
 _TIMEOUT_S = 5.0
 _TELLING = {"streams", "guards", "dead letters"}
@@ -148,23 +150,32 @@ async def _durability(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterato
 
 async def _limits(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterator[Finding]:
     near = []
+    is_log_limited = False
     for stream in stream_names(await fleet_of(bus)):
         info = await bus.api(f"STREAM.INFO.{stream}")
         config, state = info["config"], info["state"]
         for limit, used in (("max_bytes", state["bytes"]), ("max_msgs", state["messages"])):
             most = int(config.get(limit, -1))
             if most > 0 and used >= FULL * most:
-                room = ": mesh log trim-steps" if stream == "STEPS" else ""
+                room = ": mesh log trim-steps" if is_journal_stream(stream) else ""
                 near.append(f"{stream} has {used} of {limit} {most} ({used / most:.0%}){room}")
+        if stream == "LOG":
+            is_log_limited = int(config.get("max_bytes", -1)) > 0
         if stream == TIMERS and state["bytes"] > MOST_TIMER_BYTES:
             near.append(f"{TIMERS}, which can have no limit, has {state['bytes']} bytes")
     for server in varz:
         jetstream = server.get("jetstream") or {}
         most = int((jetstream.get("config") or {}).get("max_storage", 0))
-        used = int((jetstream.get("stats") or {}).get("storage", 0))
+        stats = jetstream.get("stats") or {}
+        used, promised = int(stats.get("storage", 0)), int(stats.get("reserved_storage", 0))
+        store = f"the store of {durability.name_of(server)}"
         if most > 0 and used >= FULL * most:
-            store = f"the store of {durability.name_of(server)}"
             near.append(f"{store} has {used} of {most} bytes ({used / most:.0%})")
+        if most > 0 and not is_log_limited and most - promised < LEAST_FOR_LOG:
+            near.append(
+                f"{store} has {most} bytes, and {promised} are promised to others than LOG: give it a larger "
+                "store (max_file_store), or LOG room of its own (max_bytes under [log] in the fleet file)"
+            )
     for line in near:
         yield found("limits", line)
     if not near:

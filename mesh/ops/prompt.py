@@ -79,7 +79,7 @@ async def shown(
     agent = _agent(name, module, fleet)
     kept = await get(bus, "CONF", FLEET)
     known = Fleet(name="", entry=AgentName(agent.name)) if kept is None else read_fleet(kept.data)
-    found = await journaled(bus, request, agent=name, journal=work.continues or work.turn)
+    found = await journaled(bus, request, (name,), work.continues or work.turn)
     steps = {step.name: step.body for step in found}
     models: list[ClaudeModel] = []
     with _as_sent(models):

@@ -15,7 +15,7 @@ from mesh.bus.log import JetStreamLog
 from mesh.cli.counts import counted
 from mesh.cli.options import Where
 from mesh.cli.output import remark
-from mesh.client.journals import Step, journaled, told
+from mesh.client.journals import Step, journaled, journals_in, told
 from mesh.client.journals import read as read_steps
 from mesh.errors import BusError, LogUnreadable, Malformed
 from mesh.ops.errors import Impossible, NotFound, UsageWrong
@@ -24,7 +24,7 @@ from protocol.ledger import Ledger
 from protocol.told import StepTold
 from protocol.views.timeline import prices_in
 from protocol.wire import codec, events, subjects
-from protocol.wire.events import AnyEvent, Work, type_of
+from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import RequestId, is_request_id
 
 READERS = ("viewer", "operator", "admin")
@@ -135,18 +135,15 @@ async def steps_on(
 ) -> dict[str, tuple[StepTold, ...]]:
     """Return the same from the bus, of the request whose events these are. Raises BusError."""
     passed_over = set[str]()
-    found = await journaled(bus, happened[0].request, passed_over=passed_over)
+    agents = journals_in(happened).values()
+    found = await journaled(bus, happened[0].request, agents, passed_over=passed_over)
     return _told_steps(found, passed_over, happened, until)
 
 
 def _told_steps(
     found: Sequence[Step], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
 ) -> dict[str, tuple[StepTold, ...]]:
-    whose: dict[str, str] = {
-        work.continues or work.turn: work.handoff.to_agent
-        for event in happened
-        if isinstance(work := getattr(event, "work", None), Work)
-    }
+    whose = journals_in(happened)
     steps = []
     for step in found:
         if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id

@@ -16,7 +16,7 @@ from mesh.errors import Malformed
 
 
 class StoredStep(NamedTuple):
-    """A step of a journal, as the stream STEPS holds it."""
+    """A step of a journal, as it is stored."""
 
     subject: str
     data: bytes

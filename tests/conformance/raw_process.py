@@ -159,7 +159,7 @@ class Raw:
 
     async def is_over(self, request: str, turn: str) -> bool:
         with contextlib.suppress(MeshError):
-            end = await self.bus.request(f"$JS.API.DIRECT.GET.STEPS.mesh.end.{NAME}.{request}.{turn}")
+            end = await self.bus.request(f"$JS.API.DIRECT.GET.ENDS.mesh.end.{NAME}.{request}.{turn}")
             return end.status == 0
         return False
 

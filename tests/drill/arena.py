@@ -218,7 +218,7 @@ class Arena:
             return Evidence(
                 submitted=tuple(self.submitted),
                 bodies=await events_by_request(bus),
-                steps=await all_steps(bus),
+                steps=await all_steps(bus, self.setting.file.fleet.agents),
                 deeds=deeds,
                 faults=sorted(self.processes.faults, key=lambda fault: fault.at),
                 dead=await dead_letters(bus),

@@ -1,10 +1,13 @@
 """Gathering evidence: everything that the streams hold at the end, read as a viewer reads it."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.kept import every
 from mesh.bus.log import JetStreamLog
+from mesh.client.journals import stored_steps
 from tests.drill.evidence import StepName
 
 
@@ -23,10 +26,10 @@ async def events_by_request(bus: Bus) -> dict[str, list[bytes]]:
     return found
 
 
-async def all_steps(bus: Bus) -> dict[StepName, bytes]:
-    """Return every stored step by its name."""
+async def all_steps(bus: Bus, agents: Iterable[str]) -> dict[StepName, bytes]:
+    """Return every step of these agents by its name."""
     found = {}
-    async for kept in every(bus, "STEPS", "mesh.step.>"):
+    async for kept in stored_steps(bus, "*", agents):
         _, _, agent, request, turn, step = kept.subject.split(".")
         found[StepName(agent, request, turn, step)] = kept.data
     return found

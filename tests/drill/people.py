@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
 from mesh.errors import BusError, Denied
 from protocol.wire import codec, events, subjects
@@ -176,7 +177,7 @@ class People:
 
     async def _step(self, event: events.EffectDoubted, name: str) -> _Step | None:
         agent, journal = self._agents[event.turn], self._journals[event.turn]
-        subject = f"{GET}STEPS.{subjects.step(agent, event.request, journal, name)}"
+        subject = f"{GET}{steps_of(agent)}.{subjects.step(agent, event.request, journal, name)}"
         while True:
             try:
                 found = await self._operator.request(subject)

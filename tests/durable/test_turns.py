@@ -89,7 +89,7 @@ class Stage:
         async with self.mesh.connected_as("audit") as bus:
 
             async def stored() -> bool:
-                return not (await bus.request(f"{GET}STEPS.{step('a', request, turn, name)}")).status
+                return not (await bus.request(f"{GET}STEPS-a.{step('a', request, turn, name)}")).status
 
             await eventually(stored, WAIT_S)
 

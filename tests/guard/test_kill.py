@@ -111,7 +111,7 @@ async def test_between_the_end_of_a_request_and_telling_its_agent(stage: Stage) 
     await stage.guard()
     await stage.drained()
     assert [(notice.request, notice.ended.turn) for notice in told if notice.ended] == [(request, work.turn)]
-    assert (await stage.state("STEPS"))["messages"] >= 1
+    assert (await stage.state("ENDS"))["messages"] >= 1
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
 
 
@@ -191,6 +191,6 @@ async def test_between_an_escalation_by_the_clock_and_the_step_that_tells_its_ag
     async with stage.mesh.connected_as("audit") as bus:
 
         async def told() -> bool:
-            return not (await bus.request(f"{GET}STEPS.{end('a', request, turn)}")).status
+            return not (await bus.request(f"{GET}ENDS.{end('a', request, turn)}")).status
 
         await eventually(told)

@@ -8,13 +8,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from mesh.agent import Turn, tool
+from mesh.agent.definition import Agent
+from mesh.bus.connection import Bus
 from mesh.bus.kept import get
-from mesh.bus.queues import Limits, controls_of, proposals_of
+from mesh.bus.queues import Limits, controls_of, proposals_of, steps_of
 from mesh.bus.streams import Storage, provision
-from mesh.errors import StreamFull
+from mesh.errors import PublishRefused, StreamFull
 from mesh.testing import LocalBus
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
+from protocol.wire.commands import Cancel, Freeze, Move, Resolve, Thaw
 from protocol.wire.config import AgentEntry, FreezeEntry
 from protocol.wire.ids import AgentName, RequestId, request_id
 from tests.guard.stage import FLEET, Stage
@@ -66,12 +69,14 @@ async def test_a_request_is_opened_while_anothers_flood_still_waits(own_stage: S
 
 
 async def test_a_sender_fills_its_own_queue_and_no_other(tmp_path_factory: pytest.TempPathFactory) -> None:
-    storage = Storage(queue=Limits(messages=20), queues={"c2": Limits(messages=5, bytes=1 << 20)})
+    limits_of = {"c2": Limits(messages=5, bytes=1 << 20), "b": Limits(steps=9)}
+    storage = Storage(limits=Limits(messages=20, steps=5), limits_of=limits_of)
     async with (
         LocalBus(FLEET, tmp_path_factory.mktemp("mesh"), storage=storage) as mesh,
         mesh.connected_as("c1") as c1,
         mesh.connected_as("c2") as c2,
         mesh.connected_as("a") as agent,
+        mesh.connected_as("b") as another,
         mesh.connected_as("op") as operator,
     ):
         for taken, bus in ((20, c1), (5, c2)):
@@ -79,9 +84,55 @@ async def test_a_sender_fills_its_own_queue_and_no_other(tmp_path_factory: pytes
                 await bus.publish_durable(subjects.prop(bus.name, fresh(bus.name)), b'{"text":"hello"}')
             with pytest.raises(StreamFull, match=f"PROP-{bus.name} is full"):
                 await bus.publish_durable(subjects.prop(bus.name, fresh(bus.name)), b'{"text":"hello"}')
+        for taken, bus in ((5, agent), (9, another)):
+            for n in range(taken):
+                await bus.publish_durable(subjects.step(bus.name, "r", "t", f"0-{n}"), b"{}")
+            with pytest.raises(StreamFull, match=f"STEPS-{bus.name} is full"):
+                await bus.publish_durable(subjects.step(bus.name, "r", "t", "1-0"), b"{}")
         await agent.publish_durable(subjects.prop("a", fresh()), b"{}")
         await operator.publish_durable(subjects.ctl("op", subjects.MESH_WIDE), b"{}")
         await c1.publish_durable(subjects.ctl("c1", fresh()), b"{}")
+
+
+async def test_an_agent_that_fills_its_journals_keeps_nobody_else_waiting(own_stage: Stage) -> None:
+    """Its own turns still end: their marks lie elsewhere. In one stream, nobody could journal any more."""
+    stage, admin, a = own_stage, await own_stage.bus("admin"), await own_stage.actor("a", served=True)
+    await stage.guard()
+    config = (await admin.api(f"STREAM.INFO.{steps_of('a')}"))["config"]
+    await admin.api(f"STREAM.UPDATE.{steps_of('a')}", {**config, "max_bytes": 100_000})
+    client = await stage.client("c1")
+    held = await client.submit("hello")
+    work = await a.work(held)
+    with pytest.raises(StreamFull, match="STEPS-a is full"):
+        await _journal(a.bus, held, work.turn, steps=1_000)
+    with pytest.raises(PublishRefused) as taken:
+        await a.bus.publish_durable(subjects.step("a", held, work.turn, "0-0"), b"again")
+    assert not isinstance(taken.value, StreamFull)
+
+    await client.cancel(held)
+    await stage.reaches(held, "request.cancelled")
+    await stage.drained()
+    assert await get(await stage.bus("audit"), "ENDS", subjects.end("a", held, work.turn)) is not None
+
+    await stage.runtime(Agent("b", _calls, tools=(_look,)))
+    outcome = await client.wait(await client.submit("hello", to="b"), timeout_s=60)
+    assert outcome.answer == "seen"
+    assert (await stage.state(steps_of("b")))["messages"] > 0
+
+
+async def _journal(bus: Bus, request: str, turn: str, steps: int) -> None:
+    for n in range(steps):
+        await bus.publish_durable(subjects.step(bus.name, request, turn, f"0-{n}"), bytes(1_000))
+
+
+@tool
+async def _look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def _calls(turn: Turn) -> Move:
+    return turn.complete(await turn.call(_look))
 
 
 async def test_who_joins_the_fleet_is_heard_by_a_guard_that_runs(own_stage: Stage) -> None:

@@ -155,7 +155,7 @@ async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> 
     assert outcome.status == "expired"
     assert await stage.types(request) == ["request.opened", "request.expired"]
     await until(lambda: any(notice.ended and notice.ended.turn == work.turn for notice in told))
-    ended = await (await stage.bus("a")).request(f"$JS.API.DIRECT.GET.STEPS.mesh.end.a.{request}.{work.turn}")
+    ended = await (await stage.bus("a")).request(f"$JS.API.DIRECT.GET.ENDS.mesh.end.a.{request}.{work.turn}")
     assert b"request.expired" in ended.data
 
 

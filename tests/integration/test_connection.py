@@ -351,10 +351,10 @@ async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
     monkeypatch.setattr(acks, "_PER_SUBJECT", words)
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         config = {
-            **{"name": "STEPS", "subjects": ["mesh.step.>"], "storage": "file", "discard": "new"},
+            **{"name": "STEPS-a", "subjects": ["mesh.step.>"], "storage": "file", "discard": "new"},
             **{"discard_new_per_subject": True, "max_msgs_per_subject": 1, "allow_direct": True},
         }
-        await bus.api("STREAM.CREATE.STEPS", {**config, "max_bytes": 2000})
+        await bus.api("STREAM.CREATE.STEPS-a", {**config, "max_bytes": 2000})
         steps, n = JetStreamSteps(bus, "a"), 0
         await steps.put("r", "t", "0-0", bytes(500))
         with contextlib.suppress(StreamFull):
@@ -366,7 +366,7 @@ async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
         waiting = asyncio.ensure_future(steps.put("r", "t", f"0-{n}", bytes(500)))
         await until(lambda: bus.conditions.raised > 2)
         assert not waiting.done()
-        await bus.api("STREAM.UPDATE.STEPS", {**config, "max_bytes": 20_000})
+        await bus.api("STREAM.UPDATE.STEPS-a", {**config, "max_bytes": 20_000})
         await waiting
         assert await steps.get("r", "t", f"0-{n}") == bytes(500)
 

@@ -16,19 +16,19 @@ async def test_a_senders_headers_do_not_pass_for_the_servers(connect_as: Connect
     agent, viewer, request = await connect_as("a"), await connect_as("audit"), fresh()
     subject = step("a", request, "t", "0-0")
     lies = {
-        "Nats-Stream": "STEPS",
+        "Nats-Stream": "STEPS-a",
         "Nats-Subject": step("b", request, "t", "0-0"),
         "Nats-Sequence": "1",
         "Nats-Time-Stamp": "2001-01-01T00:00:00Z",
     }
     seq = (await agent.publish_durable(subject, b"mine", lies)).seq
-    one, same = await get(viewer, "STEPS", subject), await get_seq(viewer, "STEPS", seq)
+    one, same = await get(viewer, "STEPS-a", subject), await get_seq(viewer, "STEPS-a", seq)
     assert one is not None
     assert one == same
     assert (one.seq, one.subject, one.data) == (seq, subject, b"mine")
     assert one.at > 1_700_000_000_000_000
-    assert await batch(viewer, "STEPS", subject, 1) == [one]
-    assert [kept async for kept in every(viewer, "STEPS", subject)] == [one]
+    assert await batch(viewer, "STEPS-a", subject, 1) == [one]
+    assert [kept async for kept in every(viewer, "STEPS-a", subject)] == [one]
 
 
 async def test_what_is_not_there_is_none(connect_as: ConnectAs) -> None:

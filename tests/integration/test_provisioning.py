@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
+from mesh.bus.queues import Limits, steps_of
 from mesh.bus.streams import SCHEMA, Storage, consumer_table, provision, stream_table
-from mesh.errors import ApiError, NewerSchema, UnsafeChange
+from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
@@ -61,10 +62,11 @@ async def test_a_dry_run_says_what_it_would_do_and_does_nothing(own_server: Loca
         planned = await provision(admin, fleet, dry_run=True)
         assert await state(admin) == before
         changes = {(change.action, change.what) for change in planned}
-        ages = {("update", f"stream {name}") for name in ("LOG", "STEPS", "DEAD")}
+        journals = [steps_of(agent) for agent in FLEET.agents]
+        ages = {("update", f"stream {name}") for name in ("LOG", "ENDS", "DEAD", *journals)}
         consumers = {("create", f"consumer PROP-new/g{n}") for n in range(PARTITIONS)}
-        queue = {("create", "stream PROP-new"), *consumers}
-        assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages, *queue}
+        own = {("create", "stream PROP-new"), ("create", "stream STEPS-new"), *consumers}
+        assert changes == {("create", "consumer LOG/in-new"), ("write", FLEET_SUBJECT), *ages, *own}
         assert await provision(admin, fleet) == planned
         assert await provision(admin, fleet, dry_run=True) == []
 
@@ -167,6 +169,18 @@ async def test_more_replicas_than_servers_is_the_servers_refusal(own_server: Loc
     async with own_server.connected_as("admin") as admin:
         with pytest.raises(ApiError):
             await provision(admin, FLEET, Storage(replicas=3))
+
+
+async def test_limits_beyond_the_store_are_refused_and_say_what_to_do(own_server: LocalBus) -> None:
+    """The server sets room aside for each limit: a stream below its own never finds the store full."""
+    beyond = Limits(step_bytes=1 << 60)
+    grown = {**FLEET.agents, "new": AgentEntry(name=AgentName("new"))}
+    async with own_server.connected_as("admin") as admin:
+        for agent, fleet in (("a", FLEET), ("new", msgspec.structs.replace(FLEET, agents=grown))):
+            with pytest.raises(
+                StoreTooSmall, match=f"stream STEPS-{agent} may take {1 << 60} bytes.*steps_mib"
+            ):
+                await provision(admin, fleet, Storage(limits_of={agent: beyond}))
 
 
 async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(

@@ -86,10 +86,10 @@ async def test_an_agent_keeps_a_journal_and_shows_itself(connect_as: ConnectAs) 
     agent, guard, request = await connect_as("a"), await connect_as("guard"), fresh()
     subject = step("a", request, "t", "0-0")
     await agent.publish_durable(subject, b"a step")
-    assert (await agent.request(GET + "STEPS." + subject)).data == b"a step"
-    assert (await agent.request(GET + "STEPS." + step("a", request, "t", "0-1"))).status == 404
+    assert (await agent.request(GET + "STEPS-a." + subject)).data == b"a step"
+    assert (await agent.request(GET + "STEPS-a." + step("a", request, "t", "0-1"))).status == 404
     await guard.publish_durable(end("a", request, "t"), b"ended")
-    assert (await agent.request(GET + "STEPS." + end("a", request, "t"))).data == b"ended"
+    assert (await agent.request(GET + "ENDS." + end("a", request, "t"))).data == b"ended"
     await agent.publish_durable(card("a"), b"my card")
     assert (await (await connect_as("b")).request(GET + "CARDS." + card("a"))).data == b"my card"
     await agent.publish_durable(dead("a"), b"unreadable")
@@ -143,7 +143,7 @@ async def test_viewers_and_operators_read_everything(connect_as: ConnectAs, name
     assert len(await JetStreamLog(viewer).read(request)) == 2
     assert first in [stored.seq async for stored in JetStreamLog(viewer).follow(tail=False)]
     for stream, subject, wanted in (
-        ("STEPS", f"mesh.step.*.{request}.>", b"a step"),
+        ("STEPS-a", f"mesh.step.*.{request}.>", b"a step"),
         ("CARDS", "mesh.card.*", b"card"),
         ("DEAD", "mesh.dead.*", b"dead letter"),
         ("CONF", "mesh.conf.fleet", b"entry"),

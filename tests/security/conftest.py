@@ -54,7 +54,7 @@ async def loosen(admin: Bus, stream: str, **fields: object) -> None:
 async def _loose_streams(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     async with LocalBus(FLEET, tmp_path_factory.mktemp("streams")) as mesh:
         async with mesh.connected_as("admin") as admin:
-            for stream in ("STEPS", "CTL"):
+            for stream in ("DEAD", "CTL"):
                 await loosen(admin, stream, duplicate_window=120 * 10**9)
             await admin.api("STREAM.DELETE.CARDS")
             card = {"name": "CARDS", "subjects": ["mesh.card.*"], "allow_direct": True, "storage": "file"}

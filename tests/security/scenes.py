@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 
 from mesh.bus import accounts, roles
 from mesh.bus.connection import Bus
-from mesh.bus.queues import kind_of
+from mesh.bus.queues import is_journal_stream, kind_of
 from mesh.bus.streams import stream_names
 from mesh.errors import ApiError, BusError
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
 
-KEPT = ("LOG", "PROP", "CTL", "STEPS", "DEAD")
+KEPT = ("LOG", "PROP", "CTL", "STEPS", "ENDS", "DEAD")
 MISSING = 10037
 
 
 def kind(stream: str) -> str:
-    """Return the name of a stream; of a sender's queue, what it holds."""
-    return kind_of(stream) or stream
+    """Return the name of a stream; of one that is a sender's own, what it holds."""
+    return "STEPS" if is_journal_stream(stream) else kind_of(stream) or stream
 
 
 def one_account(mesh: LocalBus, *, permissions: bool) -> str:

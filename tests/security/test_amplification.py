@@ -51,7 +51,7 @@ async def leave_much(scene: Scene, attacker: str) -> list[str]:
         scene.expected |= {("STEPS", subject), ("CARDS", card("b"))}
         await (await scene.bus("b")).publish_durable(subject, LARGE)
         await (await scene.bus("b")).publish_durable(card("b"), b"{}")
-        return [GET + f"STEPS.{subject}", GET + f"CARDS.{card('b')}"]
+        return [GET + f"STEPS-b.{subject}", GET + f"CARDS.{card('b')}"]
     await append(scene, attacker, request)
     return [GET + f"LOG.{evt(attacker, request)}"]
 

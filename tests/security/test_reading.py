@@ -45,18 +45,18 @@ async def test_an_agent_reads_its_own_steps_and_nobody_elses(
         subject = step("a", request, "t", "0-0")
         scene.expected.add(("STEPS", subject))
         await (await scene.bus("a")).publish_durable(subject, b"the secret of a")
-        scene.expected.add(("STEPS", end("a", request, "t")))
+        scene.expected.add(("ENDS", end("a", request, "t")))
         await (await scene.bus("guard")).publish_durable(end("a", request, "t"), b"the secret of a")
         await (await scene.bus("b")).publish_durable(step("b", request, "t", "0-0"), b"mine")
         last = {"last_by_subj": subject}
-        own = GET + "STEPS." + step("b", request, "t", "0-0")
+        own = GET + "STEPS-b." + step("b", request, "t", "0-0")
         tries = [
-            (GET + "STEPS." + subject, b""),
-            (GET + f"STEPS.mesh.step.*.{request}.t.0-0", b""),
-            (GET + "STEPS.mesh.step.>", b""),
-            (GET + f"STEPS.mesh.end.*.{request}.t", b""),
-            (GET + "STEPS." + end("a", request, "t"), b""),
-            (GET + "STEPS", msgspec.json.encode(last)),
+            (GET + "STEPS-a." + subject, b""),
+            (GET + f"STEPS-a.mesh.step.*.{request}.t.0-0", b""),
+            (GET + "STEPS-a.mesh.step.>", b""),
+            (GET + f"ENDS.mesh.end.*.{request}.t", b""),
+            (GET + "ENDS." + end("a", request, "t"), b""),
+            (GET + "STEPS-a", msgspec.json.encode(last)),
             (own, msgspec.json.encode(last)),
             (own, msgspec.json.encode({"multi_last": ["mesh.step.>"]})),
             (own, b'{"seq":1,"batch":1000}'),

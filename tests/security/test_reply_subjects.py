@@ -16,7 +16,7 @@ def baits(request: str) -> list[tuple[str, str, str]]:
         ("LOG", evt("a", request), evt("a", request)),
         ("PROP", prop("c1", request), f"mesh.prop.*.c1.{request}"),
         ("CTL", ctl("c1", request), f"mesh.ctl.*.c1.{request}"),
-        ("STEPS", step("a", request, "t", "0-7"), step("a", request, "t", "0-7")),
+        ("STEPS-a", step("a", request, "t", "0-7"), step("a", request, "t", "0-7")),
         ("DEAD", dead("a"), "mesh.dead.a"),
         ("CARDS", card("e"), "mesh.card.e"),
         ("TIMER", f"mesh.timer.fire.3.{request}", f"mesh.timer.fire.3.{request}"),
@@ -38,7 +38,7 @@ BODIES = {
     "$JS.ACK": b"+NXT",
 }
 STREAM_GET = {
-    f"{GET}{stream}": b'{"seq":1,"batch":3}' for stream in ("LOG", "STEPS", "CARDS", "CONF", "DEAD")
+    f"{GET}{stream}": b'{"seq":1,"batch":3}' for stream in ("LOG", "STEPS-b", "ENDS", "CARDS", "CONF", "DEAD")
 }
 
 

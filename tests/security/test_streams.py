@@ -14,7 +14,7 @@ from tests.security.scenes import Scene, attempt, told
     ("verb", "body"),
     [
         pytest.param("STREAM.PURGE.DEAD", {}, id="purge"),
-        pytest.param("STREAM.PURGE.STEPS", {"filter": "mesh.step.b.>"}, id="purge-steps"),
+        pytest.param("STREAM.PURGE.STEPS-b", {"filter": "mesh.step.b.>"}, id="purge-steps"),
         pytest.param("STREAM.MSG.DELETE.DEAD", {"seq": 1}, id="delete-a-message"),
         pytest.param("STREAM.UPDATE.DEAD", {"name": "DEAD", "subjects": ["mesh.dead.*"]}, id="update"),
         pytest.param("STREAM.DELETE.DEAD", {}, id="delete"),

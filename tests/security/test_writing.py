@@ -39,8 +39,8 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
             writing("CTL", lambda r: ctl("op", r), "mesh.ctl.*.op.{request}"), id="a-control-of-an-operator"
         ),
         pytest.param(writing("STEPS", lambda r: step("a", r, "t", "0-0")), id="a-step-of-another"),
-        pytest.param(writing("STEPS", lambda r: end("b", r, "t")), id="the-end-of-its-own-turn"),
-        pytest.param(writing("STEPS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),
+        pytest.param(writing("ENDS", lambda r: end("b", r, "t")), id="the-end-of-its-own-turn"),
+        pytest.param(writing("ENDS", lambda r: end("a", r, "t")), id="the-end-of-anothers-turn"),
         pytest.param(writing("CARDS", lambda r: card("d")), id="the-card-of-another"),
         pytest.param(writing("DEAD", lambda r: dead("a")), id="a-dead-letter-of-another"),
         pytest.param(writing("TIMER", lambda r: f"mesh.timer.fire.0.{r}"), id="an-alarm"),

@@ -1,5 +1,9 @@
 """What stands still is found: agents that nobody serves and what waits for them, open breakers."""
 
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,8 +18,8 @@ from tests.servers import eventually
 from tests.system.office import Office
 
 
-async def findings(office: Office, check: str, who: str = "op") -> list[tuple[str, str]]:
-    done = await office.mesh("doctor", "--json", who=who)
+async def findings(office: Office, check: str, *more: str, who: str = "op") -> list[tuple[str, str]]:
+    done = await office.mesh("doctor", "--json", *more, who=who)
     return [(each["state"], each["text"]) for each in done.json if each["check"] == check]
 
 
@@ -142,3 +146,30 @@ async def test_a_freeze_that_cannot_be_read_is_told_as_a_freeze_with_the_reason(
     assert "mesh.conf.freeze cannot be read" in text
     assert "mesh thaw" in text
     await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FREEZE})
+
+
+async def test_little_room_for_the_log_and_journals_that_are_nearly_full_are_named(
+    own_stage: Stage, tmp_path: Path
+) -> None:
+    office, admin = Office(own_stage, tmp_path), await own_stage.bus("admin")
+    monitor = own_stage.mesh.server.monitor_url
+    said = await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(f"{monitor}/varz")))
+    store = said["jetstream"]
+    free = store["config"]["max_storage"] - store["stats"]["reserved_storage"]
+    looked = ("limits", "--monitor", monitor)
+    assert [state for state, _ in await findings(office, *looked)] == ["ok"]
+
+    config = (await admin.api("STREAM.INFO.STEPS-a"))["config"]
+    claim = {**config, "max_bytes": config["max_bytes"] + free - (1 << 29), "max_msgs": 10}
+    await admin.api("STREAM.UPDATE.STEPS-a", claim)
+    agent = await own_stage.bus("a")
+    for n in range(9):
+        await agent.publish_durable(subjects.step("a", "r", "t", f"0-{n}"), b"{}")
+    (_, full), (_, room) = await findings(office, *looked)
+    assert full == "STEPS-a has 9 of max_msgs 10 (90%): mesh log trim-steps"
+    assert "promised to others than LOG" in room
+
+    await admin.api("STREAM.UPDATE.STEPS-a", config)
+    log = (await admin.api("STREAM.INFO.LOG"))["config"]
+    await admin.api("STREAM.UPDATE.LOG", {**log, "max_bytes": free - (1 << 29)})
+    assert [state for state, _ in await findings(office, *looked)] == ["ok"], "the log has room of its own"

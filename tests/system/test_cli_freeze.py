@@ -177,6 +177,6 @@ async def test_cancelling_stops_the_running_turn_before_its_next_model_call(
     assert steps.count("model") == 1, steps  # the other one's
     assert type_of((await stage.log(request))[-1]) == "request.cancelled"
     kept = await (await stage.bus("op")).request(
-        f"$JS.API.DIRECT.GET.STEPS.{subjects.end('d', request, (await stage.log(request))[0].id)}"
+        f"$JS.API.DIRECT.GET.ENDS.{subjects.end('d', request, (await stage.log(request))[0].id)}"
     )
     assert not kept.status, "the guard wrote the turn's end where its agent looks"

@@ -13,7 +13,8 @@ from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.testing import StrictModel
 from protocol.wire import subjects
-from protocol.wire.commands import Move, Usage
+from protocol.wire.commands import Move, Transfer, Usage
+from protocol.wire.ids import AgentName
 from protocol.wire.prices import Metered
 from tests.guard.stage import Stage
 from tests.system.office import Office
@@ -206,6 +207,12 @@ async def test_what_another_agent_wrote_under_a_turn_is_none_of_its_steps(
     request, work = await office.begun()
     record = Record(kind="effect", name="pay", nonce="n", at=(await own_stage.log(request))[-1].at)
     await b.bus.publish_durable(subjects.step("b", request, work.turn, "0-0"), msgspec.json.encode(record))
+    said = await office.mesh("request", "show", request, "--steps", who="audit")
+    assert (said.status, "pay" in said.out, "passed over" in said.err) == (Exit.DONE, False, False)
+    await (await own_stage.actor("a")).propose(
+        request, work, Transfer(to_agent=AgentName(b.name), summary="yours")
+    )
+    await b.work(request)
     said = await office.mesh("request", "show", request, "--steps", who="audit")
     assert (said.status, "pay" in said.out) == (Exit.DONE, False)
     assert "mesh: 1 step passed over" in said.err

@@ -30,7 +30,7 @@ def put(stage: Stage) -> Put:
 
 async def left(stage: Stage) -> dict[str, int]:
     found: dict[str, int] = {}
-    async for kept in every(await stage.bus("admin"), "STEPS", "mesh.step.>"):
+    async for kept in every(await stage.bus("admin"), "STEPS-a", "mesh.step.>"):
         request = kept.subject.split(".")[3]
         found[request] = found.get(request, 0) + 1
     return found
@@ -77,11 +77,11 @@ async def test_steps_of_requests_that_are_over_go_and_all_others_stay(
 
 async def test_a_full_stream_of_journals_takes_steps_again(stage: Stage, put: Put, office: Office) -> None:
     admin = await stage.bus("admin")
-    config = (await admin.api("STREAM.INFO.STEPS"))["config"]
+    config = (await admin.api("STREAM.INFO.STEPS-a"))["config"]
     old = request_id("c1", int((time.time() - 3 * trimming.LEAST_S) * 1000), bytes(range(10)))
     await put(old, 50)
-    most = (await stage.state("STEPS"))["messages"]
-    await admin.api("STREAM.UPDATE.STEPS", {**config, "max_msgs": most})
+    most = (await stage.state("STEPS-a"))["messages"]
+    await admin.api("STREAM.UPDATE.STEPS-a", {**config, "max_msgs": most})
     try:
         with pytest.raises(StreamFull):
             await put((await stage.client()).new_id(), 1)
@@ -94,7 +94,7 @@ async def test_a_full_stream_of_journals_takes_steps_again(stage: Stage, put: Pu
         assert f"{old}  50 steps" in done.out
         await put((await stage.client()).new_id(), 1)
     finally:
-        await admin.api("STREAM.UPDATE.STEPS", config)
+        await admin.api("STREAM.UPDATE.STEPS-a", config)
 
 
 async def test_only_the_admin_makes_room_and_not_among_what_is_young(

@@ -51,7 +51,7 @@ class Cluster:
         """Return what is said with the monitoring of some servers."""
         async with await self.connect() as bus:
             varz = await seen(self.monitors(*nodes))
-            return [finding async for finding in durability(bus, ("LOG", "STEPS"), varz)]
+            return [finding async for finding in durability(bus, ("LOG", "STEPS-a"), varz)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -86,7 +86,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
         await eventually(provisioned, 60)
 
         async def current() -> bool:
-            return [each.state async for each in durability(bus, ("LOG", "STEPS"), [])] == ["unknown"]
+            return [each.state async for each in durability(bus, ("LOG", "STEPS-a"), [])] == ["unknown"]
 
         await eventually(current, 60)
         yield mine
@@ -130,10 +130,10 @@ async def test_the_whole_check_goes_through_a_cluster(cluster: Cluster) -> None:
 
 async def test_a_stream_on_fewer_servers_and_a_server_that_is_away_are_found(cluster: Cluster) -> None:
     async with await cluster.connect() as bus:
-        config = (await bus.api("STREAM.INFO.STEPS"))["config"]
-        await bus.api("STREAM.UPDATE.STEPS", {**config, "num_replicas": 1})
-        said = [finding.text async for finding in durability(bus, ("LOG", "STEPS"), [])]
-        assert "kept by fewer servers than the log (3): STEPS (1); run `mesh setup`" in said
+        config = (await bus.api("STREAM.INFO.STEPS-a"))["config"]
+        await bus.api("STREAM.UPDATE.STEPS-a", {**config, "num_replicas": 1})
+        said = [finding.text async for finding in durability(bus, ("LOG", "STEPS-a"), [])]
+        assert "kept by fewer servers than the log (3): STEPS-a (1); run `mesh setup`" in said
         await cluster.servers[2].kill()
 
         async def told() -> bool:

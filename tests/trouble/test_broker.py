@@ -121,7 +121,7 @@ async def limit(own: Crew, stream: str, max_bytes: int) -> None:
 
 async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Path) -> None:
     async with crew(tmp_path, storage=Storage(log_max_bytes=300_000)) as own:
-        await limit(own, "STEPS", 300_000)
+        await limit(own, "STEPS-a", 300_000)
         await everybody(own)
         guard, a, b = (own.services[name] for name in ("g1", "a", "b"))
         client = await own.client()
@@ -136,11 +136,11 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         outcomes += [await client.wait(request, timeout_s=60) for request in requests]
         await own.all_ready()
 
-        await fill(own, "STEPS", step("a", "filler", "turn", "x") + "{}")
+        await fill(own, "STEPS-a", step("a", "filler", "turn", "x") + "{}")
         request = await client.submit("please")
         await a.stands(lambda status, codes: status == 503 and codes == ["stream_full"])
         assert not any(line.startswith(f"pay {request}") for line in own.world()), "no intent, no effect"
-        await limit(own, "STEPS", -1)
+        await limit(own, "STEPS-a", -1)
         outcomes.append(await client.wait(request, timeout_s=60))
         await own.all_ready()
 
@@ -162,7 +162,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         await own.audit(outcomes)
         said = {service.identity: service.said("stream_full") for service in (guard, a, b)}
         assert [line["about"] for line in said["g1"]] == ["LOG"]
-        assert [line["about"] for line in said["a"]] == ["STEPS", "PROP-a"]
+        assert [line["about"] for line in said["a"]] == ["STEPS-a", "PROP-a"]
         assert said["b"] == []
         assert (await guard.says("stream_has_room"))[0]["held_up"] == 5
         await a.says("stream_has_room", 2)

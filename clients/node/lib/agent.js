@@ -238,7 +238,7 @@ class Serving {
 
   /** @param {string} request @param {string} turn */
   async #isOver(request, turn) {
-    return (await last(this.nc, "STEPS", `mesh.end.${this.name}.${request}.${turn}`)) !== undefined;
+    return (await last(this.nc, "ENDS", `mesh.end.${this.name}.${request}.${turn}`)) !== undefined;
   }
 
   /** @param {import("@nats-io/transport-node").Msg} note */

@@ -320,7 +320,7 @@ export class Journal {
 
   /** @param {string} name @returns {Promise<StepRecord | undefined>} */
   async #get(name) {
-    return (await last(this.whose.nc, "STEPS", this.#subject(name)))?.json();
+    return (await last(this.whose.nc, `STEPS-${this.whose.agent}`, this.#subject(name)))?.json();
   }
 
   /** @param {string} name */

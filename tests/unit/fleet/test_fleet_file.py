@@ -241,17 +241,22 @@ def test_limits_of_one_sender_differ_from_those_of_everybody_where_it_says_so() 
     [operators.ops]
     [limits]
     messages = 500
-    [log]
-    steps_max_bytes = 1_048_576
+    steps_mib = 1
+    [agents.c.limits]
+    steps = 9
     """
     storage = parse_fleet(said).storage
-    assert storage.queue == Limits(500, 64 << 20)
-    assert storage.queues == {"b": Limits(500, 512 << 20), "app": Limits(7, 64 << 20)}
-    assert storage.steps_max_bytes == 1 << 20
+    everybody = Limits(messages=500, step_bytes=1 << 20)
+    assert storage.limits == everybody
+    assert storage.limits_of == {
+        "b": everybody._replace(bytes=512 << 20),
+        "c": everybody._replace(steps=9),
+        "app": everybody._replace(messages=7),
+    }
     assert parse_fleet('name = "x"\nentry = "a"\n[agents.a]').storage == Storage()
 
 
-@pytest.mark.parametrize("wrong", ["messages = 0", "mib = 0", "bytes = 5"])
+@pytest.mark.parametrize("wrong", ["messages = 0", "mib = 0", "bytes = 5", "steps = 0", "steps_mib = 0"])
 def test_limits_that_let_nothing_through_or_do_not_exist_are_named(wrong: str) -> None:
     with pytest.raises(FleetFileError, match="limits"):
         parse_fleet(f'name = "x"\nentry = "a"\n[agents.a]\n[limits]\n{wrong}')
