@@ -45,7 +45,7 @@ def demo(
 async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None, as_json: bool) -> None:
     from mesh.cli.checkout import data_environment, reference_fleet
     from mesh.cli.interrupts import ended_by_signals
-    from mesh.cli.models import driven, in_words
+    from mesh.cli.models import in_words, model_environment
     from mesh.fleet.file import load_fleet
     from mesh.local.fleet import LocalFleet
     from mesh.ops.health import rules_wanted, without_rules
@@ -55,22 +55,22 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None
     samples = read_samples(requests or home / "requests.jsonl")
     file = load_fleet(home)
     client, viewer = next(iter(file.clients)), next(iter(file.viewers))
+    models = model_environment(kind)
     played: list[Played] = []
     search = (home.parents[1],)
     with _folder(keep) as directory:
-        log = directory / "stand-in.log"
-        async with ended_by_signals(), driven(kind, file, log=log, search=search, on_trouble=_complain) as by:
+        async with ended_by_signals():
             mesh = LocalFleet(
                 file,
                 directory,
                 sync_always=keep is not None,
                 environment=data_environment(directory),
-                agent_environment=by.environment,
+                agent_environment=models,
                 search=search,
                 on_trouble=_complain,
             )
             async with mesh:
-                words = in_words(by, await _models(mesh, file.agents), _rules(home))
+                words = in_words(kind, await _models(mesh, file.agents), _rules(home))
                 async with await mesh.connect_as(viewer) as reading:
                     without = await without_rules(reading, file.agents)
                 if without:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mesh.cli.models import Driven, Kind, ModelOption
+from mesh.cli.models import Kind, ModelOption
 from mesh.cli.options import run_quietly
 from mesh.cli.output import remark, say
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from mesh.local.fleet import LocalFleet
 
 USUAL_PORT = 4222
+_MODELS = {
+    Kind.SCRIPTED: (
+        "model: scripted (rules, not a language model); --model claude asks the real ones, for money"
+    ),
+    Kind.CLAUDE: "model: claude (real models, paid for with your key)",
+}
 
 
 def dev(
@@ -49,16 +55,16 @@ async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> N
 
     from mesh.cli.checkout import data_environment, find_fleet
     from mesh.cli.interrupts import ended_by_signals
-    from mesh.cli.models import driven
+    from mesh.cli.models import model_environment
     from mesh.local.fleet import LocalFleet
     from mesh.ops.errors import UsageWrong
 
     file, search = find_fleet(named)
     if not file.clients:
         raise UsageWrong("the fleet has no client; add [clients.app] to its file")
-    log = store / "stand-in.log"
+    models = model_environment(kind)
     try:
-        async with ended_by_signals(), driven(kind, file, log=log, search=search, on_trouble=_complain) as by:
+        async with ended_by_signals():
             mesh = LocalFleet(
                 file,
                 store,
@@ -67,14 +73,14 @@ async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> N
                 anonymous=next(iter(file.clients)),
                 restart=True,
                 environment=data_environment(store),
-                agent_environment=by.environment,
+                agent_environment=models,
                 search=search,
                 on_trouble=_complain,
             )
             async with mesh:
                 without = await _without_rules(mesh)
                 with _announced(mesh):
-                    _introduce(mesh, by, without)
+                    _introduce(mesh, kind, without)
                     await asyncio.Event().wait()
     except typer.Exit:
         say("stopped; the log is kept")  # a signal is how this ends when all is well
@@ -141,10 +147,10 @@ async def _without_rules(mesh: "LocalFleet") -> str:
     return rules_wanted(without, human=mesh.file.human is not None) if without else ""
 
 
-def _introduce(mesh: "LocalFleet", by: Driven, without: str) -> None:
+def _introduce(mesh: "LocalFleet", kind: Kind, without: str) -> None:
     client = next(iter(mesh.file.clients))
     say(f"{mesh.file.name}: nats-server at {mesh.url}, each message on the disk before it is acknowledged")
-    say(_model_in_words(by))
+    say(_MODELS[kind])
     if without:
         say(f"  {without}")
     for service in mesh.services.values():
@@ -161,18 +167,6 @@ def _introduce(mesh: "LocalFleet", by: Driven, without: str) -> None:
     say(f'  nats req --server {mesh.url} mesh.prop.{client}.{_fresh_id(client)} \'{{"text": "…"}}\'')
     say("")
     say("Ctrl-C stops everything")
-
-
-def _model_in_words(by: Driven) -> str:
-    match by.kind:
-        case Kind.SCRIPTED:
-            return (
-                "model: scripted (rules, not a language model); --model claude asks the real ones, for money"
-            )
-        case Kind.STUB:
-            return f"model: stub (the vendor's SDK against a stand-in with rules, process {by.stand_in})"
-        case Kind.CLAUDE:
-            return "model: claude (real models, paid for with your key)"
 
 
 def _fresh_id(client: str) -> str:

@@ -27,8 +27,7 @@ from mesh.bus.tls import VARIABLES as TLS_VARIABLES
 from mesh.errors import BusError, MeshError, NoResponders
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
-from mesh.local.server import EmbeddedServer
-from mesh.local.vendor_keys import VARIABLES
+from mesh.local.server import VENDOR_KEYS, EmbeddedServer
 from mesh.service.parent_death import VARIABLE as LEASH
 from mesh.service.parent_death import die_with_parent, leash_here
 
@@ -256,7 +255,7 @@ class LocalFleet:
         log = self.logs / f"{identity}.log"
         command = self._commands.get(name, COMMAND)
         environment = kept | own | self._environment
-        changed = dict.fromkeys(VARIABLES) if name == GUARD else self._agent_environment
+        changed = dict.fromkeys(VENDOR_KEYS) if name == GUARD else self._agent_environment
         environment = {key: value for key, value in (environment | changed).items() if value is not None}
         self.services[identity] = Service(name, identity, arguments, environment, log, command)
 

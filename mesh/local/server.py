@@ -31,7 +31,6 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
-from mesh.local.vendor_keys import without_keys
 
 Leash = Literal["signal", "pipe"]
 """How the server learns that its parent is gone: the kernel's parent-death signal, or a watched pipe."""
@@ -48,6 +47,8 @@ for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 0.0)):
         break
     time.sleep(patience)
 """
+VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+"""The keys of a model's vendor. Agents alone have a use for them: no other process is started with them."""
 _LOG_LINES = 12
 _PROBE_S = 2.0
 
@@ -247,7 +248,8 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**without_keys(os.environ), "GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
+                env={name: value for name, value in os.environ.items() if name not in VENDOR_KEYS}
+                | {"GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
                 pass_fds=(lock,),
                 start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done
                 preexec_fn=_die_with(os.getpid()) if self._leash == "signal" else None,

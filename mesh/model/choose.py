@@ -1,9 +1,8 @@
 """Which model drives an agent: the environment says, nobody else.
 
-`MESH_MODEL` is `scripted` (a file of rules), `stub` (the vendor's SDK against the stand-in at
-`MESH_STUB_URL`) or `claude`. Left out, it is `scripted`: a key that happens to be there spends nothing in a
-test or a script. Only `mesh agent run`, which is there to do the work, takes a key for a yes (`key_will_do`).
-It is read when a turn asks, not at import.
+`MESH_MODEL` is `scripted` (a file of rules) or `claude` (the vendor's SDK). Left out, it is `scripted`: a key
+that happens to be there spends nothing in a test or a script. Only `mesh agent run`, which is there to do the
+work, takes a key for a yes (`key_will_do`). It is read when a turn asks, not at import.
 """
 
 import asyncio
@@ -23,10 +22,9 @@ from mesh.model.script import load_script
 from mesh.model.scripted import ScriptedModel
 
 VARIABLE = "MESH_MODEL"
-STUB_URL = "MESH_STUB_URL"
 KEY = "ANTHROPIC_API_KEY"
 
-Mode = Literal["scripted", "stub", "claude"]
+Mode = Literal["scripted", "claude"]
 
 
 class ModelUnavailable(Permanent):
@@ -46,18 +44,14 @@ def mode() -> Mode:
             return "claude" if _key_will_do.get() and os.environ.get(KEY) and has_sdk() else "scripted"
         case "scripted":
             return "scripted"
-        case "stub":
-            _require_sdk("stub")
-            if not os.environ.get(STUB_URL):
-                raise ModelUnavailable("stub", f"set {STUB_URL} to where the stand-in listens")
-            return "stub"
         case "claude":
-            _require_sdk("claude")
+            if not has_sdk():
+                raise ModelUnavailable("claude", "install handoff-mesh[claude]")
             if not os.environ.get(KEY):
                 raise ModelUnavailable("claude", f"set {KEY}")
             return "claude"
         case other:
-            raise ModelUnavailable(other, "there is no such model; scripted, stub or claude")
+            raise ModelUnavailable(other, "there is no such model; scripted or claude")
 
 
 _key_will_do: ContextVar[bool] = ContextVar("key_will_do", default=False)
@@ -74,7 +68,7 @@ def key_will_do() -> Iterator[None]:
 
 
 def driven_by(model: str, prompt_version: str = "") -> str:
-    """Return what drives an agent, for its card: empty, `scripted`, the pinned id, or `stub: ` and that.
+    """Return what drives an agent, for its card: empty, `scripted`, or the pinned id.
 
     Args:
         model: the id that the agent is pinned to, if it is.
@@ -85,19 +79,12 @@ def driven_by(model: str, prompt_version: str = "") -> str:
     if not model and not prompt_version:
         return ""
     kind = mode()
-    if kind == "scripted":
-        return kind
-    return f"{kind}: {model or 'a model'}" if kind == "stub" else model or kind
+    return kind if kind == "scripted" else model or kind
 
 
 def has_sdk() -> bool:
     """Say whether the vendor's SDK is installed; it is not imported for that."""
     return find_spec("anthropic") is not None
-
-
-def _require_sdk(name: str) -> None:
-    if not has_sdk():
-        raise ModelUnavailable(name, "install handoff-mesh[claude]")
 
 
 def model_for(
@@ -127,10 +114,8 @@ def model_for(
             scripted = _scripted(script)
             scripted.require(agent)
             return scripted
-        case "stub":
-            return _claude(model, fallback, max_tokens, os.environ[STUB_URL], "stub")
         case "claude":
-            return _claude(model, fallback, max_tokens, None, None)
+            return _claude(model, fallback, max_tokens or MAX_TOKENS)
 
 
 def _no_rules(agent: str) -> str:
@@ -188,19 +173,14 @@ def _scripted(script: Path) -> ScriptedModel:
     return ScriptedModel(load_script(script))
 
 
-_Pinned = tuple[str, str | None, int, str | None, str | None]
-_made: dict[_Pinned, ClaudeModel] = {}
+_made: dict[tuple[str, str | None, int], ClaudeModel] = {}
 """One of a kind for a process, and with it one pool of connections."""
 
 
-def _claude(
-    model: str, fallback: str | None, max_tokens: int | None, base_url: str | None, key: str | None
-) -> ClaudeModel:
-    pinned = (model, fallback, max_tokens or MAX_TOKENS, base_url, key)
+def _claude(model: str, fallback: str | None, max_tokens: int) -> ClaudeModel:
+    pinned = (model, fallback, max_tokens)
     if pinned not in _made:
-        _made[pinned] = ClaudeModel(
-            model, fallback=fallback, max_tokens=pinned[2], base_url=base_url, api_key=key
-        )
+        _made[pinned] = ClaudeModel(model, fallback=fallback, max_tokens=max_tokens)
     return _made[pinned]
 
 

@@ -13,8 +13,7 @@ from protocol.wire.notices import Card
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.subjects import PRICES
 
-_STUB = "stub: "
-_NO_ID = frozenset({"", "scripted", "claude", "a model"})
+_NO_ID = frozenset({"", "scripted", "claude"})
 """What a card says of a model whose id it does not know, or which costs nothing."""
 
 
@@ -26,7 +25,7 @@ async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
     missing: dict[str, list[str]] = {}
     async for each in every(bus, "CARDS", "mesh.card.*"):
         name, said = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
-        model = "" if said is None else said.model.removeprefix(_STUB)
+        model = "" if said is None else said.model
         if name in agents and model not in _NO_ID and price_of(model, prices) is None:
             missing.setdefault(model, []).append(name)
     return dict(sorted(missing.items()))

@@ -13,6 +13,7 @@ from mesh.testing.claude_stub import Answer, StubClaude, says
 from protocol.wire.config import ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
+from tests.scripted_claude import ask_at
 from tests.servers import until
 
 LIMITS = ModelLimits(concurrency=4, instances=2)
@@ -33,8 +34,7 @@ async def test_an_instance_asks_no_faster_than_its_part(
 
     fleet = msgspec.structs.replace(FLEET, models={ROUTING: LIMITS})
     async with LocalBus(fleet, tmp_path / "mesh") as mesh, StubClaude(answer) as stub:
-        monkeypatch.setenv(choose.VARIABLE, "stub")
-        monkeypatch.setenv(choose.STUB_URL, stub.url)
+        ask_at(stub.url, monkeypatch)
         await furnish(mesh)
         stage = Stage(mesh)
         await stage.open()

@@ -13,6 +13,7 @@ from mesh.testing.claude_stub import StubClaude, calls, fails, says
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
 from tests.live import prompted
+from tests.scripted_claude import ask_at
 from tests.system.office import Office
 
 TOO_LARGE = {"key": "all", "value": "x" * 70_000}
@@ -27,8 +28,7 @@ MODULE = ("--module", "tests.live.prompted:agent")
 @pytest_asyncio.fixture
 async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
     async with StubClaude(SCRIPT) as stub:
-        monkeypatch.setenv(choose.VARIABLE, "stub")
-        monkeypatch.setenv(choose.STUB_URL, stub.url)
+        ask_at(stub.url, monkeypatch)
         yield stub
         await choose.close_models()
 

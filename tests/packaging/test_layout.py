@@ -41,8 +41,9 @@ def test_importing_mesh_loads_neither_the_bus_nor_a_model() -> None:
 
 
 def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
-    files = sorted((ROOT / "protocol").glob("*.py"))
-    modules = [f"protocol.{file.stem}" for file in files if file.stem != "__init__"]
+    files = sorted(file.relative_to(ROOT) for file in (ROOT / "protocol").rglob("*.py"))
+    modules = [".".join(file.with_suffix("").parts) for file in files if file.stem != "__init__"]
+    assert "protocol.wire.codec" in modules
     pure = loaded("\n".join(f"import {module}" for module in modules)) - loaded("import msgspec")
     assert {module for module in pure if module not in sys.stdlib_module_names} == {"protocol"}
 
@@ -56,8 +57,10 @@ SKELETON = {
     "mesh/guard/__init__.py": "import mesh.bus, protocol.wire.ids",
     "mesh/mcp/__init__.py": "import mcp",
     "mesh/model/__init__.py": "import anthropic, mesh.agent",
+    "mesh/service/__init__.py": "",
     "mesh/testing/__init__.py": "import mesh.bus",
     "protocol/__init__.py": "",
+    "protocol/wire/__init__.py": "",
     "protocol/wire/ids.py": "import hashlib, msgspec",
 }
 """The rooms with the imports that each may have."""

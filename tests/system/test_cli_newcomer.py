@@ -8,6 +8,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from tests.docs.test_readme import blocks
+from tests.scripted_claude import running_stand_in
 from tests.system.terminal import READY, Folder
 from tests.system.test_cli_dev import in_queue
 
@@ -32,10 +33,13 @@ def without_rules(path: Path) -> None:
     front.write_text(front.read_text().replace(RULES, ""))
 
 
-@pytest.mark.parametrize("model", ["scripted", "stub"])
-def test_the_agent_of_the_readme_that_a_model_drives_answers_without_a_key(desk: Folder, model: str) -> None:
-    """With `stub` the vendor's own SDK asks, over HTTP, a stand-in that follows the same rules."""
-    with desk.running("dev", "--port", 0, "--model", model, until=READY) as dev:
+@pytest.mark.parametrize("model", ["scripted", "claude"])
+def test_the_agent_of_the_readme_that_a_model_drives_answers(desk: Folder, model: str) -> None:
+    """With `claude` the vendor's own SDK asks, over HTTP, a stand-in that follows the same rules."""
+    with (
+        running_stand_in(desk.path / "rules.toml") as sdk,
+        desk.running("dev", "--port", 0, "--model", model, until=READY, **sdk) as dev,
+    ):
         assert f"model: {model}" in dev.said
         assert "no rules" not in dev.said
         assert desk.mesh("send", "Say hello", "--fact", "name=Ada").out == "Hello, Ada!\n"

@@ -38,7 +38,7 @@ async def test_models_of_cards_that_have_no_price_are_named(own_stage: Stage, tm
         return state, text
 
     assert (await found())[0] == "ok"
-    drives = {"a": "big-20261101", "b": "stub: small", "c": "scripted", "d": "stub: small", "e": "other"}
+    drives = {"a": "big-20261101", "b": "small", "c": "scripted", "d": "small", "e": "other"}
     for name, model in drives.items():
         await publish_card(await own_stage.bus(name), Card(name=name, version="1", model=model))
     await (await own_stage.bus("e")).publish_durable(subjects.card("e"), b'{"model":5}')

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.model import ROUTING, WORK, choose
 from mesh.testing.claude_stub import StubClaude
-from mesh.testing.scripted_claude import scripted_claude
+from tests.scripted_claude import ask_at, scripted_claude
 from tests.unit.agents.crews import RECRUITING, SUPPORT, Crew
 from tests.unit.agents.requests import Sample
 from tests.unit.agents.walk import disagreements, walk
@@ -24,8 +24,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Standing:
     @asynccontextmanager
     async def standing(crew: Crew) -> AsyncIterator[StubClaude]:
         async with scripted_claude(crew.home / "rules.toml") as stub:
-            monkeypatch.setenv(choose.VARIABLE, "stub")
-            monkeypatch.setenv(choose.STUB_URL, stub.url)
+            ask_at(stub.url, monkeypatch)
             yield stub
             await choose.close_models()
 

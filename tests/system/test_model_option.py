@@ -9,9 +9,11 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.model import ROUTING, WORK
+from tests.scripted_claude import running_stand_in
 from tests.servers import ROOT
-from tests.system.terminal import READY, Folder, Running, wait_until_gone
+from tests.system.terminal import READY, Folder, Running
 
+RULES_FILE = ROOT / "agents" / "support" / "rules.toml"
 SAMPLES = [
     json.loads(line) for line in (ROOT / "agents" / "support" / "requests.jsonl").read_text().splitlines()
 ]
@@ -52,23 +54,22 @@ def environments(running: Running) -> dict[str, dict[str, str]]:
     for pid in running.children():
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        kind = next(
-            (word for word in ("agent", "guard", "mesh.testing.scripted_claude") if word in command), ""
-        )
+        kind = next((word for word in ("agent", "guard") if word in command), "")
         found[f"{kind} {pid}"] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return found
 
 
-def test_with_the_vendors_sdk_against_the_stand_in_the_verdicts_are_the_same(tmp_path: Path) -> None:
+def test_with_the_vendors_sdk_the_verdicts_are_the_same(tmp_path: Path) -> None:
     folder, file = Folder(tmp_path), some(tmp_path)
     scripted = folder.process("demo", "--requests", file, "--json")
-    stub = folder.process("demo", "--requests", file, "--json", "--model", "stub")
-    assert (scripted.status, stub.status) == (Exit.DONE, Exit.DONE), stub
-    assert (scripted.json["mode"], stub.json["mode"]) == ("scripted", "stub")
-    assert verdicts(stub.json) == verdicts(scripted.json)
-    spent = [each["cost"]["model_calls"] for each in stub.json["requests"]]
+    with running_stand_in(RULES_FILE) as sdk:
+        claude = folder.process("demo", "--requests", file, "--json", "--model", "claude", **sdk)
+    assert (scripted.status, claude.status) == (Exit.DONE, Exit.DONE), claude
+    assert (scripted.json["mode"], claude.json["mode"]) == ("scripted", "claude")
+    assert verdicts(claude.json) == verdicts(scripted.json)
+    spent = [each["cost"]["model_calls"] for each in claude.json["requests"]]
     assert min(spent) > 0, "the SDK was asked"
-    assert min(each["cost"]["nano_dollars"] for each in stub.json["requests"]) > 0, "its models have prices"
+    assert min(each["cost"]["nano_dollars"] for each in claude.json["requests"]) > 0, "its models have prices"
     assert {each["cost"]["model_calls"] for each in scripted.json["requests"]} == {0}
 
 
@@ -77,19 +78,6 @@ def test_without_a_word_nothing_is_spent_and_nobody_gets_the_key(tmp_path: Path)
         assert "scripted model: rules in" in demo.said
         assert all("ANTHROPIC_API_KEY" not in each for each in environments(demo).values())
         demo.end(signal.SIGINT)
-
-
-def test_the_stand_in_is_said_to_be_one_and_goes_with_the_demo(tmp_path: Path) -> None:
-    arguments = ("demo", "--model", "stub")
-    with Folder(tmp_path).running(*arguments, until="sample requests;", ANTHROPIC_API_KEY=KEY) as demo:
-        [said] = [line for line in demo.said.splitlines() if line.startswith("stub model: ")]
-        assert f"asked for {ROUTING}, {WORK}" in said
-        found = environments(demo)
-        children = demo.children()
-        assert sum(name.startswith("mesh.testing") for name in found) == 1
-        assert all("ANTHROPIC_API_KEY" not in each for each in found.values())
-        demo.end(signal.SIGINT)
-        wait_until_gone(children)
 
 
 def test_the_key_goes_to_agents_and_to_nobody_else(tmp_path: Path) -> None:
@@ -121,18 +109,10 @@ def test_a_model_that_is_none_is_a_matter_of_usage(tmp_path: Path) -> None:
     assert Folder(tmp_path).process("demo", MESH_MODEL="parrot").status == Exit.USAGE
 
 
-def test_agents_without_rules_leave_nothing_for_a_stand_in_to_follow(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text("async def plain(turn):\n    return turn.complete('done')\n")
-    done = Folder(tmp_path).process("dev", "--fleet", "plain:plain", "--port", "0", "--model", "stub")
-    assert done.status == Exit.FAILED
-    assert "no agent here has rules" in done.err
-
-
 def test_what_an_agent_does_and_says_is_followed_and_its_prompt_shown_afterwards(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "stub")
-    with folder.running(*arguments, until=READY) as dev:
-        assert "model: stub (the vendor's SDK against a stand-in with rules" in dev.said
+    arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "claude")
+    with running_stand_in(RULES_FILE) as sdk, folder.running(*arguments, until=READY, **sdk) as dev:
         sent = folder.process("send", "What are your opening hours?", "--follow")
         assert sent.status == Exit.DONE, sent
         lines = [line.strip() for line in sent.err.splitlines()]

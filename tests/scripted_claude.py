@@ -1,25 +1,25 @@
-"""The stand-in with a fleet's rules behind it: what the scripted model would say, as the API says it.
+"""A stand-in for the vendor's API that answers by a fleet's rules: prompts, tools and SDK are the real ones.
 
-So the very prompts, tools and SDK of a fleet run without a key; only the model is rules. As a process:
-`python -m mesh.testing.scripted_claude RULES|MODULE:NAME…`, files of rules or agents that name theirs, prints
-where it listens and serves until it is ended.
+As a process: `python -m tests.scripted_claude RULES` prints where it listens and serves until it is ended.
 """
 
 import asyncio
+import contextlib
 import json
-import signal
+import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mesh.agent.definition import load
-from mesh.errors import MeshError
+import pytest
+
+from mesh.model import choose
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
-from mesh.model.script import Role, ScriptInvalid, load_script
+from mesh.model.script import load_script
 from mesh.model.scripted import ScriptedModel
-from mesh.service.parent_death import hold
 from mesh.testing.claude_stub import Answer, StubClaude, calls, says
+from tests.servers import ROOT
 
 _AGENT = "You are: "
 _CHARS_A_TOKEN = 4
@@ -79,51 +79,44 @@ def answer_of(reply: Reply, body: Mapping[str, Any]) -> Answer:
     return calls(*((call.name, call.arguments) for call in reply.calls), text=reply.text, usage=usage)
 
 
-def scripted_claude(*rules: Path, port: int = 0) -> StubClaude:
-    """Return a stand-in that answers by files of rules. Raises ScriptInvalid."""
-    script: dict[str, Role] = {}
-    for file in dict.fromkeys(rules):
-        found = load_script(file)
-        twice = sorted(script.keys() & found)
-        if twice:
-            raise ScriptInvalid(f"{file}: {', '.join(twice)} has a part in another file, too")
-        script |= found
-    model = ScriptedModel(script)
+def scripted_claude(rules: Path) -> StubClaude:
+    """Return a stand-in that answers by a file of rules. Raises ScriptInvalid."""
+    model = ScriptedModel(load_script(rules))
 
     async def answer(body: Mapping[str, Any]) -> Answer:
         return answer_of(await model.reply(prompt_of(body)), body)
 
-    return StubClaude(answer, port=port)
+    return StubClaude(answer)
 
 
-def rules_of(named: Iterable[str]) -> list[Path]:
-    """Return files of rules: those that are named, and those of the agents that are.
-
-    An agent without any has no model, and asks none. Raises AgentNotFound, and ScriptInvalid for none at all.
-    """
-    files = []
-    for each in named:
-        file = Path(each) if each.endswith(".toml") else load(each).script
-        if file is not None:
-            files.append(file)
-    if not files:
-        raise ScriptInvalid("no agent here has rules (`script`) that a stand-in could follow")
-    return files
+def sdk_at(url: str) -> dict[str, str]:
+    """Return the environment in which agents ask the vendor's API at `url`, with a key that is none."""
+    return {choose.VARIABLE: "claude", choose.KEY: "not-a-key", "ANTHROPIC_BASE_URL": url}
 
 
-async def _serve(rules: Sequence[Path]) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with scripted_claude(*rules) as stub:
-        sys.stdout.write(stub.url + "\n")
-        sys.stdout.flush()
-        await ended.wait()
+def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the agents of this process ask the vendor's API at `url`."""
+    for name, value in sdk_at(url).items():
+        monkeypatch.setenv(name, value)
+
+
+@contextlib.contextmanager
+def running_stand_in(rules: Path) -> Iterator[dict[str, str]]:
+    """Run a stand-in as a process; give the environment in which agents ask it."""
+    command = [sys.executable, "-m", "tests.scripted_claude", str(rules)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield sdk_at(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+async def _serve(rules: Path) -> None:
+    async with scripted_claude(rules) as stub:
+        print(stub.url, flush=True)  # noqa: T201 - for the test
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    hold()
-    try:
-        asyncio.run(_serve(rules_of(sys.argv[1:])))
-    except MeshError as wrong:
-        sys.exit(str(wrong))
+    asyncio.run(_serve(Path(sys.argv[1])))
