@@ -4,23 +4,16 @@ from mesh.bus import timer
 from mesh.bus.connection import Bus
 from mesh.errors import SequenceConflict
 from mesh.guard.cache import Docket, Timer
-from protocol.due import NOT_LOOKED, next_due
-from protocol.world import Grounds
 
 
-async def see_to(bus: Bus, docket: Docket, request: str, now: int, found: Grounds = NOT_LOOKED) -> None:
+async def see_to(bus: Bus, docket: Docket, request: str, at: int, now: int) -> None:
     """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
 
     Args:
-        found: what the last look in vain rested on.
+        at: when the request has to be woken at the latest, UTC µs.
 
     Raises BusError.
     """
-    at = docket.quiet_until()
-    if at is not None and at <= now:  # it was looked at in vain: look again later
-        at = next_due(docket.ledger, None, now, found)
-    if at is None:
-        return
     stands = docket.timer
     if stands is None or (stands.at is not None and stands.at <= now):
         stands = await _standing(bus, request)

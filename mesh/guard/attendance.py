@@ -9,7 +9,6 @@ more time than its policy says, never less; and no span without service grows ou
 import asyncio
 import bisect
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import structlog
 
@@ -19,6 +18,7 @@ from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import ApiError, BusError
+from protocol.domain.decider import Attendance
 
 _log = structlog.get_logger(__name__)
 
@@ -28,17 +28,6 @@ GAP_S = 3 * LOOK_S
 _ANSWER_S = 1.0
 _NO_CONSUMER = 10014
 _MOST_MARKS = 1_000
-
-
-class Attended(NamedTuple):
-    """What a guard has seen of an agent, as a round of it needs it."""
-
-    served: bool
-    since: int
-    """UTC µs since when `served` is as it is. While it is true: no earlier than the round left the queue, or
-    than the queue last moved if the round is still in it."""
-    unbegun: bool
-    """Whether the round has lain in the inbox until now, and nothing of it is in the journals."""
 
 
 class Queue:
@@ -89,7 +78,7 @@ class _Agent:
         self.looked_at = at
 
 
-class Attendance:
+class AttendanceWatch:
     """What one guard has seen of the fleet's agents.
 
     Args:
@@ -117,7 +106,7 @@ class Attendance:
         except BusError as error:  # the bus says so itself; a look that is missing is a gap
             _log.debug("agent_not_seen", agent=agent, code=error.code)
 
-    async def of(self, agent: str, seq: int, first_step: str) -> Attended:
+    async def of(self, agent: str, seq: int, first_step: str) -> Attendance:
         """Look at `agent` now, and return what is known for its round.
 
         Args:
@@ -130,7 +119,7 @@ class Attendance:
         step = f"{steps_of(agent)}.{first_step}"
         seen, stepped = await asyncio.gather(self._look(agent), self._is_there(step))
         since = max(seen.since, seen.queue.moved(seq)) if seen.served else seen.since
-        return Attended(seen.served, since, not (seen.queue.holds(seq) or stepped))
+        return Attendance(seen.served, since, not (seen.queue.holds(seq) or stepped))
 
     async def _look(self, agent: str) -> _Agent:
         served, delivered = await asyncio.gather(is_served(self._bus, agent), self._delivered(agent))

@@ -16,12 +16,9 @@ from mesh.guard import conf
 from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.service.conditions import Kind
 from protocol.domain import breaker
-from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, State, Use
-from protocol.domain.held import Turn
-from protocol.ledger import Ledger
-from protocol.wire import documents, events, subjects
-from protocol.wire.events import AnyEvent
-from protocol.wire.ids import HUMAN, AgentName, proposal_id
+from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Count, State, Use
+from protocol.wire import documents, subjects
+from protocol.wire.ids import AgentName
 
 _log = structlog.get_logger(__name__)
 
@@ -39,15 +36,6 @@ class _Copy(NamedTuple):
 
 
 _NONE = _Copy(CLOSED, 0)
-_MOVES = (
-    events.HandoffAdmitted,
-    events.MoveRefused,
-    events.TurnSuspended,
-    events.EscalationRaised,
-    events.RequestCompleted,
-    events.RequestFailed,
-)
-"""What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
 
 
 class Breakers:
@@ -111,40 +99,14 @@ class Breakers:
 
     # --- counting ---------------------------------------------------------------------------------
 
-    async def note(self, ledger: Ledger, event: AnyEvent, ended: Iterable[Turn]) -> None:
-        """Take in what an event says of the agents that it is about.
+    async def count(self, count: Count) -> None:
+        """Take in what an event says of an agent; a copy that is not closed is looked at twice."""
+        agent = count.agent
 
-        Args:
-            ledger: with the event in it.
-            ended: the turns that it ended.
-        """
-        if isinstance(event, events.TurnFailed):
-            turn = ledger.turns[event.turn]
-            if breaker.speaks_of_the_agent(event.error):
-                await self._count(turn, lambda entry: self._failed(entry, turn))
-            else:
-                await self._count(turn, lambda entry: breaker.given_back(entry, turn.id))
-            return
-        if isinstance(event, events.MoveRefused | events.RequestRefused):
-            grounds = event.grounds
-            if grounds.breaker == "half_open" and grounds.target is not None:
-                await self._change(grounds.target.name, lambda entry: breaker.given_back(entry, event.cause))
-        if isinstance(event, _MOVES) and str(event.cause) == proposal_id(
-            event.request, event.turn, event.round
-        ):
-            turn = ledger.turns[event.turn]
-            await self._count(turn, lambda entry: breaker.worked(entry, turn.id))
-            return
-        for turn in ended:
-            await self._count(turn, lambda entry, turn=turn: breaker.given_back(entry, turn.id))  # type: ignore[misc]
+        def change(entry: BreakerEntry) -> BreakerEntry | None:
+            return breaker.counted(entry, self._rules(agent), count, self._now())
 
-    def _failed(self, entry: BreakerEntry, turn: Turn) -> BreakerEntry | None:
-        return breaker.failed(entry, self._rules(turn.agent), turn.id, self._now())
-
-    async def _count(self, turn: Turn, change: Callable[[BreakerEntry], BreakerEntry | None]) -> None:
-        """Change the entry of a turn's agent; a copy that is not closed is looked at twice."""
-        agent = turn.agent
-        if agent == HUMAN or await self._change(agent, change) or self.state(agent) == "closed":
+        if await self._change(agent, change) or self.state(agent) == "closed":
             return
         try:
             await self.read(agent)

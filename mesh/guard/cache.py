@@ -9,9 +9,8 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from protocol.due import first_wait
+from protocol.domain.decider import RequestDecider
 from protocol.ledger import Ledger
-from protocol.wire.events import AnyEvent
 
 MOST_BYTES = 96 << 20
 """What all dockets may take: about 2,000 requests of six events of 1.5 KB."""
@@ -40,34 +39,28 @@ class Timer:
 
 @dataclass(slots=True)
 class Docket:
-    """One request: its ledger, where its events lie, and its timer (None: not known)."""
+    """One request: its decider, where its events lie, and its timer (None: not known)."""
 
-    ledger: Ledger = field(default_factory=Ledger)
+    decider: RequestDecider = field(default_factory=RequestDecider)
     placed: list[int] = field(default_factory=list)
     """The stream sequence of each event, by its number."""
     timer: Timer | None = None
     weight: int = 0
     """About how many bytes of memory it takes; grows with each event that is applied."""
-    _quiet: tuple[int, int | None] = (-1, None)
-    """For which head `quiet_until` was worked out, and what it is."""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.decider.ledger
 
     @property
     def seq(self) -> int:
         """The stream sequence of the head; 0 where there is none."""
         return self.placed[-1] if self.placed else 0
 
-    def apply(self, event: AnyEvent, body: bytes, seq: int) -> None:
-        """Take in the next event, stored as `body` at `seq`."""
-        self.ledger.apply(event, body)
+    def stored(self, body: bytes, seq: int) -> None:
+        """Note where the next event lies: `body` is stored at `seq`."""
         self.placed.append(seq)
         self.weight += weight(body)
-
-    def quiet_until(self) -> int | None:
-        """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
-        n = self.ledger.n
-        if self._quiet[0] != n:
-            self._quiet = (n, first_wait(self.ledger, None))
-        return self._quiet[1]
 
 
 class Cache:

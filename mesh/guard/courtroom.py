@@ -6,11 +6,9 @@ than its next due time. A guard that dies anywhere in between is finished by who
 """
 
 import asyncio
-from typing import NamedTuple
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
 from mesh.bus.dead_letters import note_subject
@@ -27,25 +25,31 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.guard import alarm, telling
-from mesh.guard.attendance import Attended
 from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
-from protocol.control import objection_to
-from protocol.decide import decide
+from protocol.domain.decider import (
+    Append,
+    Appended,
+    MeshFrozen,
+    NeedAttendance,
+    NeedMoment,
+    NeedPeers,
+    NeedVerdictContext,
+    Outcome,
+    Step,
+    Steps,
+    Stored,
+    TurnOver,
+    WakeAt,
+)
 from protocol.domain.held import Turn
-from protocol.domain.labelling import labelled
-from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, by_the_clock, due, too_large
-from protocol.ledger import Ledger
-from protocol.standing import Fit, Late, Objection, standing
+from protocol.standing import Late, Objection
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Control, Hearing, MoveProposed, Proposal, Submit
-from protocol.wire.config import Policy
+from protocol.wire.commands import Control, Hearing, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
-from protocol.wire.ids import HUMAN, proposal_id
 from protocol.wire.notices import Ended, Notice
-from protocol.world import Grounds
 
 _log = structlog.get_logger(__name__)
 
@@ -53,15 +57,6 @@ ATTEMPTS = 12
 """How often a lost race or an unknown outcome is met by reading again; then the message comes back."""
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
-
-
-class Decided(NamedTuple):
-    """The event that decided a message."""
-
-    event: AnyEvent
-
-
-Ruling = Decided | Late | Objection
 
 
 class Contended(MeshError):
@@ -89,18 +84,17 @@ class Courtroom:
         self.conflicts = 0
         """How often another guard had been first."""
 
-    async def hear(self, hearing: Hearing, trace: str = "") -> Ruling:
+    async def hear(self, hearing: Hearing) -> Outcome:
         """Decide one message, or say why it is not decided.
-
-        Args:
-            trace: the `traceparent` that the message brought; well-formed or empty.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
-        hearing = labelled(hearing, self._around.fleet.labels)
         async with self._cache.lock(hearing.request):
             failpoint("guard.heard")
-            return await self._until_settled(hearing.request, hearing, trace)
+            outcome = await self._until_settled(hearing.request, hearing)
+            assert outcome is not None
+        telling.counted(hearing, outcome)
+        return outcome
 
     async def look(self, request: str) -> None:
         """Append what is due on a request whose timer fired. Raises as `hear`."""
@@ -109,19 +103,20 @@ class Courtroom:
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
             await self._until_settled(request, None)
 
-    async def _until_settled(self, request: str, hearing: Hearing | None, trace: str = "") -> Ruling:
+    async def _until_settled(self, request: str, hearing: Hearing | None) -> Outcome | None:
         certain = False
-        is_submit, is_control = isinstance(_what(hearing), Submit), isinstance(_what(hearing), Control)
+        what = None if hearing is None else hearing.what
+        is_submit, is_control = isinstance(what, Submit), isinstance(what, Control)
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
                 docket = known or await self._docket(request, fresh=is_submit and not certain)
-                ruling = await self._session(docket, request, hearing, trace)
+                outcome = await self._session(docket, request, hearing)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
-                unsure = isinstance(ruling, Objection) or (is_control and isinstance(ruling, Late))
+                unsure = isinstance(outcome, Objection) or (is_control and isinstance(outcome, Late))
                 if not unsure or certain or not (known or is_submit):
                     self._cache.put(request, docket)  # what was appended made it larger
-                    return ruling
+                    return outcome
                 self._cache.drop(request)
             except SequenceConflict:
                 self.conflicts += 1
@@ -151,138 +146,92 @@ class Courtroom:
         docket = Docket()
         for stored in await self._log.read(request):
             try:
-                docket.apply(codec.decode_event(stored.body), stored.body, stored.seq)
+                docket.ledger.apply(codec.decode_event(stored.body), stored.body)
             except UnknownEvent:
                 raise
             except Exception as broken:
                 # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
+            docket.stored(stored.body, stored.seq)
         return docket
 
-    async def _session(self, docket: Docket, request: str, hearing: Hearing | None, trace: str) -> Ruling:
-        ruling: Ruling = Late("", 0, docket.ledger.status)
-        what = _what(hearing)
-        if self._around.frozen.is_set():
-            # Control messages append their own event and nothing else; what is due is for the timers,
-            # which wait in their queue until the thaw. Everything else was in hand as the freeze came.
-            if hearing is None or not isinstance(what, Control):
-                raise Frozen("the mesh is frozen")
-            ruling = await self._rule(docket, hearing, trace)
-            await alarm.see_to(self._bus, docket, request, self._around.now())
-            return ruling
-        deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
-        found = await self._finish(docket, deciding)
-        if hearing is not None:
-            ruling = await self._rule(docket, hearing, trace)
-            if isinstance(ruling, Decided):
-                found = await self._finish(docket, None)
-        if isinstance(ruling, Late) and not isinstance(what, MoveProposed):
-            await self._end_again(docket)
-        await alarm.see_to(self._bus, docket, request, self._around.now(), found)
-        failpoint("guard.armed")
-        return ruling
-
-    async def _rule(self, docket: Docket, hearing: Hearing, came: str) -> Ruling:
-        """Give the verdict, as a span of the request's own trace."""
-        trace = tracing.within(docket.ledger.trace, came)
-        with telling.verdict(hearing, trace, came) as span:
-            ruling = await self._judge(docket, hearing, tracing.current(trace))
-            telling.ruled(span, hearing, ruling.event if isinstance(ruling, Decided) else ruling)
-        return ruling
-
-    async def _judge(self, docket: Docket, hearing: Hearing, trace: str) -> Ruling:
-        found = standing(docket.ledger, hearing)
-        if not isinstance(found, Fit):
-            return found
+    async def _session(self, docket: Docket, request: str, hearing: Hearing | None) -> Outcome | None:
+        """Take all steps of one command, or of what is due, on one copy of the request."""
+        fleet, frozen = self._around.fleet, self._around.frozen.is_set()
+        steps: Steps[Outcome | None]
+        if hearing is None:
+            steps = docket.decider.wake(fleet, mesh_frozen=frozen)
+        else:
+            steps = docket.decider.handle(hearing, fleet, mesh_frozen=frozen)
+        steps = telling.observed(steps, docket.ledger, hearing)
+        said: object = None
         while True:
-            world = await self._around.world_for(docket.ledger, hearing, trace)
-            objection = objection_to(docket.ledger, hearing, world)
-            if objection is not None:
-                return objection
-            event = decide(docket.ledger, hearing, _policy(docket.ledger, hearing, world.policy), world)
             try:
-                await self._append(docket, event)
-            except TooLarge:
-                return Objection("event_too_large", "what would be recorded of it is more than the bus takes")
-            if not isinstance(event, FactsWithheld):
-                failpoint("guard.decided")
-                return Decided(event)
-            failpoint("guard.withheld")
+                step = steps.send(said)
+            except StopIteration as done:
+                outcome: Outcome | None = done.value
+                break
+            try:
+                said = await self._answer(step, docket, request)
+            except BaseException as error:
+                steps.throw(error)
+                raise
+        if isinstance(outcome, MeshFrozen):
+            raise Frozen("the mesh is frozen")
+        failpoint("guard.armed")
+        return outcome
 
-    async def _finish(self, docket: Docket, deciding: tuple[str, int] | None) -> Grounds:
-        """Append every consequence that is due, one at a time.
+    async def _answer(self, step: Step, docket: Docket, request: str) -> object:
+        match step:
+            case NeedMoment():
+                return self._around.moment()
+            case NeedVerdictContext():
+                return await self._around.verdict_context(step)
+            case NeedPeers(agents):
+                return self._around.breakers.not_open(agents)
+            case NeedAttendance(turn):
+                journal = turn.work.continues or turn.id
+                first = subjects.step(turn.agent, request, journal, f"{turn.round}-0")
+                return await self._around.attendance.of(turn.agent, docket.placed[turn.round_n], first)
+            case Append():
+                return await self._append(docket, step)
+            case Appended(event, counts, command):
+                for count in counts:
+                    await self._around.breakers.count(count)
+                if command is None:
+                    failpoint("guard.followed")
+                else:
+                    failpoint("guard.withheld" if isinstance(event, FactsWithheld) else "guard.decided")
+            case TurnOver(event, turn):
+                await self._end(event, turn)
+            case WakeAt(at):
+                await alarm.see_to(self._bus, docket, request, at, self._around.now())
+        return None
 
-        Returns what the last look in vain rested on.
-        """
-        ledger = docket.ledger
-        while (at := docket.quiet_until()) is not None and at <= self._around.now():
-            seen = await self._seen(docket, deciding)
-            world = self._around.world_for_due(ledger, seen)
-            follows = due(ledger, None, world, deciding)
-            if follows is None:
-                return world.grounds
+    async def _append(self, docket: Docket, step: Append) -> Stored | None:
+        event = step.event
+        if step.command is None:
             failpoint("guard.due")
-            with telling.consequence(ledger, follows):
-                trace = tracing.current(ledger.trace)
-                if not await self._follow(docket, follows, trace):
-                    world = replace(self._around.world_for_due(ledger, seen), trace=trace)
-                    await self._append(docket, too_large(ledger, world, follows))
-            failpoint("guard.followed")
-        return NOT_LOOKED
-
-    async def _seen(self, docket: Docket, deciding: tuple[str, int] | None) -> Attended | None:
-        """Return what is seen of the agent whose round may have to end by the clock; None if none has."""
-        turn = by_the_clock(docket.ledger, None, self._around.now(), deciding)
-        if turn is None:
-            return None
-        journal = turn.work.continues or turn.id
-        step = subjects.step(turn.agent, str(docket.ledger.request), journal, f"{turn.round}-0")
-        return await self._around.attendance.of(turn.agent, docket.placed[turn.round_n], step)
-
-    async def _follow(self, docket: Docket, follows: AnyEvent | Hearing, trace: str) -> bool:
-        """Append one consequence; False if it is more than the bus takes."""
-        if isinstance(follows, Hearing):
-            ruling = await self._rule(docket, follows, "")
-            if isinstance(ruling, Objection) and ruling.code == EVENT_TOO_LARGE:
-                return False
-            if not isinstance(ruling, Decided):
-                raise LogUnreadable(str(docket.ledger.request), "a deferred proposal cannot be decided")
-            telling.counted(follows, ruling.event)
-            return True
-        try:
-            await self._append(docket, follows if follows.trace == trace else replace(follows, trace=trace))
-        except TooLarge as refused:
-            size, limit = refused.size, refused.limit
-            _log.error(
-                "event_too_large", request=follows.request, type=type_of(follows), size=size, limit=limit
-            )
-            return False
-        return True
-
-    async def _append(self, docket: Docket, event: AnyEvent) -> None:
         body = codec.encode(event)
-        type_ = type_of(event)
-        headers = {"Mesh-Type": type_, "Mesh-Id": event.id}
+        headers = {"Mesh-Type": type_of(event), "Mesh-Id": event.id}
         if event.trace:
             headers[tracing.HEADER] = event.trace
-        seq = await self._log.append(event.to, event.request, body, after=docket.seq, headers=headers)
-        open_before = tuple(docket.ledger.open.values())
-        docket.apply(event, body, seq)
+        try:
+            seq = await self._log.append(event.to, event.request, body, after=docket.seq, headers=headers)
+        except TooLarge as refused:
+            if step.command is None:
+                said = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
+                _log.error("event_too_large", request=event.request, **said)
+            return None
+        docket.stored(body, seq)
         _say(event, seq)
-        telling.appended(event)
-        ended = [turn for turn in open_before if turn.state == "ended"]
-        for turn in ended:
-            if turn.agent != HUMAN:
-                await self._end(event, turn)
-        await self._around.breakers.note(docket.ledger, event, ended)
+        return Stored(event, body)
 
     async def _end(self, event: AnyEvent, turn: Turn) -> None:
-        """Tell an agent that its turn is over, unless its own proposal ended it.
+        """Tell an agent that its turn is over.
 
         The message lies where the agent looks before it does anything that counts; the notice makes it quick.
         """
-        if str(event.cause) == proposal_id(event.request, turn.id, turn.round):
-            return
         failpoint("guard.ended")
         ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
         end = subjects.end(turn.agent, event.request, turn.id)
@@ -294,21 +243,6 @@ class Courtroom:
             pass  # 10077: it is there already
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
-
-    async def _end_again(self, docket: Docket) -> None:
-        """Say once more that the last turn is over: whoever ended it may have died before it could."""
-        over = (turn for turn in reversed(docket.ledger.turns.values()) if turn.state == "ended")
-        last = next((turn for turn in over if turn.agent != HUMAN), None)
-        if last is not None and last.ended_by is not None:
-            await self._end(last.ended_by, last)
-
-
-def _what(hearing: Hearing | None) -> object:
-    return None if hearing is None else hearing.what
-
-
-def _policy(ledger: Ledger, hearing: Hearing, named: Policy | None) -> Policy | None:
-    return named if isinstance(hearing.what, Submit) else ledger.policy
 
 
 _ROUTINE = (

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from mesh.bus.pull import Message
+from mesh.service import tracing
 from protocol.standing import Objection
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Control, Hearing, Submit, id_of, submit_id
@@ -24,13 +25,13 @@ from protocol.wire.ids import (
 def proposal_of(message: Message, role_of: Callable[[str], Any]) -> Hearing:
     """Return what a message in PROP says: a submit if it has no `kind`. Raises Malformed."""
     sender, request = subjects.parse_queued(message.subject)
-    role = role_of(sender)
+    role, trace = role_of(sender), tracing.brought(message.headers)
     if is_submit(message.data):
         submit = codec.parse_submit(message.data)
         digest = codec.body_digest(message.data)
-        return Hearing(request, AgentName(sender), submit, Cause(submit_id(request)), role, digest)
+        return Hearing(request, AgentName(sender), submit, Cause(submit_id(request)), role, digest, trace)
     proposal = codec.parse_proposal(message.data)
-    return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), role)
+    return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), role, trace=trace)
 
 
 def failure_of(message: Message, role_of: Callable[[str], Any], error: Malformed) -> Hearing | None:
@@ -39,11 +40,14 @@ def failure_of(message: Message, role_of: Callable[[str], Any], error: Malformed
     failed = codec.failure_of(message.data, error)
     if failed is None:
         return None
-    return Hearing(request, AgentName(sender), failed, Cause(id_of(request, failed)), role_of(sender))
+    cause, trace = Cause(id_of(request, failed)), tracing.brought(message.headers)
+    return Hearing(request, AgentName(sender), failed, cause, role_of(sender), trace=trace)
 
 
-def control_of(request: str, sender: str, control: Control, role: Any) -> Hearing:
-    return Hearing(request, AgentName(sender), control, control_cause(request, sender, control.id), role)
+def control_of(message: Message, control: Control, role: Any) -> Hearing:
+    sender, request = subjects.parse_queued(message.subject)
+    cause, trace = control_cause(request, sender, control.id), tracing.brought(message.headers)
+    return Hearing(request, AgentName(sender), control, cause, role, trace=trace)
 
 
 def unusable(request: str) -> Objection | None:

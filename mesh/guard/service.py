@@ -17,9 +17,9 @@ from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Handler, Message
 from mesh.bus.queues import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
-from mesh.guard import intake, telling
+from mesh.guard import intake
 from mesh.guard.conf import ConfChanged, ConfUnreadable
-from mesh.guard.courtroom import Contended, Courtroom, Decided, Frozen, Ruling
+from mesh.guard.courtroom import Contended, Courtroom, Frozen
 from mesh.guard.mesh_wide import MeshWide
 from mesh.guard.post import Post
 from mesh.guard.queues import Queues
@@ -191,8 +191,7 @@ class Guard:
         """
         hearing = intake.failure_of(message, self._around.role_of, error)
         if hearing is not None:
-            ruling = await self._courtroom.hear(hearing, tracing.brought(message.headers))
-            telling.counted(hearing, ruling.event if isinstance(ruling, Decided) else ruling)
+            await self._courtroom.hear(hearing)
 
     async def _on_control(self, message: Message) -> None:
         sender, request = subjects.parse_queued(message.subject)
@@ -207,7 +206,7 @@ class Guard:
         else:
             objection = intake.unusable(request)
             if objection is None:
-                await self._hear(message, intake.control_of(request, sender, control, role))
+                await self._hear(message, intake.control_of(message, control, role))
                 return
         await self._bury(message, objection)
 
@@ -222,17 +221,16 @@ class Guard:
         message.ack()
 
     async def _hear(self, message: Message, hearing: Hearing) -> None:
-        ruling: Ruling = await self._courtroom.hear(hearing, tracing.brought(message.headers))
-        if isinstance(ruling, Objection) and self._may_have_overtaken(message, hearing, ruling):
+        outcome = await self._courtroom.hear(hearing)
+        if isinstance(outcome, Objection) and self._may_have_overtaken(message, hearing, outcome):
             message.nak(_AGAIN_S)
             return
-        telling.counted(hearing, ruling.event if isinstance(ruling, Decided) else ruling)
         self._tell_lag(message, "control" if isinstance(hearing.what, Control) else "proposal")
-        if isinstance(ruling, Objection):
-            await self._bury(message, ruling)
+        if isinstance(outcome, Objection):
+            await self._bury(message, outcome)
             return
-        if isinstance(ruling, Late):
-            await self._post.tell_late(hearing, ruling)
+        if isinstance(outcome, Late):
+            await self._post.tell_late(hearing, outcome)
         self.decided += 1
         message.ack()
 
@@ -240,8 +238,8 @@ class Guard:
         lag_s = max(0.0, (self._around.now() - message.stored_us) / 1e6)
         metrics.guard_lag.record(lag_s, {names.KIND: kind})
 
-    def _may_have_overtaken(self, message: Message, hearing: Hearing, ruling: Objection) -> bool:
-        if ruling.code != UNKNOWN_REQUEST or not isinstance(hearing.what, Control):
+    def _may_have_overtaken(self, message: Message, hearing: Hearing, found: Objection) -> bool:
+        if found.code != UNKNOWN_REQUEST or not isinstance(hearing.what, Control):
             return False
         waited_s = (self._around.now() - message.stored_us) / 1e6
         return waited_s < OVERTAKEN_S and intake.may_come_yet(hearing, self._around.now(), OVERTAKEN_S)

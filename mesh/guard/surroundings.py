@@ -26,20 +26,16 @@ from mesh.bus.roles import CONF_CHANGED
 from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.guard import conf
-from mesh.guard.attendance import Attendance, Attended
+from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
 from mesh.guard.conf import ConfUnreadable, T
 from mesh.service.conditions import Kind
-from protocol.control import resolves_to
-from protocol.decide import target_of
-from protocol.domain import rules
 from protocol.domain.breaker import Use
-from protocol.ledger import Ledger
+from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
 from protocol.wire import documents, subjects
-from protocol.wire.commands import HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
-from protocol.wire.config import AgentEntry, Fleet, FreezeEntry, Policy
-from protocol.wire.ids import HUMAN, AgentName, is_token
-from protocol.world import Grounds, World
+from protocol.wire.commands import Submit
+from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.ids import HUMAN, is_token
 
 _log = structlog.get_logger(__name__)
 
@@ -90,7 +86,7 @@ class Surroundings:
         self._stale_breakers: set[str] | None = set()
         """The only entries to read again; None: all of CONF."""
         self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), clock)
-        self.attendance = Attendance(bus, lambda: self.fleet.agents, clock)
+        self.attendance = AttendanceWatch(bus, lambda: self.fleet.agents, clock)
         self.fleet = Fleet(name="", entry=HUMAN)
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
@@ -228,85 +224,22 @@ class Surroundings:
         except ConfUnreadable as error:
             return error
 
-    async def world_for(self, ledger: Ledger, hearing: Hearing, trace: str = "") -> World:
-        """Return the world for judging one message.
+    def moment(self) -> Moment:
+        return Moment(self._clock(), self._salt())
 
-        Args:
-            trace: `traceparent` of whatever judges it.
+    async def verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
+        """Return what a verdict needs.
 
         Raises BusError, and ConfUnreadable for a submit that rests on what cannot be read.
         """
-        what = hearing.what
-        if isinstance(what, Submit) and self._unreadable:
-            raise ConfUnreadable(*next(iter(self._unreadable.items())))
-        target: str | None
-        if isinstance(what, Submit):
-            target = what.to or self.fleet.entry
-        elif isinstance(what, Resolve):
-            target = resolves_to(ledger, what)
-        else:
-            target = target_of(ledger, hearing)
-        policy = await self.policy(what.policy) if isinstance(what, Submit) else None
-        use = await self._breaker_of(target, ledger, hearing)
-        grounds = Grounds(
-            fleet=self.fleet.revision,
-            sender=self.fleet.agents.get(hearing.sender),
-            target=self._entry(target),
-            human=self.fleet.human,
-            breaker=use.state,
-            breaker_since=use.since,
-            breaker_until=use.until,
-            peers=self._peers(target, hearing) if use.state == "open" else (),
-            longest_s=self.fleet.log_max_age_s / 2 if isinstance(what, Submit) else None,
-        )
-        prices = self._prices if isinstance(what, Submit) else None
-        now = self._now_for(ledger)
-        return World(now=now, salt=self._salt(), grounds=grounds, policy=policy, prices=prices, trace=trace)
-
-    async def _breaker_of(self, target: str | None, ledger: Ledger, hearing: Hearing) -> Use:
-        """Return what is used of the target's breaker. Only what would give it work may have the trial."""
-        if target is None or target not in self.fleet.agents:
-            return Use("closed")
-        gives = isinstance(hearing.what, Submit) or isinstance(_move(hearing), Transfer | HandBack)
-        if gives and ledger.frozen_at is None:
-            return await self.breakers.ask(AgentName(target), hearing.cause)
-        return Use(self.breakers.state(target))
-
-    def _peers(self, target: str | None, hearing: Hearing) -> tuple[AgentName, ...]:
-        """Return who else might take what an agent wants to hand over."""
-        sender, move = self.fleet.agents.get(hearing.sender), _move(hearing)
-        if sender is None or not isinstance(move, Transfer):
-            return ()
-        allowed = self.fleet.agents if sender.to is None else sender.to
-        return self.breakers.not_open(
-            entry.name
-            for name, entry in sorted(self.fleet.agents.items())
-            if name in allowed and name not in (target, hearing.sender) and rules.takes(entry, move.intent)
-        )
-
-    def _now_for(self, ledger: Ledger) -> int:
-        """Return the time, never before the head's: clocks differ, a request's time does not run back."""
-        now = self._clock()
-        return now if ledger.head is None else max(now, ledger.head.at)
-
-    def _entry(self, name: str | None) -> AgentEntry | None:
-        return None if name is None else self.fleet.agents.get(name)
-
-    def world_for_due(self, ledger: Ledger, seen: Attended | None = None) -> World:
-        """Return the world for what comes by itself.
-
-        Args:
-            seen: what was found of the agent that is waited for.
-        """
-        grounds = Grounds(
-            fleet=self.fleet.revision,
-            human=self.fleet.human,
-            served=None if seen is None else seen.served,
-            served_since=None if seen is None else seen.since,
-            unbegun=seen is not None and seen.unbegun,
-        )
-        return World(now=self._now_for(ledger), salt=self._salt(), grounds=grounds, trace=ledger.trace)
-
-
-def _move(hearing: Hearing) -> object:
-    return hearing.what.move if isinstance(hearing.what, MoveProposed) else None
+        command, target = need.command, need.target
+        policy, prices = None, None
+        if isinstance(command.what, Submit):
+            if self._unreadable:
+                raise ConfUnreadable(*next(iter(self._unreadable.items())))
+            policy, prices = await self.policy(command.what.policy), self._prices
+        if target is None:
+            return VerdictContext(policy=policy, prices=prices)
+        if need.may_try:
+            return VerdictContext(await self.breakers.ask(target, command.cause), policy, prices)
+        return VerdictContext(Use(self.breakers.state(target)), policy, prices)

@@ -4,17 +4,30 @@ Names, ids and codes alone go into it: of a move its kind, of a refusal its rule
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from opentelemetry.trace import Span, get_current_span
 
 from mesh.service import metrics, names, tracing
+from protocol.domain.decider import (
+    Append,
+    Appended,
+    Decided,
+    MeshFrozen,
+    NeedVerdictContext,
+    Outcome,
+    Steps,
+    trace_of,
+)
 from protocol.ledger import Ledger
 from protocol.standing import Late, Objection
 from protocol.wire import events
 from protocol.wire.commands import Control, Hearing, MoveProposed, Submit, UnknownMove
 from protocol.wire.events import AnyEvent, type_of
 
+T = TypeVar("T")
 _ENDED = {
     events.RequestRefused: "refused",
     events.RequestCompleted: "completed",
@@ -40,60 +53,83 @@ _TEMPLATES = {
 }
 
 
-def verdict(hearing: Hearing, trace: str, came: str) -> AbstractContextManager[Span]:
-    """Open the span of a verdict.
+def observed(steps: Steps[T], ledger: Ledger, handled: Hearing | None) -> Steps[T]:
+    """Pass all steps on: each verdict and each consequence is a span of its request's trace.
 
     Args:
-        trace: `traceparent` of its parent.
-        came: that which the message brought; the span is linked to it.
+        ledger: what the steps decide on.
+        handled: the command that they handle; None if a timer fired.
     """
-    if not tracing.traced():
-        return tracing.span(names.VERDICT)
-    what = hearing.what
-    name = names.CONTROL if isinstance(what, Control) else names.VERDICT
-    said: dict[str, str | int] = {
-        **_about(name, hearing.request),
-        names.FROM: hearing.sender,
-        names.MOVE: _asked(hearing),
-    }
-    for field, attribute in (("turn", names.TURN), ("round", names.ROUND)):
-        if (value := getattr(what, field, None)) is not None:
-            said[attribute] = value
-    return tracing.span(name, tracing.CONSUMER, parent=trace, came=came, attributes=said)
+    said: Any = None
+    deciding: Hearing | None = None
+    with ExitStack() as spans:
+        while True:
+            try:
+                step = steps.send(said)
+            except StopIteration as done:
+                if isinstance(done.value, Late | Objection) and handled is not None and tracing.traced():
+                    if deciding is None:
+                        spans.enter_context(_verdict_span(handled, ledger))
+                    _ruled(done.value)
+                return done.value  # type: ignore[no-any-return]
+            match step:
+                case NeedVerdictContext(command=command) if deciding is None:
+                    deciding = command
+                    spans.enter_context(_verdict_span(command, ledger))
+                case Append(event, command):
+                    if command is None:
+                        spans.pop_all().close()
+                        spans.enter_context(_consequence_span(event, ledger))
+                    trace = tracing.current(event.trace)
+                    step = step if trace == event.trace else Append(replace(event, trace=trace), command)
+            said = yield step
+            if isinstance(step, Appended):
+                _appended(step, handled)
+                if not isinstance(step.event, events.FactsWithheld):
+                    spans.pop_all().close()
+                    deciding = None
 
 
-def consequence(ledger: Ledger, follows: AnyEvent | Hearing) -> AbstractContextManager[Span]:
-    """Open the span of what follows by itself; a deferred proposal's is that of its verdict."""
-    if not tracing.traced() or isinstance(follows, Hearing):
-        return tracing.OFF
-    said = _about(names.CONSEQUENCE, follows.request)
-    return tracing.span(names.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
-
-
-def ruled(span: Span, hearing: Hearing, ruling: Ruled) -> None:
-    """Tell what came of a message, as things look; `counted` follows once that is certain."""
-    if not tracing.traced():
-        return
-    span.set_attribute(names.VERDICT_IS, _verdict(ruling))
-    if rule := _rule(ruling):
-        span.set_attribute(names.RULE, rule)
-    if isinstance(ruling, Objection):
-        span.set_attribute(names.OBJECTION, ruling.code)
-
-
-def counted(hearing: Hearing, ruling: Ruled) -> None:
+def counted(command: Hearing, outcome: Outcome) -> None:
     """Count a message that was decided, came late or was objected to. Control messages are none of them."""
-    if isinstance(hearing.what, Control):
+    if isinstance(command.what, Control) or isinstance(outcome, MeshFrozen):
         return
-    sender = hearing.sender if hearing.role == "agent" else hearing.role
-    labels = {names.VERDICT_IS: _verdict(ruling), names.MOVE: _asked(hearing), names.FROM: sender}
-    if rule := _rule(ruling):
+    ruled = outcome.event if isinstance(outcome, Decided) else outcome
+    sender = command.sender if command.role == "agent" else command.role
+    labels = {names.VERDICT_IS: _verdict(ruled), names.MOVE: _asked(command), names.FROM: sender}
+    if rule := _rule(ruled):
         labels[names.RULE] = rule
     metrics.handoffs.add(1, labels)
 
 
-def appended(event: AnyEvent) -> None:
+def _verdict_span(command: Hearing, ledger: Ledger) -> AbstractContextManager[Span]:
+    """Open the span of a verdict, linked to that which the message brought."""
+    if not tracing.traced():
+        return tracing.OFF
+    what, came = command.what, command.trace
+    name = names.CONTROL if isinstance(what, Control) else names.VERDICT
+    said: dict[str, str | int] = {
+        **_about(name, command.request),
+        names.FROM: command.sender,
+        names.MOVE: _asked(command),
+    }
+    for field, attribute in (("turn", names.TURN), ("round", names.ROUND)):
+        if (value := getattr(what, field, None)) is not None:
+            said[attribute] = value
+    parent = trace_of(ledger.trace, came)
+    return tracing.span(name, tracing.CONSUMER, parent=parent, came=came, attributes=said)
+
+
+def _consequence_span(event: AnyEvent, ledger: Ledger) -> AbstractContextManager[Span]:
+    if not tracing.traced():
+        return tracing.OFF
+    said = _about(names.CONSEQUENCE, event.request)
+    return tracing.span(names.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
+
+
+def _appended(step: Appended, handled: Hearing | None) -> None:
     """Tell of an event that is in the log now: the current span is what brought it about."""
+    event, command = step.event, step.command
     if isinstance(event, events.RequestOpened):
         metrics.opened_requests.add(1)
         metrics.open_requests.add(1)
@@ -101,6 +137,12 @@ def appended(event: AnyEvent) -> None:
         metrics.ended_requests.add(1, {names.STATUS: ended})
         if not isinstance(event, events.RequestRefused):
             metrics.open_requests.add(-1)
+    if command is not None and not isinstance(event, events.FactsWithheld):
+        if handled is None or handled.cause != command.cause:
+            counted(
+                command, Decided(event)
+            )  # it was deferred; what is handled is counted once that is certain
+        _ruled(event)
     if not tracing.traced():
         return
     span = get_current_span()
@@ -108,6 +150,18 @@ def appended(event: AnyEvent) -> None:
     work = getattr(event, "work", None)
     if work is not None:
         span.set_attributes({names.DEPTH: work.depth, names.TURN: work.turn, names.ROUND: work.round})
+
+
+def _ruled(ruling: Ruled) -> None:
+    """Tell on the current span what came of a message."""
+    if not tracing.traced():
+        return
+    span = get_current_span()
+    span.set_attribute(names.VERDICT_IS, _verdict(ruling))
+    if rule := _rule(ruling):
+        span.set_attribute(names.RULE, rule)
+    if isinstance(ruling, Objection):
+        span.set_attribute(names.OBJECTION, ruling.code)
 
 
 def _about(name: str, request: str) -> dict[str, str | int]:

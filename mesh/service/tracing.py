@@ -34,7 +34,6 @@ conversation: ContextVar[str] = ContextVar("mesh_conversation", default="")
 """The request that the code at hand works on: what spans of a model vendor's own SDK are to name."""
 
 _WELL_FORMED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACE_ID = slice(3, 35)
 _W3C = TraceContextTextMapPropagator()
 OFF: AbstractContextManager[Span] = nullcontext(trace.INVALID_SPAN)
 """A span that keeps nothing."""
@@ -64,18 +63,6 @@ def sound(traceparent: str | None) -> str:
 def brought(headers: Mapping[str, str]) -> str:
     """Return the `traceparent` in a message's headers; empty without a well-formed one."""
     return sound(headers.get(HEADER))
-
-
-def within(known: str, came: str) -> str:
-    """Return what work on a request comes from: the message, unless that is of another trace.
-
-    A person's command and a stranger's message have traces of their own; the request keeps its one.
-
-    Args:
-        known: `traceparent` of the request's newest event; empty if it has none.
-        came: of the message that is answered; well-formed or empty.
-    """
-    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known
 
 
 def current(otherwise: str = "") -> str:

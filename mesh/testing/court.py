@@ -14,13 +14,29 @@ from typing import Any
 
 import msgspec
 
-from protocol.control import objection_to, resolves_to
-from protocol.decide import decide, target_of
+from protocol.domain import breaker
+from protocol.domain.breaker import CLOSED, BreakerEntry, Use
+from protocol.domain.decider import (
+    Append,
+    Appended,
+    Attendance,
+    Decided,
+    MeshFrozen,
+    Moment,
+    NeedAttendance,
+    NeedMoment,
+    NeedPeers,
+    NeedVerdictContext,
+    Outcome,
+    RequestDecider,
+    Step,
+    Stored,
+    VerdictContext,
+    drive,
+)
 from protocol.domain.held import Turn
-from protocol.domain.labelling import labelled
-from protocol.due import by_the_clock, due
 from protocol.ledger import Ledger
-from protocol.standing import Fit, Late, Objection, standing
+from protocol.standing import Late, Objection
 from protocol.wire import codec
 from protocol.wire.commands import (
     Control,
@@ -38,15 +54,13 @@ from protocol.wire.commands import (
     submit_id,
 )
 from protocol.wire.config import Fleet, Policy
-from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
-from protocol.world import Grounds, World
 
 START_US = 1_800_000_000_000_000
 """When every court begins (UTC µs)."""
-_MOST_DUE = 50
-
-Ruling = AnyEvent | Late | Objection
+_MOST_AT_ONCE = 50
+"""Events that one command may bring about: more, and what is due comes to no end."""
 
 
 class NotDecided(AssertionError):
@@ -61,7 +75,10 @@ class Court:
         policies: by name; the submit says which one it wants.
         prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
         number: tells the requests of one test apart.
+        breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
+            that was opened by hand.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
+        salt: returns 32 hex digits, fresh for every event; by default the number of the event.
     """
 
     def __init__(
@@ -70,8 +87,10 @@ class Court:
         policies: Mapping[str, Policy] | None = None,
         *,
         prices: Mapping[str, Any] | None = None,
+        breakers: Mapping[str, BreakerEntry] | None = None,
         number: int = 1,
         served: Callable[[str], bool] = lambda agent: True,
+        salt: Callable[[], str] | None = None,
     ) -> None:
         self.fleet = fleet
         self.policies = dict(policies or {"default": Policy()})
@@ -79,11 +98,16 @@ class Court:
         self.request: RequestId = request_id(self.client, START_US // 1000, number.to_bytes(10))
         self.now = START_US
         """UTC µs."""
-        self.ledger = Ledger()
         self.events: list[AnyEvent] = []
         self.bodies: list[bytes] = []
+        self.breakers = dict(breakers or {})
+        self.mesh_frozen = False
+        """While it is true, only control messages are decided."""
+        self._decider = RequestDecider()
         self._prices: dict[str, Any] = msgspec.to_builtins(dict(prices or {}))
         self._served = served
+        self._salt = salt or (lambda: f"{len(self.events):032x}")
+        self._events_before = 0
         self._seen: dict[str, tuple[bool, int]] = {}
         self._said = 0
 
@@ -92,12 +116,19 @@ class Court:
         """Return a court that goes on where a log of one request ended. Raises as `codec.decode_event`."""
         court = cls(fleet)
         for body in bodies:
-            court._take(codec.decode_event(body), body)
+            event = codec.decode_event(body)
+            court.ledger.apply(event, body)
+            court.events.append(event)
+            court.bodies.append(body)
         if court.events:
             court.request, court.now = court.events[-1].request, court.events[-1].at
         if court.ledger.client is not None:
             court.client = court.ledger.client
         return court
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._decider.ledger
 
     @property
     def holder(self) -> Turn:
@@ -156,50 +187,65 @@ class Court:
         """Let time pass; return what fell due."""
         self._look()
         self.now += round(seconds * 1e6)
-        before = len(self.events)
-        self._finish(None)
+        self._look()
+        before = self._events_before = len(self.events)
+        drive(self._decider.wake(self.fleet, mesh_frozen=self.mesh_frozen), self._answer)
         return self.events[before:]
 
     # --- as a guard does --------------------------------------------------------------------------
 
-    def hear(self, hearing: Hearing) -> Ruling:
+    def hear(self, hearing: Hearing) -> Outcome:
         """Decide one message, what is due before it and what follows from it."""
-        hearing = labelled(hearing, self.fleet.labels)
-        what = hearing.what
-        self._finish((what.turn, what.round) if isinstance(what, Proposal) else None)
-        ruling = self._rule(hearing)
-        self._finish(None)
-        return ruling
+        self._look()
+        self._events_before = len(self.events)
+        outcome = drive(self._decider.handle(hearing, self.fleet, mesh_frozen=self.mesh_frozen), self._answer)
+        self._look()
+        return outcome
 
-    def _rule(self, hearing: Hearing) -> Ruling:
-        found = standing(self.ledger, hearing)
-        if not isinstance(found, Fit):
-            return found
-        while True:
-            world = self._world(hearing)
-            objection = objection_to(self.ledger, hearing, world)
-            if objection is not None:
-                return objection
-            event = decide(self.ledger, hearing, world.policy, world)
-            self._take(event, codec.encode(event))
-            if not isinstance(event, FactsWithheld):
-                return event
+    def _answer(self, step: Step) -> object:
+        match step:
+            case NeedMoment():
+                return Moment(self.now, self._salt())
+            case NeedVerdictContext():
+                return self._verdict_context(step)
+            case NeedPeers(agents):
+                return tuple(name for name in agents if self._breaker(name).state == "closed")
+            case NeedAttendance(turn):
+                self._look()
+                served, since = self._seen[turn.agent]
+                return Attendance(served, since, unbegun=not served and since <= turn.clock)
+            case Append(event):
+                return self._store(event)
+            case Appended(counts=counts):
+                for count in counts:
+                    rules = self.fleet.breaker_of(count.agent)
+                    changed = breaker.counted(self._breaker(count.agent), rules, count, self.now)
+                    self.breakers[count.agent] = changed or self._breaker(count.agent)
+        return None
 
-    def _finish(self, deciding: tuple[str, int] | None) -> None:
-        for _ in range(_MOST_DUE):
-            self._look()
-            asked = by_the_clock(self.ledger, None, self.now, deciding)
-            world = World(now=self.now, salt=self._salt, grounds=self._grounds(asked))
-            follows = due(self.ledger, None, world, deciding)
-            if follows is None:
-                return
-            if isinstance(follows, Hearing):
-                self._rule(follows)
-            else:
-                self._take(follows, codec.encode(follows))
-        raise NotDecided(
-            f"what is due comes to no end: {[type(event).__name__ for event in self.events[-5:]]}"
-        )
+    def _verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
+        use, what = Use("closed"), need.command.what
+        if need.target is not None:
+            entry, rules = self._breaker(need.target), self.fleet.breaker_of(need.target)
+            use = Use(entry.state)
+            if need.may_try:
+                use = breaker.asked(entry, rules, self.now, need.command.cause)
+                self.breakers[need.target] = use.write or entry
+        if isinstance(what, Submit):
+            return VerdictContext(use, self.policies.get(what.policy), self._prices)
+        return VerdictContext(use)
+
+    def _breaker(self, agent: str) -> BreakerEntry:
+        return self.breakers.get(agent, CLOSED)
+
+    def _store(self, event: AnyEvent) -> Stored:
+        if len(self.events) - self._events_before >= _MOST_AT_ONCE:
+            last = [type(each).__name__ for each in self.events[-5:]]
+            raise NotDecided(f"what is due comes to no end: {last}")
+        body = codec.encode(event)
+        self.events.append(event)
+        self.bodies.append(body)
+        return Stored(event, body)
 
     def _look(self) -> None:
         """Note who is served, and since when, as a real guard does all the time."""
@@ -210,44 +256,6 @@ class Court:
             if self._seen.get(turn.agent, (None, 0))[0] is not served:
                 self._seen[turn.agent] = (served, self.now)
 
-    def _grounds(self, turn: Turn | None) -> Grounds:
-        """Return what is known of a turn that may have to end by the clock."""
-        if turn is None:
-            return Grounds(human=self.fleet.human)
-        served, since = self._seen[turn.agent]
-        unbegun = not served and since <= turn.clock
-        return Grounds(human=self.fleet.human, served=served, served_since=since, unbegun=unbegun)
-
-    def _take(self, event: AnyEvent, body: bytes) -> None:
-        self.ledger.apply(event, body)
-        self.events.append(event)
-        self.bodies.append(body)
-
-    def _world(self, hearing: Hearing) -> World:
-        what = hearing.what
-        target = target_of(self.ledger, hearing)
-        if isinstance(what, Submit):
-            target = what.to or self.fleet.entry
-        elif isinstance(what, Resolve):
-            target = resolves_to(self.ledger, what)
-        is_submit = isinstance(what, Submit)
-        return World(
-            now=self.now,
-            salt=self._salt,
-            grounds=Grounds(
-                fleet=self.fleet.revision,
-                sender=self.fleet.agents.get(hearing.sender),
-                target=None if target is None else self.fleet.agents.get(target),
-                human=self.fleet.human,
-            ),
-            policy=self.policies.get(what.policy) if isinstance(what, Submit) else self.ledger.policy,
-            prices=self._prices if is_submit else None,
-        )
-
-    @property
-    def _salt(self) -> str:
-        return f"{len(self.events):032x}"
-
     def _id(self) -> str:
         self._said += 1
         return f"said-{self._said}"
@@ -256,9 +264,13 @@ class Court:
         return self.fleet.operators[0] if self.fleet.operators else "operator"
 
     @staticmethod
-    def _event(ruling: Ruling) -> AnyEvent:
-        if isinstance(ruling, Late):
-            raise NotDecided(f"too late: {ruling.ended}")
-        if isinstance(ruling, Objection):
-            raise NotDecided(f"{ruling.code}: {ruling.detail}")
-        return ruling
+    def _event(outcome: Outcome) -> AnyEvent:
+        match outcome:
+            case Decided(event):
+                return event
+            case Late(ended=ended):
+                raise NotDecided(f"too late: {ended}")
+            case Objection(code, detail):
+                raise NotDecided(f"{code}: {detail}")
+            case MeshFrozen():
+                raise NotDecided("the mesh is frozen: the message would come again")

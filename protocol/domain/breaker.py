@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from protocol.wire.commands import Failure
-from protocol.wire.ids import Cause, TurnId, event_id
+from protocol.wire.ids import AgentName, Cause, TurnId, event_id
 from protocol.wire.values import DAY_S, Times
 
 State = Literal["closed", "open", "half_open"]
@@ -68,6 +68,16 @@ class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     opened_at: Moment | None = None
     """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
     trial: Trial | None = None
+
+
+class Count(NamedTuple):
+    """What an event says of an agent. Of a human there is no breaker."""
+
+    agent: AgentName
+    how: Literal["failed", "worked", "given_back"]
+    """Its turn failed by its own fault, came to a move, or neither: then a trial is given back."""
+    whose: str
+    """The turn; of a trial that was refused, its cause."""
 
 
 class Use(NamedTuple):
@@ -120,6 +130,17 @@ def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Use
         return Use("open", since, until)
     tried = msgspec.structs.replace(entry, state="half_open", trial=Trial(Cause(cause), now))
     return Use("half_open", since, None, tried)
+
+
+def counted(entry: BreakerEntry, rules: BreakerRules, count: Count, now: int) -> BreakerEntry | None:
+    """Return the entry after a count; None if that changes nothing."""
+    match count.how:
+        case "failed":
+            return failed(entry, rules, TurnId(count.whose), now)
+        case "worked":
+            return worked(entry, TurnId(count.whose))
+        case "given_back":
+            return given_back(entry, count.whose)
 
 
 def failed(entry: BreakerEntry, rules: BreakerRules, turn: TurnId, now: int) -> BreakerEntry | None:

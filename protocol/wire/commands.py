@@ -293,3 +293,5 @@ class Hearing(msgspec.Struct, frozen=True, gc=False):
     """What the fleet file says the sender is."""
     digest: str = ""
     """SHA-256 of the bytes; tells a submit that is repeated from another one under its id."""
+    trace: str = ""
+    """The `traceparent` that the message brought; well-formed or empty."""

@@ -1,7 +1,7 @@
 """What a guard has seen of its agents: since when they are served, and how their queues move."""
 
 from mesh.guard import attendance
-from mesh.guard.attendance import Attendance, Queue
+from mesh.guard.attendance import AttendanceWatch, Queue
 from mesh.testing import LocalBus
 from protocol.wire import subjects
 from protocol.wire.commands import Complete
@@ -26,11 +26,11 @@ class Clock:
         return self.now
 
 
-async def seen_by(mesh: LocalBus, stage: Stage, clock: Clock) -> Attendance:
-    return Attendance(await stage.bus("guard", "looker"), lambda: ("a",), clock)
+async def seen_by(mesh: LocalBus, stage: Stage, clock: Clock) -> AttendanceWatch:
+    return AttendanceWatch(await stage.bus("guard", "looker"), lambda: ("a",), clock)
 
 
-async def seen(looker: Attendance, seq: int = 1) -> tuple[bool, int]:
+async def seen(looker: AttendanceWatch, seq: int = 1) -> tuple[bool, int]:
     """Return whether `a` is served, and since when."""
     return (await looker.of("a", seq, f"{STEP}0-0"))[:2]
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from mesh.guard.courtroom import Decided
+from protocol.domain.decider import Decided
 from protocol.standing import Late, Objection
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Submit, Transfer

@@ -1,6 +1,7 @@
 """A guard's copy of a request falls behind when another guard writes: nothing is late because of that."""
 
-from mesh.guard.courtroom import Courtroom, Decided
+from mesh.guard.courtroom import Courtroom
+from protocol.domain.decider import Decided
 from protocol.wire import events
 from protocol.wire.commands import Ask, Doubt, EffectDoubted, MoveProposed, Reply, Settle, Submit
 from protocol.wire.ids import TurnId

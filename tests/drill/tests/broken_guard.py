@@ -17,9 +17,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.log import JetStreamLog
 from mesh.bus.pull import Message, Puller
 from mesh.cli import main
-from mesh.guard import alarm, courtroom, queues, service
+from mesh.guard import alarm, queues, service
 from mesh.guard.cache import Cache
-from protocol.domain import rules
+from protocol.domain import decider, rules
 from protocol.domain.trail import Segment
 from protocol.wire.refusals import Rule
 from tests.drill.tests.breaking import replace
@@ -66,7 +66,7 @@ def stale_cache() -> None:
 
 
 def no_consequences() -> None:
-    replace(courtroom, "due", lambda *_: None)
+    replace(decider, "due", lambda *_: None)
 
 
 def no_timer() -> None:

@@ -3,12 +3,10 @@
 import contextlib
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.walking import FleetHarness
-from protocol.wire.commands import Hearing, Submit
-from protocol.world import World
+from protocol.domain.breaker import BreakerEntry
+from protocol.wire.commands import Submit
 from tests.drill import agents, ledger
 from tests.drill.evidence import Evidence, Submitted
 from tests.drill.fleet import SHUT, drill_fleet
@@ -18,17 +16,6 @@ FILE = drill_fleet()
 AGENTS = {each.name: each for each in (agents.front, agents.back, agents.vault)}
 
 
-class DrillCourt(Court):
-    """A guard in memory that knows that an agent's breaker is open."""
-
-    def _world(self, hearing: Hearing) -> World:
-        world = super()._world(hearing)
-        target = world.grounds.target
-        if target is None or target.name != SHUT:
-            return world
-        return replace(world, grounds=replace(world.grounds, breaker="open"))
-
-
 async def play(story: Story, number: int, deeds: Path) -> Evidence:
     """Play one story to its end, or to where a person is asked; return the evidence.
 
@@ -36,7 +23,7 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
         number: tells the requests of one test apart.
         deeds: the ledger, which `ledger.VARIABLE` names.
     """
-    court = DrillCourt(FILE.fleet, FILE.rules, number=number)
+    court = Court(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
     submit = Submit(
         text=story.text,
         to=story.to,  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh.replay.rejudge import rejudge
-from protocol.decide import decide
+from protocol.domain.decider import Append
 from protocol.domain.hash_chain import GENESIS, breaks, digest
 from protocol.due import due, next_due
 from protocol.ledger import fold_bodies
@@ -151,9 +151,11 @@ class Story(RuleBasedStateMachine):
             return
         proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
         hearing = Hearing(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
-        event = decide(court.ledger, hearing, None, court.world_for(hearing))
-        if isinstance(event, FactsWithheld):
-            court.append(event)
+        steps, said = court.decider.handle(hearing, court.whole_fleet), None
+        while not isinstance(step := steps.send(said), Append):
+            said = court.answer(step)
+        if isinstance(step.event, FactsWithheld):
+            court.append(step.event)
             self.unfinished[turn.id, turn.round] = proposal
 
     @precondition(works)
@@ -333,8 +335,7 @@ class Story(RuleBasedStateMachine):
     @invariant()
     def what_is_due_is_done_and_the_rest_lies_ahead(self) -> None:
         court, ledger = self.court, self.court.ledger
-        world = court.world_for_due()
-        assert due(ledger, None, world) is None
+        assert court.finish() == []
         at = next_due(ledger, None, court.now)
         assert (at is None) == (not ledger.is_open)
         assert at is None or at > court.now

@@ -1,9 +1,14 @@
 """What comes by itself where a turn cannot go on: a person, one tier up, or the request's end."""
 
-from protocol.due import due, too_large
-from protocol.wire.commands import Freeze, Hearing, Resolve
+from protocol.wire.commands import Freeze, Resolve, Thaw
 from protocol.wire.config import Policy
-from protocol.wire.events import EscalationRaised, RequestExpired, RequestFailed, TurnRetried
+from protocol.wire.events import (
+    EscalationRaised,
+    RequestCompleted,
+    RequestExpired,
+    RequestFailed,
+    TurnRetried,
+)
 from protocol.wire.handoff import Budget, Constraints
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, Court, complete, escalate, fact, is_, opened, seconds, transfer
@@ -100,26 +105,22 @@ def test_without_a_person_a_used_up_budget_ends_the_request_either_way() -> None
 
 
 def test_what_is_too_large_to_follow_ends_the_request() -> None:
-    court = opened()
+    court = opened(too_large=(TurnRetried,))
+    turn = court.turn
     court.fail()
-    court.now += seconds(10)
-    retried = due(court.ledger, None, court.world_for_due())
-    assert isinstance(retried, TurnRetried)
-    failed = is_(too_large(court.ledger, court.world_for_due(), retried), RequestFailed)
-    assert (failed.code, failed.turn, failed.round, failed.to) == ("event_too_large", court.turn, 0, "c1")
+    [event] = court.wait(10)
+    failed = is_(event, RequestFailed)
+    assert (failed.code, failed.turn, failed.round, failed.to) == ("event_too_large", turn, 0, "c1")
     assert failed.reason == "the next event, turn.retried, is more than the bus takes"
-    court.append(failed)
     assert court.next_due is None
 
 
 def test_a_deferred_proposal_that_is_too_large_to_decide_ends_the_request() -> None:
-    court = opened()
+    court = opened(too_large=(RequestCompleted,))
     court.control(Freeze)
     court.move(complete())
-    court.ledger.frozen_at = None  # as after a thaw that nobody followed up yet
-    waiting = due(court.ledger, None, court.world_for_due())
-    assert isinstance(waiting, Hearing)
-    failed = is_(too_large(court.ledger, court.world_for_due(), waiting), RequestFailed)
+    court.control(Thaw)
+    failed = is_(court.last, RequestFailed)
     assert failed.reason == "the verdict on a deferred proposal is more than the bus takes"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from protocol.domain import budget, rules
+from protocol.domain.decider import Appended, Step
 from protocol.wire.commands import Resolve, Usage
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget, Constraints
@@ -107,12 +108,13 @@ def test_the_oracle_complains_of_a_wrong_sum(
 
 
 def test_the_oracle_complains_of_a_charge_for_what_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Court.append
+    answer = Court.answer
 
-    def charging(court: Court, event: object) -> None:
-        settle(court, event)  # type: ignore[arg-type]
-        for turn in court.ledger.turns.values():
-            turn.unaccounted = True
+    def charging(court: Court, step: Step) -> object:
+        if isinstance(step, Appended):
+            for turn in court.ledger.turns.values():
+                turn.unaccounted = True
+        return answer(court, step)
 
-    monkeypatch.setattr(Court, "append", charging)
+    monkeypatch.setattr(Court, "answer", charging)
     assert complaints(is_never_taken_up)

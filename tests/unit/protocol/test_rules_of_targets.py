@@ -2,18 +2,15 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from protocol.decide import decide
-from protocol.wire.commands import Hearing, Move, MoveProposed, Transfer
+from protocol.domain.breaker import Use
+from protocol.wire.commands import Move, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent, EscalationRaised, TurnSuspended
-from protocol.wire.ids import Cause
 from protocol.wire.refusals import Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (
-    REQUEST,
     START,
     agent,
     ask,
@@ -118,7 +115,7 @@ def test_an_open_breaker_refuses_a_transfer_and_a_hand_back() -> None:
     court = opened(breakers={"b": "open"})
     refusal = refused(court.move(transfer("b")))
     assert (refusal.rule, refusal.numbers) == (Rule.AGENT_AVAILABLE, {"target": "b"})
-    assert refusal.hint == "another agent, or escalate"
+    assert refusal.hint == "another agent (c, d, e), or escalate"
     court.move(transfer("c"))
     court.breakers["a"] = "open"
     assert refused(court.move(hand_back())).rule == Rule.AGENT_AVAILABLE
@@ -127,23 +124,8 @@ def test_an_open_breaker_refuses_a_transfer_and_a_hand_back() -> None:
 def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
     court = opened()
     court.move(transfer("b"))
-    turn = court.holder
-    hearing = Hearing(
-        REQUEST,
-        turn.agent,
-        MoveProposed(turn=turn.id, round=0, move=transfer("c")),
-        Cause("x"),
-    )
-    world = court.world_for(hearing)
-    grounds = msgspec.structs.replace(
-        world.grounds,
-        breaker="open",
-        breaker_since=START,
-        breaker_until=START + seconds(30),
-        peers=("a", "d", "e"),
-    )
-    world = msgspec.structs.replace(world, grounds=grounds)
-    refusal = refused(decide(court.ledger, hearing, court.policy, world))
+    court.breakers["c"] = Use("open", START, START + seconds(30))
+    refusal = refused(court.move(transfer("c")))
     assert refusal.detail == (
         "c has failed too often of late; its breaker is open since 2023-11-14T22:13:20Z"
     )
@@ -152,11 +134,8 @@ def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
         "another agent (d, e), or escalate; c is tried again from 2023-11-14T22:13:50Z on"
     ), "a is on the path, where nobody may transfer to it"
     for since in (-(10**18), 10**30):  # an entry that was written by hand
-        odd = msgspec.structs.replace(grounds, breaker_since=since, breaker_until=since)
-        said = refused(
-            decide(court.ledger, hearing, court.policy, msgspec.structs.replace(world, grounds=odd))
-        )
-        assert f"{since} µs" in said.detail
+        court.breakers["c"] = Use("open", since, since)
+        assert f"{since} µs" in refused(court.move(transfer("c"))).detail
 
 
 @pytest.mark.parametrize("state", ["closed", "half_open"])

@@ -66,21 +66,28 @@ def test_a_submit_may_name_another_agent_to_begin_with() -> None:
     assert Court().submit(to=AgentName("d")).to == "d"
 
 
+DAYS_15 = 15 * 86_400.0
+
+
 @pytest.mark.parametrize(
     ("policy_s", "longest_s", "asked", "expected_s"),
     [
-        pytest.param(86_400, None, Constraints(), 86_400, id="the-policys"),
+        pytest.param(86_400, DAYS_15, Constraints(), 86_400, id="the-policys"),
         pytest.param(86_400, 3600, Constraints(), 3600, id="no-longer-than-the-log-allows"),
         pytest.param(60, 3600, Constraints(), 60, id="the-policys-if-shorter"),
         pytest.param(60, 3600, Constraints(max_resolution_time_s=3600), 3600, id="just-the-longest"),
-        pytest.param(60, None, Constraints(deadline=START + 7), 7e-6, id="an-absolute-one"),
+        pytest.param(60, DAYS_15, Constraints(deadline=START + 7), 7e-6, id="an-absolute-one"),
         pytest.param(
-            60, None, Constraints(deadline=START + seconds(9), max_resolution_time_s=8), 8, id="the-earlier"
+            60,
+            DAYS_15,
+            Constraints(deadline=START + seconds(9), max_resolution_time_s=8),
+            8,
+            id="the-earlier",
         ),
     ],
 )
 def test_every_request_has_a_deadline(
-    policy_s: float, longest_s: float | None, asked: Constraints, expected_s: float
+    policy_s: float, longest_s: float, asked: Constraints, expected_s: float
 ) -> None:
     court = Court(policy=Policy(deadline_s=policy_s), longest_s=longest_s)
     event = is_(court.submit(constraints=asked), RequestOpened)

@@ -1,19 +1,35 @@
 """Small worlds: a court that plays a request through the pure domain as a guard does, without a bus.
 
-The court does what a guard does and nothing more: it asks `standing`, calls `decide` until the
-message is decided, appends what is due, and stores bytes. Its clock stands still unless it is moved.
+The court drives the decider: it supplies context and stores bytes. Its clock stands still unless it is moved.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from protocol.control import objection_to, resolves_to
-from protocol.decide import decide, target_of
+from msgspec.structs import replace
+
+from protocol.domain.breaker import Use
+from protocol.domain.decider import (
+    Append,
+    Attendance,
+    Decided,
+    MeshFrozen,
+    Moment,
+    NeedAttendance,
+    NeedMoment,
+    NeedPeers,
+    NeedVerdictContext,
+    RequestDecider,
+    Step,
+    Stored,
+    VerdictContext,
+    WakeAt,
+    drive,
+)
 from protocol.domain.held import Turn
-from protocol.due import by_the_clock, due, next_due
 from protocol.ledger import Ledger
-from protocol.standing import Fit, Late, Objection, standing
+from protocol.standing import Late, Objection
 from protocol.wire import codec
 from protocol.wire.commands import (
     Ask,
@@ -30,7 +46,6 @@ from protocol.wire.commands import (
     MoveProposed,
     Proposal,
     Report,
-    Resolve,
     Submit,
     Transfer,
     TurnFailed,
@@ -38,11 +53,11 @@ from protocol.wire.commands import (
     id_of,
     submit_id,
 )
-from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause, request_id
-from protocol.world import Breaker, Grounds, World
+from protocol.world import Breaker
 
 START = 1_700_000_000_000_000
 """UTC µs: when every court begins."""
@@ -102,9 +117,11 @@ class Court:
     policy: Policy | None = field(default_factory=Policy)
     human: bool = True
     entry: str = "a"
-    longest_s: float | None = None
+    longest_s: float = 1_296_000.0
     prices: dict[str, Any] | None = None
-    breakers: dict[str, Breaker] = field(default_factory=dict)
+    breakers: dict[str, Breaker | Use] = field(default_factory=dict)
+    too_large: tuple[type[AnyEvent], ...] = ()
+    """Events that the log takes none of."""
     served: bool = True
     """Whether whoever is waited for runs."""
     served_since: int = START
@@ -113,7 +130,10 @@ class Court:
     begun: bool = True
     """Whether the open round was taken from the inbox."""
     now: int = START
-    ledger: Ledger = field(default_factory=Ledger)
+    decider: RequestDecider = field(default_factory=RequestDecider)
+    next_due: int | None = None
+    """When the request has to be woken, as of the last message or timer."""
+    most: int = 500
     events: list[AnyEvent] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     heard: dict[str, MoveProposed] = field(default_factory=dict)
@@ -192,73 +212,70 @@ class Court:
         return self.hear(Hearing(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
 
     def hear(self, hearing: Hearing) -> AnyEvent | Late | Objection:
-        what = hearing.what
-        self.finish((what.turn, what.round) if isinstance(what, Proposal) else None)
-        ruling = self.rule(hearing)
-        self.finish()
-        return ruling
+        self.look()
+        self.next_due = None
+        outcome = drive(self.decider.handle(hearing, self.whole_fleet), self.answer)
+        assert not isinstance(outcome, MeshFrozen)
+        return outcome.event if isinstance(outcome, Decided) else outcome
 
-    def rule(self, hearing: Hearing) -> AnyEvent | Late | Objection:
-        found = standing(self.ledger, hearing)
-        if not isinstance(found, Fit):
-            return found
-        if isinstance(hearing.what, MoveProposed):
-            self.heard[hearing.cause] = hearing.what
-        while True:
-            world = self.world_for(hearing)
-            objection = objection_to(self.ledger, hearing, world)
-            if objection is not None:
-                return objection
-            event = decide(self.ledger, hearing, world.policy, world)
-            self.append(event)
-            if not isinstance(event, FactsWithheld):
-                return event
-
-    def finish(self, deciding: tuple[str, int] | None = None) -> list[AnyEvent]:
+    def finish(self) -> list[AnyEvent]:
         """Append what is due; return it."""
-        before = len(self.events)
-        for _ in range(50):
-            follows = due(self.ledger, None, self.world_for_due(deciding), deciding)
-            if follows is None:
-                return self.events[before:]
-            if isinstance(follows, Hearing):
-                self.rule(follows)
-            else:
-                self.append(follows)
-        raise AssertionError("what is due does not come to an end")
+        before, self.next_due = len(self.events), None
+        drive(self.decider.wake(self.whole_fleet), self.answer)
+        return self.events[before:]
 
-    def append(self, event: AnyEvent) -> None:
+    def answer(self, step: Step) -> object:
+        match step:
+            case NeedMoment():
+                return Moment(self.now, self.salt)
+            case NeedVerdictContext(command=command, target=target):
+                submit = isinstance(command.what, Submit)
+                policy, prices = (self.policy, self.prices) if submit else (None, None)
+                return VerdictContext(self.breaker(target or ""), policy, prices)
+            case NeedPeers(agents=names):
+                return tuple(name for name in names if self.breaker(name).state == "closed")
+            case NeedAttendance():
+                self.look()
+                return Attendance(self.served, self.served_since, not self.begun)
+            case Append(event, command):
+                if command is not None and isinstance(command.what, MoveProposed):
+                    self.heard[command.cause] = command.what
+                return None if type(event) in self.too_large else self.store(event)
+            case WakeAt(at):
+                self.next_due = at
+        return None
+
+    def breaker(self, agent: str) -> Use:
+        found = self.breakers.get(agent, "closed")
+        return found if isinstance(found, Use) else Use(found)
+
+    def store(self, event: AnyEvent) -> Stored:
+        if self.traced:
+            event = replace(event, trace=self.trace)
+        assert len(self.events) < self.most, "what is due does not come to an end"
         body = codec.encode(event)
         assert codec.decode_event(body) == event
-        self.ledger.apply(event, body)
         self.events.append(event)
         self.bodies.append(body)
+        return Stored(event, body)
 
-    def grounds_for(self, hearing: Hearing) -> Grounds:
-        what = hearing.what
-        target = target_of(self.ledger, hearing)
-        if isinstance(what, Submit):
-            target = AgentName(what.to or self.entry)
-        elif isinstance(what, Resolve):
-            target = resolves_to(self.ledger, what)
-        return Grounds(
-            fleet=1,
-            sender=self.fleet.get(hearing.sender),
-            target=self.fleet.get(target or ""),
+    def append(self, event: AnyEvent) -> None:
+        """Append an event behind the decider's back."""
+        self.ledger.apply(*self.store(event))
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.decider.ledger
+
+    @property
+    def whole_fleet(self) -> Fleet:
+        return Fleet(
+            name="worlds",
+            entry=AgentName(self.entry),
+            agents=self.fleet,
             human=self.human,
-            breaker=self.breakers.get(target or "", "closed"),
-            longest_s=self.longest_s if isinstance(what, Submit) else None,
-        )
-
-    def world_for(self, hearing: Hearing) -> World:
-        submit = isinstance(hearing.what, Submit)
-        return World(
-            now=self.now,
-            salt=self.salt,
-            grounds=self.grounds_for(hearing),
-            policy=self.policy if submit else self.ledger.policy,
-            prices=self.prices if submit else None,
-            trace=self.trace,
+            log_max_age_s=2 * self.longest_s,
+            revision=1,
         )
 
     def look(self) -> None:
@@ -266,18 +283,6 @@ class Court:
         if self.was_served is not self.served:
             self.served_since = START if self.was_served is None else self.now
             self.was_served = self.served
-
-    def world_for_due(self, deciding: tuple[str, int] | None = None) -> World:
-        self.look()
-        asked = by_the_clock(self.ledger, None, self.now, deciding)
-        grounds = Grounds(
-            fleet=1,
-            human=self.human,
-            served=None if asked is None else self.served,
-            served_since=None if asked is None else self.served_since,
-            unbegun=asked is not None and not self.begun,
-        )
-        return World(now=self.now, salt=self.salt, grounds=grounds, trace=self.trace)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -302,10 +307,6 @@ class Court:
     @property
     def last(self) -> AnyEvent:
         return self.events[-1]
-
-    @property
-    def next_due(self) -> int | None:
-        return next_due(self.ledger, None, self.now, self.world_for_due().grounds)
 
     @property
     def shown(self) -> dict[str, Any]:

@@ -1,0 +1,446 @@
+"""The decider of one request: the whole order of a decision, without any I/O.
+
+    steps = RequestDecider(ledger).handle(command, fleet)
+    outcome = drive(steps, answer)
+
+The order is: label the facts, append what is due, ask who may speak, take the context, decide, append the
+verdict and what follows from it, say when to wake. Each step asks its caller for context or for bytes to be
+stored. The caller sends the answer, and the ledger changes only by what is stored. A caller that meets
+another head drops the steps and hands the same command to a decider of the newer events.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from protocol.control import objection_to, resolves_to
+from protocol.decide import decide, target_of
+from protocol.domain import rules
+from protocol.domain.breaker import Count, Use, speaks_of_the_agent
+from protocol.domain.held import Turn
+from protocol.domain.labelling import labelled
+from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, by_the_clock, due, first_wait, next_due, too_large
+from protocol.ledger import Ledger
+from protocol.standing import Fit, Late, Objection, standing
+from protocol.wire import events
+from protocol.wire.commands import (
+    Control,
+    HandBack,
+    Hearing,
+    MoveProposed,
+    Proposal,
+    Resolve,
+    Submit,
+    Transfer,
+)
+from protocol.wire.config import Fleet, Policy
+from protocol.wire.errors import BrokenLog
+from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
+from protocol.world import Grounds, World
+
+T = TypeVar("T")
+_CLOSED = Use("closed")
+_TRACE_ID = slice(3, 35)
+_MOVES = (
+    events.HandoffAdmitted,
+    events.MoveRefused,
+    events.TurnSuspended,
+    events.EscalationRaised,
+    events.RequestCompleted,
+    events.RequestFailed,
+)
+"""What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
+
+
+# --- what it needs --------------------------------------------------------------------------------
+
+
+class NeedMoment(NamedTuple):
+    """Answered by a `Moment`."""
+
+
+class Moment(NamedTuple):
+    """When an event is written."""
+
+    now: int
+    """UTC µs."""
+    salt: str
+    """32 hex digits, fresh for every event."""
+
+
+class NeedVerdictContext(NamedTuple):
+    """What a verdict needs besides the ledger and the fleet. Answered by a `VerdictContext`."""
+
+    command: Hearing
+    target: AgentName | None
+    """The agent whose breaker counts; None if the command gives no agent of the fleet any work."""
+    may_try: bool
+    """True if the command may take the trial of a breaker that is open."""
+
+
+class VerdictContext(NamedTuple):
+    breaker: Use = _CLOSED
+    """Of the target."""
+    policy: Policy | None = None
+    """For a submit: the policy that it names; None if there is none of that name."""
+    prices: Mapping[str, Any] | None = None
+    """For a submit: what models cost, by id."""
+
+
+class NeedPeers(NamedTuple):
+    """Answered by those of `agents` whose breakers are closed, as a tuple in the same order."""
+
+    agents: tuple[AgentName, ...]
+
+
+class NeedAttendance(NamedTuple):
+    """Answered by an `Attendance`: the time of this turn's round may be up."""
+
+    turn: Turn
+
+
+class Attendance(NamedTuple):
+    """How an agent was seen to be served, as a round of it needs it."""
+
+    served: bool
+    since: int
+    """UTC µs since when `served` is as it is. While it is true: no earlier than the round left the queue, or
+    than the queue last moved if the round is still in it."""
+    unbegun: bool
+    """True if the round has lain in the inbox until now, and nothing of it is in the journals."""
+
+
+NeedContext = NeedMoment | NeedVerdictContext | NeedPeers | NeedAttendance
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+class Append(NamedTuple):
+    """Store this event behind the head. Answered by `Stored`, or None if the event is too large to store."""
+
+    event: AnyEvent
+    command: Hearing | None
+    """The command that the event decides; None for a consequence."""
+
+
+class Stored(NamedTuple):
+    event: AnyEvent
+    body: bytes
+
+
+class Appended(NamedTuple):
+    """The event is in the ledger now. Answered by nothing."""
+
+    event: AnyEvent
+    counts: tuple[Count, ...]
+    """What it says of agents; for their breakers."""
+    command: Hearing | None
+    """As in `Append`."""
+
+
+class TurnOver(NamedTuple):
+    """Tell the turn's agent that `event` ended its turn; its own proposal did not. Answered by nothing."""
+
+    event: AnyEvent
+    turn: Turn
+
+
+class WakeAt(NamedTuple):
+    """Wake the request at this time at the latest. Answered by nothing."""
+
+    at: int
+    """UTC µs."""
+
+
+Step = NeedContext | Append | Appended | TurnOver | WakeAt
+
+
+# --- what comes of a command ----------------------------------------------------------------------
+
+
+class Decided(NamedTuple):
+    """The event that decided a command."""
+
+    event: AnyEvent
+
+
+class MeshFrozen(NamedTuple):
+    """Only control messages are decided while the whole mesh is frozen: the command has to come again."""
+
+
+Outcome = Decided | Late | Objection | MeshFrozen
+Steps = Generator[Step, Any, T]
+NEED_MOMENT: Final = NeedMoment()
+
+
+def drive(steps: Steps[T], answer: Callable[[Step], Any]) -> T:
+    """Take all steps, each answered by `answer`; return what came of them."""
+    said: Any = None
+    while True:
+        try:
+            step = steps.send(said)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        said = answer(step)
+
+
+class RequestDecider:
+    """Decides the commands of one request, one after the other.
+
+    Args:
+        ledger: the request's events up to its head; a new request by default.
+    """
+
+    __slots__ = ("_first_wait", "ledger")
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger or Ledger()
+        self._first_wait: tuple[int, int | None] = (-1, None)
+        """For which head `quiet_until` was worked out, and what it is."""
+
+    def quiet_until(self) -> int | None:
+        """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
+        n = self.ledger.n
+        if self._first_wait[0] != n:
+            self._first_wait = (n, first_wait(self.ledger, None))
+        return self._first_wait[1]
+
+    def handle(self, command: Hearing, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[Outcome]:
+        """Yield the steps of one command and return what came of it.
+
+        While the whole mesh is frozen, a control message appends its own event and nothing else: what is due
+        is for the timers, which wait until the thaw.
+
+        Raises BrokenLog for a log that no guard could have written.
+        """
+        command = labelled(command, fleet.labels)
+        what = command.what
+        outcome: Outcome
+        if mesh_frozen:
+            if not isinstance(what, Control):
+                return MeshFrozen()
+            outcome = yield from self._verdict(command, fleet)
+            wake = yield from self._next_look()
+        else:
+            deciding = (what.turn, what.round) if isinstance(what, Proposal) else None
+            wake = yield from self._consequences(fleet, deciding)
+            outcome = yield from self._verdict(command, fleet)
+            if isinstance(outcome, Decided):
+                wake = yield from self._consequences(fleet, None)
+            elif isinstance(outcome, Late) and not isinstance(what, MoveProposed):
+                yield from self._last_turn_over()
+        if wake is not None:
+            yield WakeAt(wake)
+        return outcome
+
+    def wake(self, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[MeshFrozen | None]:
+        """Yield the steps of everything that is due. Raises as `handle`."""
+        if mesh_frozen:
+            return MeshFrozen()
+        wake = yield from self._consequences(fleet, None)
+        yield from self._last_turn_over()
+        if wake is not None:
+            yield WakeAt(wake)
+        return None
+
+    # --- one command ------------------------------------------------------------------------------
+
+    def _verdict(self, command: Hearing, fleet: Fleet) -> Steps[Decided | Late | Objection]:
+        """Decide one command; what is withheld from its reader is an event before the verdict."""
+        ledger = self.ledger
+        found = standing(ledger, command)
+        if not isinstance(found, Fit):
+            return found
+        while True:
+            world = yield from self._world(command, fleet)
+            objection = objection_to(ledger, command, world)
+            if objection is not None:
+                return objection
+            policy = world.policy if isinstance(command.what, Submit) else ledger.policy
+            event = decide(ledger, command, policy, world)
+            stored = yield from self._append(event, command)
+            if stored is None:
+                return Objection(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
+            if not isinstance(stored, FactsWithheld):
+                return Decided(stored)
+
+    def _world(self, command: Hearing, fleet: Fleet) -> Steps[World]:
+        what, ledger = command.what, self.ledger
+        submit = isinstance(what, Submit)
+        entry = fleet.agents.get(self._target(command, fleet) or "")
+        target = None if entry is None else entry.name
+        move = what.move if isinstance(what, MoveProposed) else None
+        gives_work = submit or isinstance(move, Transfer | HandBack)
+        context: VerdictContext = yield NeedVerdictContext(
+            command, target, gives_work and ledger.frozen_at is None
+        )
+        use, sender = context.breaker, fleet.agents.get(command.sender)
+        peers: tuple[AgentName, ...] = ()
+        if use.state == "open" and sender is not None and isinstance(move, Transfer):
+            allowed = fleet.agents if sender.to is None else sender.to
+            peers = yield NeedPeers(
+                tuple(
+                    peer.name
+                    for name, peer in sorted(fleet.agents.items())
+                    if name in allowed
+                    and name not in (target, sender.name)
+                    and rules.takes(peer, move.intent)
+                )
+            )
+        moment: Moment = yield NEED_MOMENT
+        grounds = Grounds(
+            fleet=fleet.revision,
+            sender=sender,
+            target=entry,
+            human=fleet.human,
+            breaker=use.state,
+            breaker_since=use.since,
+            breaker_until=use.until,
+            peers=peers,
+            longest_s=fleet.log_max_age_s / 2 if submit else None,
+        )
+        return World(
+            now=self._not_before_the_head(moment.now),
+            salt=moment.salt,
+            grounds=grounds,
+            policy=context.policy,
+            prices=context.prices,
+            trace=trace_of(ledger.trace, command.trace),
+        )
+
+    def _target(self, command: Hearing, fleet: Fleet) -> AgentName | None:
+        what = command.what
+        if isinstance(what, Submit):
+            return what.to or fleet.entry
+        if isinstance(what, Resolve):
+            return resolves_to(self.ledger, what)
+        return target_of(self.ledger, command)
+
+    # --- what comes by itself ---------------------------------------------------------------------
+
+    def _consequences(self, fleet: Fleet, deciding: tuple[str, int] | None) -> Steps[int | None]:
+        """Append everything that is due, one event at a time.
+
+        Args:
+            deciding: as for `due`.
+
+        Returns when (UTC µs) to look again; None once nothing will ever be due.
+        """
+        ledger = self.ledger
+        while (at := self.quiet_until()) is not None:
+            moment: Moment = yield NEED_MOMENT
+            now = self._not_before_the_head(moment.now)
+            if at > now:
+                return at
+            seen: Attendance | None = None
+            turn = by_the_clock(ledger, None, now, deciding)
+            if turn is not None:
+                seen = yield NeedAttendance(turn)
+            grounds = Grounds(
+                fleet=fleet.revision,
+                human=fleet.human,
+                served=None if seen is None else seen.served,
+                served_since=None if seen is None else seen.since,
+                unbegun=seen is not None and seen.unbegun,
+            )
+            world = World(now=now, salt=moment.salt, grounds=grounds, trace=ledger.trace)
+            follows = due(ledger, None, world, deciding)
+            if follows is None:
+                return next_due(ledger, None, now, grounds)
+            if not (yield from self._follow(follows, fleet)):
+                given_up = too_large(ledger, world, follows)
+                if (yield from self._append(given_up, None)) is None:
+                    raise BrokenLog(f"not even the end of {ledger.request} can be stored")
+        return None
+
+    def _follow(self, follows: AnyEvent | Hearing, fleet: Fleet) -> Steps[bool]:
+        """Append one consequence; return False if it is too large to store."""
+        if not isinstance(follows, Hearing):
+            return (yield from self._append(follows, None)) is not None
+        outcome = yield from self._verdict(follows, fleet)
+        if isinstance(outcome, Objection) and outcome.code == EVENT_TOO_LARGE:
+            return False
+        if not isinstance(outcome, Decided):
+            raise BrokenLog(f"a deferred proposal of {self.ledger.request} cannot be decided")
+        return True
+
+    def _next_look(self) -> Steps[int | None]:
+        at = self.quiet_until()
+        if at is None:
+            return None
+        moment: Moment = yield NEED_MOMENT
+        now = self._not_before_the_head(moment.now)
+        return at if at > now else next_due(self.ledger, None, now, NOT_LOOKED)
+
+    def _not_before_the_head(self, now: int) -> int:
+        """Return the time of the next event: clocks differ, a request's time does not run back."""
+        head = self.ledger.head
+        return now if head is None else max(now, head.at)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _append(self, event: AnyEvent, command: Hearing | None) -> Steps[AnyEvent | None]:
+        """Have one event stored and take it into the ledger; return it, or None if it is too large."""
+        stored: Stored | None = yield Append(event, command)
+        if stored is None:
+            return None
+        event, body = stored
+        open_before = tuple(self.ledger.open.values())
+        self.ledger.apply(event, body)
+        ended = tuple(turn for turn in open_before if turn.state == "ended")
+        for turn in ended:
+            if _ended_from_outside(event, turn):
+                yield TurnOver(event, turn)
+        yield Appended(event, tuple(_counts(self.ledger, event, ended)), command)
+        return event
+
+    def _last_turn_over(self) -> Steps[None]:
+        """Say once more that the last turn is over: the guard that ended it may have died before it could."""
+        over = (turn for turn in reversed(self.ledger.turns.values()) if turn.state == "ended")
+        last = next((turn for turn in over if turn.agent != HUMAN), None)
+        if last is not None and last.ended_by is not None and _ended_from_outside(last.ended_by, last):
+            yield TurnOver(last.ended_by, last)
+
+
+def _ended_from_outside(event: AnyEvent, turn: Turn) -> bool:
+    """Return True if an agent's turn ended by anything but its own proposal."""
+    return turn.agent != HUMAN and not _proposed(event, turn.id, turn.round)
+
+
+def _proposed(event: AnyEvent, turn: TurnId, round_: int) -> bool:
+    return str(event.cause) == proposal_id(event.request, turn, round_)
+
+
+def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[Turn]) -> Iterator[Count]:
+    """Yield what an event, which is in the ledger, says of the agents that it is about.
+
+    Args:
+        ended: the turns that it ended.
+    """
+    if isinstance(event, events.TurnFailed):
+        how: Literal["failed", "given_back"] = "failed" if speaks_of_the_agent(event.error) else "given_back"
+        yield Count(ledger.turns[event.turn].agent, how, event.turn)
+        return
+    if isinstance(event, events.MoveRefused | events.RequestRefused):
+        grounds = event.grounds
+        if grounds.breaker == "half_open" and grounds.target is not None:
+            yield Count(grounds.target.name, "given_back", event.cause)
+    if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round):
+        yield Count(ledger.turns[event.turn].agent, "worked", event.turn)
+        return
+    for turn in ended:
+        if turn.agent != HUMAN:
+            yield Count(turn.agent, "given_back", turn.id)
+
+
+def trace_of(known: str, came: str) -> str:
+    """Return the `traceparent` that work on a request comes from: the message's, unless of another trace.
+
+    A person's command and a stranger's message have traces of their own; the request keeps its one.
+
+    Args:
+        known: of the request's newest event; empty if it has none.
+        came: of the message that is answered; well-formed or empty.
+    """
+    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known
