@@ -33,6 +33,7 @@ from mesh.agent.toolbox import ToolsUnusable, put_away, unpacked_in_time
 from mesh.agent.turn import Turn
 from mesh.agent.watchdog import Watchdog
 from mesh.bus import dead_letters as notices
+from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
@@ -137,6 +138,7 @@ class Runtime:
             async with asyncio.timeout(grace_s):
                 await self._puller.drain()
         await self._puller.close()
+        await rate_limit.give_back(self._bus)
         with contextlib.suppress(BusError):
             await self._bus.settle(LEAVE_S)  # what was given back has left before the connection does
         await put_away(self._agent.tools)

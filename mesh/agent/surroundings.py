@@ -11,7 +11,7 @@ import contextlib
 import structlog
 from msgspec.structs import replace
 
-from mesh import pace
+from mesh.bus import rate_limit
 from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
@@ -147,7 +147,7 @@ class Surroundings:
             return False
         self._unreadable = False
         self._bus.conditions.clear(UNREADABLE, subjects.FLEET)
-        pace.configure(self._document.models)
+        rate_limit.configure(self._document.models, self._bus)
         return True
 
     async def _read_card(self, name: AgentName) -> None:

@@ -29,6 +29,7 @@ _STREAMS = {
     "timer": "TIMER",
     "conf": "CONF",
     "card": "CARDS",
+    "rate": "RATES",
     "dead": "DEAD",
 }
 

@@ -87,6 +87,8 @@ _AGENT = (
     Service(GET + "ENDS.mesh.end.{me}.*.*"),
     Service(GET + "CARDS.mesh.card.*"),
     Service(GET + "CONF.mesh.conf.fleet"),
+    Service("mesh.rate.*"),
+    Service(GET + "RATES.mesh.rate.*"),
     Service("mesh.live.*.*.{me}.*"),
 )
 _VIEWER = (

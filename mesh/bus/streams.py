@@ -154,6 +154,17 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
                 "headers_only": True,
             },
         },
+        # Not in CONF: agents write it, and must neither fill the room a freeze needs nor wake the guards.
+        # In a file: a stream in memory is gone after a restart of a server that runs alone.
+        "RATES": {
+            "subjects": ["mesh.rate.*"],
+            "allow_direct": True,
+            "deny_delete": True,
+            "deny_purge": True,
+            "max_msgs_per_subject": 1,
+            "max_bytes": 4 * MIB,
+            "max_msg_size": 64 * KIB,
+        },
         "DEAD": {
             "subjects": ["mesh.dead.*", "mesh.dead.guard.*"],
             "allow_direct": True,

@@ -53,10 +53,9 @@ failures = 20
 claude-haiku-5-5 = "listed"       # when `mesh setup` runs, with handoff-mesh[prices]
 mine = { input = 8, output = 40 } # its cache is taken to cost 8 to read, 10 to write, 16 for an hour
 
-[models.claude-haiku-5-5]         # how fast a model may be asked, by all processes together
+[models.claude-haiku-5-5]         # how fast a model may be asked: all processes share it
 concurrency = 40                  # requests under way; leave out for no limit
 per_minute = 1000                 # requests that begin
-instances = 20                    # processes that ask it: each takes that part
 
 [labels]                          # a fact of this key has these labels, whoever brings it
 customer_name = ["pii"]           # `text`, a submit's own words, has none
@@ -71,7 +70,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from pydantic import (
@@ -81,7 +80,6 @@ from pydantic import (
     Field,
     ValidationError,
     field_validator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -210,15 +208,6 @@ class ModelSection(Strict):
 
     concurrency: int | None = Field(default=None, ge=1, le=MOST_AT_ONCE)
     per_minute: int | None = Field(default=None, ge=1, le=MOST_PER_MINUTE)
-    instances: int = Field(default=1, ge=1, le=MOST_AT_ONCE)
-
-    @model_validator(mode="after")
-    def _one_each(self) -> Self:
-        if self.concurrency is not None and self.concurrency < self.instances:
-            raise ValueError(
-                f"concurrency {self.concurrency} is less than one for each of {self.instances} instances"
-            )
-        return self
 
 
 class TlsSection(Strict):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import structlog
 
 from mesh.agent.failures import Permanent, Retry
+from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
 from mesh.model.claude_blocks import encodable
 from mesh.model.claude_stream import BrokenOff, Streamed, Unreadable
 from mesh.model.claude_wire import reply_of, request_of
 from mesh.model.port import Hear, Prompt, Reply, Said
-from mesh.pace import LONGEST_HOLD_S, HeldBack, pace_of, sound_pause
 from mesh.service import tracing
 
 if TYPE_CHECKING:
@@ -197,11 +197,11 @@ class ClaudeModel:
         from anthropic import APIConnectionError, APIError, APIStatusError, APITimeoutError
         from httpx2 import HTTPError
 
-        pace = pace_of(model)
+        limiter = limiter_of(model)
         streamed, request_id = Streamed(), ""
         try:
             async with (
-                pace.room(self._timeout_s, longest_hold_s),
+                limiter.room(self._timeout_s, longest_hold_s),
                 asyncio.timeout(self._timeout_s),
                 _stream(self._on_record(), self.request(prompt, model)) as stream,
             ):
@@ -217,7 +217,7 @@ class ClaudeModel:
         except APIStatusError as error:
             failure = _failure(error)
             if isinstance(failure, ModelRetry) and _is_too_fast(error):
-                pace.hold(failure.after_s)
+                limiter.hold(failure.after_s)
             raise failure from error
         except (APITimeoutError, TimeoutError) as error:
             raise ModelRetry(f"{model} did not answer within {self._timeout_s:g} s") from error
@@ -230,7 +230,7 @@ class ClaudeModel:
         except Unreadable as error:
             _log.warning("reply_unreadable", model=model, why=str(error))
             raise ModelUnreadable(f"{model} answered what cannot be read: {error}{request_id}") from error
-        pace.answered()
+        limiter.answered()
         return reply if self.asked_of(reply.model) == model else replace(reply, asked=model)
 
 

@@ -52,8 +52,6 @@ class ModelLimits(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     """Requests under way at once, of all processes together."""
     per_minute: Annotated[int, msgspec.Meta(ge=1, le=MOST_PER_MINUTE)] | None = None
     """Requests that begin within a minute, of all processes together."""
-    instances: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = 1
-    """How many processes ask it: each takes that part of the above."""
 
 
 class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

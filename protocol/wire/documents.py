@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from protocol.domain.breaker import BreakerEntry
+from protocol.domain.rate_limit import RateLimitEntry
 from protocol.domain.rules import TOPOLOGIES
 from protocol.wire.codec import READ_ERRORS, TEXT_FACT, is_label
 from protocol.wire.config import Fleet, FreezeEntry, Policy
@@ -167,6 +168,11 @@ def read_freeze(body: bytes) -> FreezeEntry:
 def read_breaker(body: bytes) -> BreakerEntry:
     """Return an agent's breaker. Raises DocumentInvalid."""
     return read(body, BreakerEntry)
+
+
+def read_rate_limit(body: bytes) -> RateLimitEntry:
+    """Return the shares of a model's rate limits; agents write them. Raises DocumentInvalid."""
+    return read(body, RateLimitEntry)
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from protocol.domain.breaker import BreakerEntry
+from protocol.domain.rate_limit import RateLimitEntry
 from protocol.wire import subjects
 from protocol.wire.commands import Control, Move, Proposal, Submit
 from protocol.wire.config import Fleet, FreezeEntry, Policy
@@ -30,8 +31,8 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 }
 """The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
 
-BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry)
-"""What is neither asked for nor true: hints, what is kept for people, what guards keep for each other."""
+BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry)
+"""What is neither asked for nor true: hints, what is kept for people, what guards, or agents, share."""
 _VERSIONED = ("Notice", "DeadLetter", "Card", "LiveNote")
 
 _EVENTS = tuple(kind.__struct_config__.tag for kind in AnyEvent.__args__)
@@ -92,7 +93,7 @@ def json_schema() -> Json:
         "description": (
             "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
             "Event (what is true), Handoff, Policy, Fleet, Notice, DeadLetter, Card, LiveNote, BreakerEntry, "
-            "FreezeEntry. Readers ignore fields that they do not know."
+            "FreezeEntry, RateLimitEntry. Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
         "$defs": _definitions("#/$defs/{name}"),
@@ -111,6 +112,7 @@ PARAMETERS: Mapping[str, str] = {
     "step": "`<round>-<n>`, or `end` when a guard ended the turn.",
     "client": "Who submitted the request.",
     "policy": "A policy's name.",
+    "model": "A model's id, or one derived from it where it is no token.",
 }
 
 
@@ -191,6 +193,11 @@ CHANNELS: Mapping[str, Channel] = {
     "freeze": Channel(
         subjects.FREEZE, "Whether the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
     ),
+    "rates": Channel(
+        _address(subjects.rate, "model"),
+        "How processes share a model's rate limits, by compare-and-set. No entry: nobody asks it.",
+        ("RateLimitEntry",),
+    ),
 }
 
 
@@ -250,6 +257,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "guardKnowsBreakers": Operation("receive", "breakers", "A guard looks before it gives an agent work."),
     "guardFreezes": Operation("send", "freeze", "A guard does what an operator says to the whole mesh."),
     "guardKnowsFreeze": Operation("receive", "freeze", "A guard stops deciding, and goes on."),
+    "agentRenewsItsShare": Operation("send", "rates", "An agent renews its share of a model that it asks."),
+    "agentKnowsShares": Operation("receive", "rates", "An agent reads the others' shares of a model."),
     "viewerReads": Operation("receive", "log", "A viewer reads everything that is true."),
 }
 

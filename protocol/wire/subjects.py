@@ -6,7 +6,7 @@ space or a wildcard in it can never widen what a message addresses.
 
 from typing import NamedTuple
 
-from protocol.wire.ids import NOBODY, is_token
+from protocol.wire.ids import NOBODY, derive, is_token
 
 PARTITIONS = 4
 """How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:
@@ -107,6 +107,11 @@ def policy(name: str) -> str:
 
 def breaker(agent: str) -> str:
     return f"mesh.conf.breaker.{_token(agent)}"
+
+
+def rate(model: str) -> str:
+    """How processes share a model's rate limits. An id that is no token gives a derived one."""
+    return f"mesh.rate.{model if is_token(model) else derive('model', model)}"
 
 
 GUARDS = "guard"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import typer.main
 
-from mesh import pace
 from mesh.agent import Turn, agent, live
 from mesh.agent.turn import _MAX_RESULT_BYTES
+from mesh.bus import rate_limit
 from mesh.cli import app
 from mesh.cli.cost import _row
 from mesh.cli.models import Kind
@@ -21,8 +21,8 @@ from mesh.fleet.setup import prices_of
 from mesh.model.brief import render
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.outlook import Outlook
-from mesh.pace import share
 from mesh.testing import LocalMesh, turn
+from protocol.domain.rate_limit import LEASE_US
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
@@ -96,8 +96,8 @@ def test_what_can_end_a_reply_is_told_of() -> None:
 def test_the_settings_are_those_of_a_fleet_file() -> None:
     prices, limits = (parse_fleet(FLEET + block.text) for block in BLOCKS if block.kind == "fleet")
     assert set(prices_of(prices)) == {"claude-haiku-5-5", "my-own-model"}
-    own = share(limits.fleet.models["claude-haiku-5-5"])
-    assert f"{own.at_once} requests at a time and {own.begin} a minute" in PAGE
+    own = limits.fleet.models["claude-haiku-5-5"]
+    assert (own.concurrency, own.per_minute) == (40, 1000)
 
 
 def test_what_is_not_said_of_the_cache_is_as_the_page_says() -> None:
@@ -123,7 +123,13 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"at most every {live.TEXT_S * 1000:g} ms, {live.MOST_A_SECOND} notes a second" in PAGE
-    assert f"more than {pace.LONGEST_HOLD_S:g} s is not waited for" in PAGE
+    assert f"more than {rate_limit.LONGEST_HOLD_S:g} s is not waited for" in PAGE
+    lease_s = LEASE_US / 1e6
+    assert f"renews it every {rate_limit.RENEW_S:g} s" in PAGE
+    assert f"gives its share back {rate_limit.IDLE_S:g} s after" in PAGE
+    assert f"loses it after {lease_s:g} s" in PAGE
+    assert f"for up to {lease_s - rate_limit.SKEW_S:g} s" in PAGE
+    assert f"Clocks may differ by {rate_limit.SKEW_S:g} s" in PAGE
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from mesh.client.client import POLL_S
 from mesh.guard.conf import CODES
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.breaker import BreakerEntry
+from protocol.domain.rate_limit import RateLimitEntry
 from protocol.domain.rules import RULES_FOR
 from protocol.submit import AHEAD_S
 from protocol.wire import codec, ids, values
@@ -79,6 +80,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "policy": _reader(Policy),
     "breaker": _reader(BreakerEntry),
     "freeze": _reader(FreezeEntry),
+    "rates": _reader(RateLimitEntry),
 }
 SCHEMAS = {
     "submit": "Submit",
@@ -97,6 +99,7 @@ SCHEMAS = {
     "live": "LiveNote",
     "breaker": "BreakerEntry",
     "freeze": "FreezeEntry",
+    "rates": "RateLimitEntry",
 }
 SERVERS_OWN = {
     "puback": {"stream", "seq", "error"},

@@ -32,6 +32,7 @@ from protocol.wire.subjects import (
     note,
     partition,
     prop,
+    rate,
     step,
 )
 from tests.servers import FLEET, ConnectAs, fresh, until
@@ -92,6 +93,11 @@ async def test_an_agent_keeps_a_journal_and_shows_itself(connect_as: ConnectAs) 
     assert (await agent.request(GET + "ENDS." + end("a", request, "t"))).data == b"ended"
     await agent.publish_durable(card("a"), b"my card")
     assert (await (await connect_as("b")).request(GET + "CARDS." + card("a"))).data == b"my card"
+    seq = (await agent.publish_durable(rate("one.model"), b"shares")).seq
+    after = {"Nats-Expected-Last-Subject-Sequence": str(seq)}
+    other = await connect_as("b")
+    await other.publish_durable(rate("one.model"), b"others", after)
+    assert (await other.request(GET + "RATES." + rate("one.model"))).data == b"others"
     await agent.publish_durable(dead("a"), b"unreadable")
     assert b'"entry":"a"' in (await agent.request(GET + "CONF." + FLEET_SUBJECT)).data
 

@@ -1,4 +1,4 @@
-"""The fleet says how fast a model may be asked, and an agent's instance keeps to its part of that."""
+"""The fleet says how fast a model may be asked, and an agent's instances share that."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh import pace
 from mesh.model import ROUTING, choose
 from mesh.testing import LocalBus
 from mesh.testing.claude_stub import Answer, StubClaude, says
@@ -16,10 +15,10 @@ from tests.live import prompted
 from tests.scripted_claude import ask_at
 from tests.servers import until
 
-LIMITS = ModelLimits(concurrency=4, instances=2)
+LIMITS = ModelLimits(concurrency=2)
 
 
-async def test_an_instance_asks_no_faster_than_its_part(
+async def test_instances_ask_no_faster_than_the_fleet_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     under_way, most, go_on = 0, 0, asyncio.Event()
@@ -55,6 +54,5 @@ async def test_an_instance_asks_no_faster_than_its_part(
         await stage.close()
         await choose.close_models()
         await mesh.server.kill()
-    pace.configure({})
     assert {outcome.answer for outcome in outcomes} == {"ok"}
     assert most == 2

@@ -17,7 +17,7 @@ from tests.servers import queues
 Attack = Callable[[Scene], Awaitable[bool]]
 
 OWN = {
-    "b": (".b.", "mesh.card.b", "mesh.dead.b"),
+    "b": (".b.", "mesh.card.b", "mesh.dead.b", "mesh.rate."),  # every agent shares limits
     "c2": (".c2.",),
     "op": (".op.",),
     "audit": ("(nothing)",),

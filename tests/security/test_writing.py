@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.wire.subjects import card, ctl, dead, end, evt, prop, step
+from mesh.bus.streams import stream_table
+from protocol.wire.subjects import breaker, card, ctl, dead, end, evt, prop, rate, step
 from tests.security.attacks import Attack, has_effect, stored
 from tests.security.scenes import Scene, attempt
-from tests.servers import fresh
+from tests.servers import FLEET, fresh
 
 
 def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Attack:
@@ -54,6 +55,17 @@ async def test_an_agent_cannot_write_what_is_not_its_own(
 ) -> None:
     assert await has_effect(without_permissions, attack)
     assert not await has_effect(shipped, attack)
+
+
+async def test_whatever_agents_write_of_rates_there_is_room_for_a_freeze(shipped: Scene) -> None:
+    """The stream of shares drops old entries, and takes no room from the others."""
+    agent, guard = await shipped.bus("b"), await shipped.bus("guard")
+    limit = stream_table(FLEET)["RATES"]
+    for number in range(2 * limit["max_bytes"] // limit["max_msg_size"]):
+        await agent.publish_durable(rate(f"m{number}"), bytes(limit["max_msg_size"] - 200))
+    state = (await (await shipped.admin()).api("STREAM.INFO.RATES"))["state"]
+    assert state["bytes"] <= limit["max_bytes"]
+    await guard.publish_durable(breaker("b"), b"{}")
 
 
 async def test_an_agent_cannot_change_the_fleet(shipped: Scene, without_permissions: Scene) -> None:

@@ -967,7 +967,6 @@ export interface BreakerRules {
 export interface ModelLimits {
   concurrency?: number | null;
   per_minute?: number | null;
-  instances?: number;
 }
 /**
  * The last one published under an agent's name, by whichever instance started last.

@@ -186,6 +186,7 @@ def test_every_channel_is_a_subject_that_is_built_here() -> None:
         "live": "mesh.live.{client}.{request}.{agent}.{turn}",
         "breakers": "mesh.conf.breaker.{agent}",
         "freeze": subjects.FREEZE,
+        "rates": "mesh.rate.{model}",
     }
     for channel in ASYNCAPI["channels"].values():
         named = {part[1:-1] for part in channel["address"].split(".") if part.startswith("{")}

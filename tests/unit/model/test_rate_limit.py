@@ -1,30 +1,24 @@
-"""How fast a model is asked: each process takes its part, and a vendor's pause is for all of it."""
+"""How fast a model is asked by one process, and that a vendor's pause is for all of it."""
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from mesh import pace
+from mesh.bus import rate_limit
+from mesh.bus.rate_limit import LONGEST_ASKED_S, HeldBack, RateLimiter
 from mesh.fleet.file import FleetFileError, parse_fleet
 from mesh.model.claude import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
-from mesh.pace import LONGEST_ASKED_S, HeldBack, Pace, share
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.wire.config import ModelLimits
 from tests.servers import until
 
 PROMPT = Prompt(agent="a", instructions="Help.", brief="You are: a")
 FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n[models.claude-x]\n'
-
-
-@pytest.fixture(autouse=True)
-def _no_limits_left() -> Iterator[None]:
-    yield
-    pace.configure({})
 
 
 class Clock:
@@ -38,9 +32,8 @@ class Clock:
         self.slept.append(delay_s)
         self.now += delay_s
 
-    def pace(self, **limits: int) -> Pace:
-        pace.configure({"m": ModelLimits(**limits)})
-        return Pace("m", clock=lambda: self.now, sleep=self.sleep)
+    def limiter(self, **limits: int) -> RateLimiter:
+        return RateLimiter("m", ModelLimits(**limits), clock=lambda: self.now, sleep=self.sleep)
 
 
 @pytest.fixture
@@ -48,29 +41,9 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.mark.parametrize(
-    ("limits", "at_once", "begin", "window_s"),
-    [
-        ({}, None, None, 0.0),
-        ({"concurrency": 40, "instances": 20}, 2, None, 0.0),
-        ({"concurrency": 50, "instances": 20}, 2, None, 0.0),
-        ({"per_minute": 1000, "instances": 20}, None, 50, 60.0),
-        ({"per_minute": 10, "instances": 20}, None, 1, 120.0),
-    ],
-)
-def test_every_process_takes_its_part(
-    limits: dict[str, int], at_once: int | None, begin: int | None, window_s: float
-) -> None:
-    own = share(ModelLimits(**limits))
-    assert (own.at_once, own.begin, own.window_s) == (at_once, begin, window_s)
-    parts = ModelLimits(**limits).instances
-    assert (own.at_once or 0) * parts <= limits.get("concurrency", 0)
-    assert (own.begin or 0) * parts * 60 <= limits.get("per_minute", 0) * max(60.0, window_s)
-
-
 async def test_no_more_requests_are_under_way_than_may_be_and_they_go_in_their_order() -> None:
     clock = Clock()
-    own = clock.pace(concurrency=2)
+    own = clock.limiter(concurrency=2)
     running: list[int] = []
     order: list[int] = []
     most = 0
@@ -98,7 +71,7 @@ async def test_no_more_requests_are_under_way_than_may_be_and_they_go_in_their_o
 
 
 async def test_a_request_that_fails_or_is_given_up_makes_room(clock: Clock) -> None:
-    own = clock.pace(concurrency=1)
+    own = clock.limiter(concurrency=1)
     for error in (ValueError, asyncio.CancelledError):
         with pytest.raises(error):
             async with own.room(30):
@@ -113,7 +86,7 @@ async def test_a_request_that_fails_or_is_given_up_makes_room(clock: Clock) -> N
 
 
 async def test_no_more_begin_in_a_minute_than_may(clock: Clock) -> None:
-    own = clock.pace(per_minute=3)
+    own = clock.limiter(per_minute=3)
     begun = []
     for _ in range(7):
         async with own.room(30):
@@ -122,7 +95,7 @@ async def test_no_more_begin_in_a_minute_than_may(clock: Clock) -> None:
 
 
 async def test_a_pause_holds_everything_back_a_little_longer_than_was_asked(clock: Clock) -> None:
-    own = clock.pace()
+    own = clock.limiter()
     own.hold(8.0)
     own.hold(2.0)  # a shorter one ends no longer one
     async with AsyncExitStack() as stack:
@@ -133,7 +106,7 @@ async def test_a_pause_holds_everything_back_a_little_longer_than_was_asked(cloc
 
 
 async def test_without_a_word_of_the_vendors_each_pause_is_twice_the_one_before(clock: Clock) -> None:
-    own = clock.pace()
+    own = clock.limiter()
     for least in (1.0, 2.0, 4.0):
         own.hold(None)
         async with own.room(30):
@@ -147,7 +120,7 @@ async def test_without_a_word_of_the_vendors_each_pause_is_twice_the_one_before(
 
 
 async def test_a_long_pause_is_not_waited_for(clock: Clock) -> None:
-    own = clock.pace()
+    own = clock.limiter()
     own.hold(3600.0)
     with pytest.raises(HeldBack, match="asked for a pause") as held:
         async with own.room(30):
@@ -159,7 +132,7 @@ async def test_a_long_pause_is_not_waited_for(clock: Clock) -> None:
 
 @pytest.mark.parametrize("asked", [math.inf, 1e308, 99_999_999.0])
 async def test_a_pause_ends_within_the_hour_whatever_was_asked(clock: Clock, asked: float) -> None:
-    own = clock.pace()
+    own = clock.limiter()
     own.hold(asked)
     clock.now += LONGEST_ASKED_S * 1.25
     async with own.room(30):
@@ -169,7 +142,7 @@ async def test_a_pause_ends_within_the_hour_whatever_was_asked(clock: Clock, ask
 
 @pytest.mark.parametrize("asked", [math.inf, math.nan])
 async def test_a_pause_that_is_no_number_was_not_asked_for(clock: Clock, asked: float) -> None:
-    own = clock.pace()
+    own = clock.limiter()
     own.hold(asked)
     async with own.room(30):
         pass
@@ -177,7 +150,7 @@ async def test_a_pause_that_is_no_number_was_not_asked_for(clock: Clock, asked: 
 
 
 async def test_the_pause_does_not_grow_for_ever(clock: Clock) -> None:
-    own = clock.pace()
+    own = clock.limiter()
     for _ in range(3000):
         own.hold(None)
     async with own.room(30):
@@ -186,7 +159,7 @@ async def test_the_pause_does_not_grow_for_ever(clock: Clock) -> None:
 
 
 async def test_whoever_will_not_wait_does_not_even_wait_behind_those_who_do(clock: Clock) -> None:
-    own = clock.pace(concurrency=1)
+    own = clock.limiter(concurrency=1)
     async with own.room(30):
         patient = asyncio.create_task(own.room(30).__aenter__())
         await asyncio.sleep(0)
@@ -216,7 +189,7 @@ async def test_after_the_vendors_no_nothing_more_is_asked_of_this_model_and_othe
 
 
 async def test_twenty_turns_at_once_do_not_run_at_the_vendor_together() -> None:
-    pace.configure({"one": ModelLimits(concurrency=6, instances=2)})
+    rate_limit.configure({"one": ModelLimits(concurrency=3)})
     under_way, most, go_on = 0, 0, asyncio.Event()
 
     async def answer(body: Mapping[str, Any]) -> Answer:
@@ -244,13 +217,13 @@ async def test_twenty_turns_at_once_do_not_run_at_the_vendor_together() -> None:
 
 
 def test_the_fleet_file_says_it() -> None:
-    fleet = parse_fleet(FLEET + "concurrency = 40\nper_minute = 600\ninstances = 20\n").fleet
-    assert fleet.models == {"claude-x": ModelLimits(concurrency=40, per_minute=600, instances=20)}
+    fleet = parse_fleet(FLEET + "concurrency = 40\nper_minute = 600\n").fleet
+    assert fleet.models == {"claude-x": ModelLimits(concurrency=40, per_minute=600)}
 
 
 @pytest.mark.parametrize(
     "line",
-    ["concurrency = 0", "per_minute = 0", "instances = 0", "concurrency = 3\ninstances = 4", "rpm = 3"],
+    ["concurrency = 0", "per_minute = 0", "instances = 20", "rpm = 3"],
 )
 def test_what_makes_no_sense_is_said(line: str) -> None:
     with pytest.raises(FleetFileError, match=r"models\.claude-x"):
