@@ -25,6 +25,8 @@ def export(
     from protocol.wire import schema as contract
 
     out.mkdir(parents=True, exist_ok=True)
-    contract.write(out)
-    written = [str(out / name) for name in sorted(contract.documents())]
+    documents = contract.documents()
+    for name, text in documents.items():
+        (out / name).write_text(text)
+    written = [str(out / name) for name in sorted(documents)]
     report({"written": written}, "\n".join(written), as_json=as_json, lines=True)

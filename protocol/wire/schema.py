@@ -5,7 +5,7 @@ they cannot say anything else; what stands in `protocol/schema/` is compared wit
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -336,16 +336,6 @@ def _message(name: str, schema: Mapping[str, Any]) -> Json:
 # --- files ----------------------------------------------------------------------------------------
 
 
-class Place(Protocol):
-    """A directory to write to, such as a `pathlib.Path`."""
-
-    def joinpath(self, name: str, /) -> "Page": ...
-
-
-class Page(Protocol):
-    def write_text(self, text: str, /) -> object: ...
-
-
 def documents() -> dict[str, str]:
     """Return both documents as text, by the name of their file."""
     made = {JSON_SCHEMA_FILE: json_schema(), ASYNCAPI_FILE: asyncapi()}
@@ -353,9 +343,3 @@ def documents() -> dict[str, str]:
         name: msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
         for name, document in made.items()
     }
-
-
-def write(directory: Place) -> None:
-    """Write both documents into `directory`, which must be there."""
-    for name, text in documents().items():
-        directory.joinpath(name).write_text(text)
