@@ -18,8 +18,10 @@ from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, Waiting
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
 from protocol.wire.events import AnyEvent, Work
+from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price, price_list
+from protocol.wire.refusals import Refusal
 
 
 def _spent(usage: Usage, prices: Mapping[str, Price]) -> Spent:
@@ -151,7 +153,6 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> MoveTold:
     work = getattr(event, "work", None)
     after = ledger.load() if ledger.is_open else before
     opens = isinstance(work, Work) and str(work.turn) == event.id
-    said = _SAID.get(type(event), _other)(ledger, event)
     fields: dict[str, Any] = {
         "seq": event.n,
         "id": event.id,
@@ -163,7 +164,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> MoveTold:
         "turn": _turn(ledger, _about(ledger, event), {}),
         "sender": getattr(event, "sender", None) if getattr(event, "control", "") else None,
     }
-    return MoveTold(**(fields | said))
+    return MoveTold(**(fields | _said(ledger, event)))
 
 
 def _about(ledger: Ledger, event: AnyEvent) -> str | None:
@@ -233,178 +234,91 @@ def _with_those_through(round_: int | None, turn: TurnTold, left: dict[str, list
     return msgspec.structs.replace(turn, steps=own)
 
 
-def _opened(ledger: Ledger, event: events.RequestOpened) -> dict[str, Any]:
-    handoff = event.work.handoff
-    return {
-        "move": "submit",
-        "from_": event.client,
-        "to": handoff.to_agent,
-        "summary": handoff.summary,
-        "verdict": "admitted",
-    }
+def _said(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
+    """Return the fields of an entry that depend on the event's type."""
+    match event:
+        case events.RequestOpened():
+            return _given("submit", event.client, event.work.handoff)
+        case events.RequestRefused():
+            text = event.submit.text.strip().partition("\n")[0]
+            return _refused("submit", event.client, event.submit.to, text, event.refusal)
+        case events.HandoffAdmitted():
+            return _given(event.work.handoff.move, event.work.handoff.from_agent, event.work.handoff)
+        case events.MoveRefused(move=move):
+            giver, to = ledger.turns[event.turn].agent, getattr(move, "to_agent", None)
+            return _refused(move_name(move), giver, to, move_summary(move), event.refusal)
+        case events.MoveDeferred():
+            detail = "the request is frozen"
+            return {"move": "proposal", "from_": event.sender, "verdict": "deferred", "detail": detail}
+        case events.TurnFailed(error=error):
+            agent = ledger.turns[event.turn].agent
+            by_the_clock = event.sender is None  # then the agent said nothing: a guard ended the round
+            from_, to = ("guard", agent) if by_the_clock else (agent, None)
+            return _recorded("turn_failed", from_, to, error.message) | {"detail": error.code}
+        case events.TurnRetried() | events.TurnResumed() | events.EffectSettled():
+            return _next_round(event)
+        case events.TurnSuspended(ask=ask):
+            asker = ledger.turns[event.turn].agent
+            return _recorded("ask", asker, ask.to_agent, ask.question) | {"verdict": "admitted"}
+        case events.EscalationRaised(reason="asked"):
+            return _given("escalate", ledger.turns[event.turn].agent, event.work.handoff)
+        case events.EscalationRaised(work=work):
+            detail = f"{event.reason}, tier {event.tier}"
+            return _recorded("escalate", "guard", HUMAN, work.handoff.summary) | {"detail": detail}
+        case events.EscalationAssigned():
+            return _recorded("assign", event.by or event.sender, event.person)
+        case events.EscalationResolved():
+            return _recorded("resolve", event.by, event.work.handoff.to_agent, event.summary)
+        case events.EffectDoubted():
+            summary = f"{event.effect.action} is in doubt"
+            return _recorded("doubt", ledger.turns[event.turn].agent, None, summary)
+        case events.RequestFrozen():
+            return _recorded("freeze", event.by or event.sender, None, event.reason)
+        case events.RequestThawed():
+            return _recorded("thaw", event.by or event.sender, None, event.reason)
+        case events.RequestCompleted():
+            said = _recorded("complete", event.by or event.sender, event.to, _text(event.answer))
+            return said if event.control else said | {"verdict": "admitted"}
+        case events.RequestFailed(sender=None):
+            return _recorded("fail", "guard", event.to, event.reason) | {"detail": event.code}
+        case events.RequestFailed():
+            said = _recorded("fail", event.sender, event.to, event.reason)
+            return said | {"detail": event.code, "verdict": "admitted"}
+        case events.RequestCancelled():
+            return _recorded("cancel", event.by or event.sender, None, event.reason)
+        case events.RequestExpired():
+            return _recorded("expire", "guard", None)
+        case events.FactsWithheld():
+            raise AssertionError("a withholding has no entry: it is part of the next")
 
 
-def _refused_submit(ledger: Ledger, event: events.RequestRefused) -> dict[str, Any]:
-    return {
-        "move": "submit",
-        "from_": event.client,
-        "to": event.submit.to,
-        "summary": event.submit.text.strip().partition("\n")[0],
-        "verdict": "refused",
-        "rule": str(event.refusal.rule),
-        "detail": event.refusal.detail,
-        "hint": event.refusal.hint,
-    }
+def _recorded(move: str, from_: str | None, to: str | None, summary: str = "") -> dict[str, Any]:
+    return {"move": move, "from_": from_, "to": to, "summary": summary}
 
 
-def _admitted(ledger: Ledger, event: events.HandoffAdmitted) -> dict[str, Any]:
-    handoff = event.work.handoff
-    return {
-        "move": handoff.move,
-        "from_": handoff.from_agent,
-        "to": handoff.to_agent,
-        "summary": handoff.summary,
-        "verdict": "admitted",
-    }
+def _given(move: str, from_: str, handoff: Handoff) -> dict[str, Any]:
+    return _recorded(move, from_, handoff.to_agent, handoff.summary) | {"verdict": "admitted"}
 
 
-def _refused(ledger: Ledger, event: events.MoveRefused) -> dict[str, Any]:
-    return {
-        "move": move_name(event.move),
-        "from_": ledger.turns[event.turn].agent,
-        "to": getattr(event.move, "to_agent", None),
-        "summary": move_summary(event.move),
-        "verdict": "refused",
-        "rule": str(event.refusal.rule),
-        "detail": event.refusal.detail,
-        "hint": event.refusal.hint,
-    }
+def _refused(move: str, from_: str, to: str | None, summary: str, refusal: Refusal) -> dict[str, Any]:
+    why = {"rule": str(refusal.rule), "detail": refusal.detail, "hint": refusal.hint}
+    return _recorded(move, from_, to, summary) | {"verdict": "refused"} | why
 
 
-def _deferred(ledger: Ledger, event: events.MoveDeferred) -> dict[str, Any]:
-    return {
-        "move": "proposal",
-        "from_": event.sender,
-        "verdict": "deferred",
-        "detail": "the request is frozen",
-    }
-
-
-def _failed_turn(ledger: Ledger, event: events.TurnFailed) -> dict[str, Any]:
-    by_the_clock = event.sender is None  # then the agent said nothing: a guard ended the round
-    agent = ledger.turns[event.turn].agent
-    return {
-        "move": "turn_failed",
-        "from_": "guard" if by_the_clock else agent,
-        "to": agent if by_the_clock else None,
-        "summary": event.error.message,
-        "detail": event.error.code,
-    }
-
-
-def _again(ledger: Ledger, event: Any) -> dict[str, Any]:
+def _next_round(event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> dict[str, Any]:
     past = event.work.past[-1] if event.work.past else None
-    name = {"replied": "reply", "expired": "expire", "settled": "settle"}.get(
-        past.how if past else "", "retry"
-    )
-    person = past.by if past is not None else ""
-    sender = getattr(event, "sender", None) or "guard"
-    said: dict[str, Any] = {"move": name, "from_": person or sender, "to": event.to}
-    if past is not None and past.settled is not None:
-        said["detail"] = past.settled
-    if past is not None and past.reply is not None:
-        said["summary"] = (
-            past.reply if isinstance(past.reply, str) else msgspec.json.encode(past.reply).decode()
-        )
-    return said
-
-
-def _suspended(ledger: Ledger, event: events.TurnSuspended) -> dict[str, Any]:
-    return {
-        "move": "ask",
-        "from_": ledger.turns[event.turn].agent,
-        "to": event.ask.to_agent,
-        "summary": event.ask.question,
-        "verdict": "admitted",
+    sender = None if isinstance(event, events.TurnRetried) else event.sender
+    if past is None or past.how not in _AGAIN:
+        return _recorded("retry", sender or "guard", event.to)
+    text = "" if past.reply is None else _text(past.reply)
+    return _recorded(_AGAIN[past.how], past.by or sender or "guard", event.to, text) | {
+        "detail": past.settled
     }
 
 
-def _escalated(ledger: Ledger, event: events.EscalationRaised) -> dict[str, Any]:
-    by_move = event.reason == "asked"
-    return {
-        "move": "escalate",
-        "from_": ledger.turns[event.turn].agent if by_move else "guard",
-        "to": HUMAN,
-        "summary": event.work.handoff.summary,
-        "verdict": "admitted" if by_move else "recorded",
-        "detail": None if by_move else f"{event.reason}, tier {event.tier}",
-    }
+_AGAIN = {"replied": "reply", "expired": "expire", "settled": "settle"}
+"""By how a round ended: what opens the next."""
 
 
-def _resolved(ledger: Ledger, event: events.EscalationResolved) -> dict[str, Any]:
-    return {"move": "resolve", "from_": event.by, "to": event.work.handoff.to_agent, "summary": event.summary}
-
-
-def _completed(ledger: Ledger, event: events.RequestCompleted) -> dict[str, Any]:
-    answer = event.answer
-    return {
-        "move": "complete",
-        "from_": event.by or event.sender,
-        "to": event.to,
-        "summary": answer if isinstance(answer, str) else msgspec.json.encode(answer).decode(),
-        "verdict": "recorded" if event.control else "admitted",
-    }
-
-
-def _failed(ledger: Ledger, event: events.RequestFailed) -> dict[str, Any]:
-    return {
-        "move": "fail",
-        "from_": event.sender or "guard",
-        "to": event.to,
-        "summary": event.reason,
-        "verdict": "recorded" if event.sender is None else "admitted",
-        "detail": event.code,
-    }
-
-
-def _other(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
-    """Tell of a control message or of an end by the clock."""
-    names = {
-        events.RequestFrozen: "freeze",
-        events.RequestThawed: "thaw",
-        events.RequestCancelled: "cancel",
-        events.RequestExpired: "expire",
-        events.EscalationAssigned: "assign",
-        events.EffectDoubted: "doubt",
-    }
-    person = getattr(event, "person", None)
-    by = getattr(event, "by", "") or getattr(event, "sender", None)
-    effect = getattr(event, "effect", None)
-    return {
-        "move": names.get(type(event), events.type_of(event)),
-        "from_": by or (ledger.turns[effect_turn].agent if (effect_turn := _turn_of(event)) else "guard"),
-        "to": person,
-        "summary": getattr(event, "reason", "") or (f"{effect.action} is in doubt" if effect else ""),
-    }
-
-
-def _turn_of(event: AnyEvent) -> Any:
-    return event.turn if isinstance(event, events.EffectDoubted) else None
-
-
-_SAID: dict[type, Any] = {
-    events.RequestOpened: _opened,
-    events.RequestRefused: _refused_submit,
-    events.HandoffAdmitted: _admitted,
-    events.MoveRefused: _refused,
-    events.MoveDeferred: _deferred,
-    events.TurnFailed: _failed_turn,
-    events.TurnRetried: _again,
-    events.TurnResumed: _again,
-    events.EffectSettled: _again,
-    events.TurnSuspended: _suspended,
-    events.EscalationRaised: _escalated,
-    events.EscalationResolved: _resolved,
-    events.RequestCompleted: _completed,
-    events.RequestFailed: _failed,
-}
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
