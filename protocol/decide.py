@@ -27,16 +27,16 @@ from protocol.wire import events
 from protocol.wire.commands import (
     Ask,
     Complete,
-    EffectDoubted,
     Escalate,
     Fail,
     HandBack,
     Hearing,
     MoveProposed,
     Proposal,
+    ReportFailure,
+    ReportInDoubt,
     Submit,
     Transfer,
-    TurnFailed,
 )
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Past, Work
@@ -80,7 +80,7 @@ def decide(ledger: Ledger, hearing: Hearing, policy: Policy | None, world: World
     what = hearing.what
     if isinstance(what, Submit):
         return decide_submit(ledger, hearing, what, policy, world)
-    if isinstance(what, MoveProposed | TurnFailed | EffectDoubted):
+    if isinstance(what, MoveProposed | ReportFailure | ReportInDoubt):
         return _decide_proposal(ledger, hearing, what, policy or ledger.policy, world)
     return decide_control(ledger, hearing, what, world)
 
@@ -92,7 +92,7 @@ def _decide_proposal(
     place_ = {"turn": turn.id, "round": turn.round}
     request = str(ledger.request)
     match proposal:
-        case TurnFailed(error=error):
+        case ReportFailure(error=error):
             return stamp(
                 events.TurnFailed,
                 ledger,
@@ -106,7 +106,7 @@ def _decide_proposal(
                 report=proposal.report,
                 sender=hearing.sender,
             )
-        case EffectDoubted(effect=effect):
+        case ReportInDoubt(effect=effect):
             return stamp(
                 events.EffectDoubted,
                 ledger,

@@ -18,7 +18,6 @@ from protocol.wire.commands import (
     Cancel,
     Complete,
     Control,
-    EffectDoubted,
     Escalate,
     Freeze,
     HandBack,
@@ -27,12 +26,13 @@ from protocol.wire.commands import (
     MoveProposed,
     Proposal,
     Reply,
+    ReportFailure,
+    ReportInDoubt,
     Resolve,
     Settle,
     Submit,
     Thaw,
     Transfer,
-    TurnFailed,
 )
 from protocol.wire.events import AnyEvent, Past, Work
 from protocol.wire.handoff import Constraints
@@ -115,9 +115,9 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
     move: Move
     match event:
         case events.TurnFailed(sender=sender) if sender is not None:
-            return TurnFailed(turn=event.turn, round=event.round, error=event.error, report=event.report)
+            return ReportFailure(turn=event.turn, round=event.round, error=event.error, report=event.report)
         case events.EffectDoubted():
-            return EffectDoubted(turn=event.turn, round=event.round, effect=event.effect, report=event.report)
+            return ReportInDoubt(turn=event.turn, round=event.round, effect=event.effect, report=event.report)
         case events.MoveDeferred(proposal=proposal):
             return proposal
         case events.HandoffAdmitted(work=work):

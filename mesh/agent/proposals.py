@@ -10,7 +10,7 @@ from mesh.errors import PASSING, ApiError, Denied, Malformed, MeshError, TooLarg
 from mesh.service import tracing
 from mesh.service.conditions import Kind
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Failure, Proposal, Report, TurnFailed
+from protocol.wire.commands import Failure, Proposal, Report, ReportFailure
 from protocol.wire.ids import TurnId
 
 _log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ def sound(proposal: Proposal) -> Proposal:
         reason = str(error) if isinstance(error, Malformed) else type(error).__name__
         _log.error("proposal_unsound", turn=proposal.turn, reason=reason)
         failure = Failure(code="bug", message=f"the handler's move cannot be read: {reason}"[:MESSAGE_CHARS])
-        return TurnFailed(
+        return ReportFailure(
             turn=proposal.turn, round=proposal.round, error=failure, report=_readable(proposal.report)
         )
     return proposal
@@ -43,14 +43,14 @@ def sound(proposal: Proposal) -> Proposal:
 def _readable(report: Report) -> Report:
     """Return the report if it can be read by itself, else an empty one."""
     try:
-        alone = TurnFailed(turn=TurnId("turn"), round=0, error=Failure(code="bug"), report=report)
+        alone = ReportFailure(turn=TurnId("turn"), round=0, error=Failure(code="bug"), report=report)
         codec.parse_proposal(codec.encode(alone))
     except _UNSOUND:
         return Report()
     return report
 
 
-def _too_large(proposal: Proposal) -> TurnFailed:
+def _too_large(proposal: Proposal) -> ReportFailure:
     """Return the failure that stands in for a proposal which the bus cannot hold."""
     failure = Failure(
         code="proposal_too_large",
@@ -58,7 +58,7 @@ def _too_large(proposal: Proposal) -> TurnFailed:
         permanent=True,
     )
     spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
-    return TurnFailed(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
+    return ReportFailure(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
 
 
 async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: str = "") -> None:

@@ -46,13 +46,13 @@ from protocol.wire import codec, subjects
 from protocol.wire.codec import MAX_PROMPT_CHARS
 from protocol.wire.commands import (
     Doubt,
-    EffectDoubted,
     Failure,
     Move,
     MoveProposed,
     Proposal,
     Report,
-    TurnFailed,
+    ReportFailure,
+    ReportInDoubt,
     move_name,
 )
 from protocol.wire.events import Work, type_of
@@ -352,16 +352,16 @@ class Runtime:
             case InDoubt():
                 effect = Doubt(step=error.step, action=error.action, key=error.key)
                 _log.warning("effect_in_doubt", step=error.step, action=error.action)
-                return EffectDoubted(turn=work.turn, round=work.round, effect=effect, report=turn.report)
+                return ReportInDoubt(turn=work.turn, round=work.round, effect=effect, report=turn.report)
         return self._failed(turn, work, failure_of(error), bug=error)
 
     def _failed(
         self, turn: Turn, work: Work, failure: Failure, *, bug: BaseException | None = None
-    ) -> TurnFailed:
+    ) -> ReportFailure:
         self._presence.failed += 1
         self._presence.last_error = failure.code
         _log.warning("turn_failed", code=failure.code, exc_info=bug if failure.code == "bug" else None)
-        return TurnFailed(turn=work.turn, round=work.round, error=failure, report=turn.report)
+        return ReportFailure(turn=work.turn, round=work.round, error=failure, report=turn.report)
 
     async def _bury(self, message: Message, error: MeshError) -> None:
         """Keep what cannot be read in this agent's own dead-letter list, and have done with it."""
@@ -426,15 +426,15 @@ def _show_end(live: LiveOutput, proposal: Proposal) -> None:
     match proposal:
         case MoveProposed(move=move):
             live.proposed(move_name(move), str(getattr(move, "to_agent", None) or ""))
-        case TurnFailed(error=error):
+        case ReportFailure(error=error):
             live.stopped(error.code)
-        case EffectDoubted():
+        case ReportInDoubt():
             live.stopped("in_doubt")
 
 
-def _crash_loop(work: Work, report: Report) -> TurnFailed:
+def _crash_loop(work: Work, report: Report) -> ReportFailure:
     failure = Failure(code="crash_loop", message="the turn ended its process again and again", permanent=True)
-    return TurnFailed(turn=work.turn, round=work.round, error=failure, report=report)
+    return ReportFailure(turn=work.turn, round=work.round, error=failure, report=report)
 
 
 def _is_cancelling() -> bool:

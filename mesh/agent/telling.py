@@ -17,8 +17,8 @@ from protocol.wire.commands import (
     HandBack,
     MoveProposed,
     Proposal,
+    ReportFailure,
     Transfer,
-    TurnFailed,
     UnknownMove,
 )
 from protocol.wire.config import Fleet
@@ -83,7 +83,7 @@ def proposal_span(
     }
     turn = get_current_span()
     turn.set_attribute(names.MOVE, asked)
-    if isinstance(proposal, TurnFailed):
+    if isinstance(proposal, ReportFailure):
         tracing.failed(turn, proposal.error.code)
     target, tool = "", ""
     match proposal.move if isinstance(proposal, MoveProposed) else None:

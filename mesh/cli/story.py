@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mesh.cli.counts import counted
 from mesh.cli.output import one_line, short, when
-from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, named
+from protocol.views.entries import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named
 from protocol.views.timeline import timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
@@ -103,16 +103,16 @@ def ending(told: Timeline) -> Iterator[Text]:
         yield Text(f"charged to the budget: {_spent(told.charged)}", style="dim")
 
 
-def _cost_anything(cost: Spent) -> bool:
+def _cost_anything(cost: Cost) -> bool:
     return bool(cost.model_calls or cost.tokens or cost.nano_dollars)
 
 
-def _spent(cost: Spent) -> str:
+def _spent(cost: Cost) -> str:
     calls, tokens = counted(cost.model_calls, "model call"), counted(cost.tokens, "token")
     return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
 
 
-def entry(move: MoveTold) -> Iterator[Text]:
+def entry(move: TimelineEntry) -> Iterator[Text]:
     """Yield one thing that happened: a line, and what was handed over beneath it."""
     line = Text.assemble((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
@@ -140,12 +140,12 @@ def entry(move: MoveTold) -> Iterator[Text]:
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 
-def _steps(turn: TurnTold) -> Iterator[Text]:
+def _steps(turn: TurnEntry) -> Iterator[Text]:
     for made in turn.steps:
         yield step(made, doubted=turn.status == "doubted")
 
 
-def step(made: StepTold, *, doubted: bool) -> Text:
+def step(made: StepEntry, *, doubted: bool) -> Text:
     """Return one step of a journal: its place, when, how long after the one before, and what came of it.
 
     Args:

@@ -23,7 +23,7 @@ from mesh.bus.wire import Incoming
 from mesh.client.follow import Following
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import names, tracing
-from protocol.told import named
+from protocol.views.entries import named
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit
 from protocol.wire.handoff import Artifact, Constraints, Fact

@@ -20,7 +20,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.kept import Kept, every
 from mesh.bus.queues import steps_of
 from protocol.spending import unpriced_in
-from protocol.told import Spent, StepTold
+from protocol.views.entries import Cost, StepEntry
 from protocol.wire import codec
 from protocol.wire.events import AnyEvent, Work
 from protocol.wire.ids import HUMAN
@@ -127,21 +127,21 @@ def _can_be_true(record: Record) -> bool:
     return 0 <= record.at <= _LATEST and (record.usage is None or codec.usage_is_sound(record.usage))
 
 
-def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[str, tuple[StepTold, ...]]:
+def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[str, tuple[StepEntry, ...]]:
     """Return steps as a timeline tells them, by journal: an effect once, as an intent while it has no result.
 
     Args:
         prices: the request's.
     """
     done = {(step.journal, step.name) for step in steps if step.name.endswith(DONE)}
-    found: dict[str, list[StepTold]] = {}
+    found: dict[str, list[StepEntry]] = {}
     for step in steps:
         record = step.record
         if record.kind == FENCE or (step.journal, f"{step.name}{DONE}") in done:
             continue
         usage = record.usage
         found.setdefault(step.journal, []).append(
-            StepTold(
+            StepEntry(
                 round=step.round,
                 n=place_of(step.name),
                 kind=record.kind,
@@ -151,7 +151,7 @@ def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[s
                 error=None if record.error is None else record.error.code,
                 usage=None
                 if usage is None
-                else Spent(
+                else Cost(
                     nano_dollars=usage.nano_dollars,
                     tokens=usage.tokens,
                     model_calls=usage.model_calls,

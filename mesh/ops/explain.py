@@ -13,7 +13,7 @@ from mesh.cli.output import one_line, when
 from mesh.ops.errors import NotFound
 from protocol.domain.rules import RULES_FOR
 from protocol.ledger import Ledger, fold
-from protocol.told import named
+from protocol.views.entries import named
 from protocol.views.timeline import timeline
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer

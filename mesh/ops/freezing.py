@@ -9,7 +9,7 @@ from mesh.bus.kept import Kept, get
 from mesh.cli.output import when
 from mesh.client import Client
 from mesh.ops.control import Ears
-from protocol.told import named
+from protocol.views.entries import named
 from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.documents import DocumentInvalid, read_freeze
 from protocol.wire.subjects import FREEZE, MESH_WIDE

@@ -14,7 +14,7 @@ from mesh.cli.options import Where
 from mesh.cli.output import remark
 from mesh.errors import Denied, MeshError
 from mesh.ops.freezing import MeshFreeze, mesh_freeze
-from protocol.told import Timeline
+from protocol.views.entries import Timeline
 from protocol.wire.ids import HUMAN
 
 

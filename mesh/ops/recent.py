@@ -18,7 +18,7 @@ from mesh.errors import LogError, ProtocolError
 from mesh.ops.queue import waiting_in
 from mesh.ops.requests import ENDS, decoded, glance
 from protocol.ledger import fold
-from protocol.told import named
+from protocol.views.entries import named
 from protocol.views.timeline import timeline
 from protocol.wire import events
 from protocol.wire.events import AnyEvent

@@ -18,7 +18,7 @@ from mesh.cli.story import as_json
 from mesh.client import Client
 from mesh.ops.errors import UsageWrong
 from mesh.ops.requests import decoded, steps_on
-from protocol.told import StepTold, Timeline
+from protocol.views.entries import StepEntry, Timeline
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
@@ -165,7 +165,7 @@ def is_rest(event: AnyEvent) -> bool:
 
 
 def judged(
-    sample: Sample, bodies: Sequence[bytes], journals: Mapping[str, Sequence[StepTold]] | None = None
+    sample: Sample, bodies: Sequence[bytes], journals: Mapping[str, Sequence[StepEntry]] | None = None
 ) -> Played:
     """Return what came of a sample, held against what should have.
 

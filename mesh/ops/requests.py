@@ -21,7 +21,7 @@ from mesh.errors import BusError, LogUnreadable, Malformed
 from mesh.ops.errors import Impossible, NotFound, UsageWrong
 from mesh.replay.load import load, steps_in
 from protocol.ledger import Ledger
-from protocol.told import StepTold
+from protocol.views.entries import StepEntry
 from protocol.views.timeline import prices_in
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent, type_of
@@ -112,7 +112,7 @@ async def request_bodies(bus: Bus, request: str) -> list[bytes]:
 
 async def steps_of(
     where: Where, source: str, happened: Sequence[AnyEvent], until: int | None
-) -> dict[str, tuple[StepTold, ...]]:
+) -> dict[str, tuple[StepEntry, ...]]:
     """Return what a request's journals hold, as a timeline tells it; say so where a step was passed over.
 
     Args:
@@ -132,7 +132,7 @@ async def steps_of(
 
 async def steps_on(
     bus: Bus, happened: Sequence[AnyEvent], until: int | None = None
-) -> dict[str, tuple[StepTold, ...]]:
+) -> dict[str, tuple[StepEntry, ...]]:
     """Return the same from the bus, of the request whose events these are. Raises BusError."""
     passed_over = set[str]()
     agents = journals_in(happened).values()
@@ -142,7 +142,7 @@ async def steps_on(
 
 def _told_steps(
     found: Sequence[Step], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
-) -> dict[str, tuple[StepTold, ...]]:
+) -> dict[str, tuple[StepEntry, ...]]:
     whose = journals_in(happened)
     steps = []
     for step in found:

@@ -47,9 +47,9 @@ from protocol.wire.commands import (
     Proposal,
     Reply,
     Report,
+    ReportFailure,
     Resolve,
     Submit,
-    TurnFailed,
     id_of,
     submit_id,
 )
@@ -158,7 +158,7 @@ class Court:
         """The holder's turn breaks."""
         turn = self.holder
         error = Failure(code=code, message="it broke", permanent=permanent)
-        return self.propose(TurnFailed(turn=turn.id, round=turn.round, error=error))
+        return self.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
 
     def propose(self, proposal: Proposal) -> AnyEvent:
         """Judge a proposal under the name of whoever's turn it speaks for."""

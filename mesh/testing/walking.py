@@ -20,7 +20,7 @@ from mesh.testing.court import Court, NotDecided
 from mesh.testing.memory_steps import MemorySteps
 from protocol.domain.held import Turn as Held
 from protocol.wire import events
-from protocol.wire.commands import Ask, MoveProposed, Proposal, TurnFailed
+from protocol.wire.commands import Ask, MoveProposed, Proposal, ReportFailure
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import price_list
 
@@ -101,7 +101,7 @@ class FleetHarness:
         except Exception as error:
             stopped = journal.broken or error
             self.broke.append(failure_of(stopped).code)
-            return TurnFailed(error=failure_of(stopped), report=turn.report, **place)
+            return ReportFailure(error=failure_of(stopped), report=turn.report, **place)
         return MoveProposed(move=move, report=turn.report, **place)
 
     # --- what came of it --------------------------------------------------------------------------

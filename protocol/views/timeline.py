@@ -1,7 +1,7 @@
 """The timeline: one request told in order, for people and for programs.
 
 It is derived from the events alone, so that a log file tells the same story as the bus. Its form is that of
-`protocol.told`.
+`protocol.views.entries`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from protocol.carry import Load, brought, dropped
 from protocol.domain import budget
 from protocol.ledger import Ledger
 from protocol.spending import unpriced_in
-from protocol.told import MoveTold, Spent, StepTold, Timeline, TurnTold, Waiting, named
+from protocol.views.entries import Awaited, Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
 from protocol.wire.events import AnyEvent, Work
@@ -24,8 +24,8 @@ from protocol.wire.prices import Price, price_list
 from protocol.wire.refusals import Refusal
 
 
-def _spent(usage: Usage, prices: Mapping[str, Price]) -> Spent:
-    return Spent(
+def _spent(usage: Usage, prices: Mapping[str, Price]) -> Cost:
+    return Cost(
         nano_dollars=usage.nano_dollars,
         tokens=usage.tokens,
         model_calls=usage.model_calls,
@@ -40,7 +40,7 @@ def prices_in(happened: Iterable[AnyEvent]) -> dict[str, Price]:
 
 
 def timeline(
-    happened: Sequence[AnyEvent], journals: Mapping[str, Sequence[StepTold]] | None = None
+    happened: Sequence[AnyEvent], journals: Mapping[str, Sequence[StepEntry]] | None = None
 ) -> Timeline:
     """Return the story of one request from its events, in order from the first.
 
@@ -52,7 +52,7 @@ def timeline(
     if not happened:
         raise ValueError("no events, no timeline")
     ledger = Ledger()
-    told: list[MoveTold] = []
+    told: list[TimelineEntry] = []
     trail: list[str] = []
     for event in happened:
         before = ledger.load()
@@ -94,7 +94,7 @@ def timeline(
     )
 
 
-def _sum(usage: Usage, unpriced: bool) -> Spent:
+def _sum(usage: Usage, unpriced: bool) -> Cost:
     """Return what turns spent together: a model may have cost something in one of them and not in another."""
     return msgspec.structs.replace(_spent(usage, {}), unpriced=unpriced)
 
@@ -129,13 +129,13 @@ def _submitted(happened: Sequence[AnyEvent]) -> _Submitted:
     return _Submitted()
 
 
-def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:
+def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
     if not ledger.is_open:
         return
     if ledger.frozen_at is not None:
         frozen = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
         why = f"{named(frozen.by, frozen.sender)} froze it" + (f": {frozen.reason}" if frozen.reason else "")
-        yield Waiting(for_="thaw", since=ledger.frozen_at, why=why)
+        yield Awaited(for_="thaw", since=ledger.frozen_at, why=why)
     for turn in ledger.open.values():
         why = {
             "working": "a person has not resolved it" if turn.agent == HUMAN else "its turn is not done",
@@ -146,10 +146,10 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Waiting]:
         }.get(turn.state, turn.state)
         who = {"suspended": str(turn.asked), "doubted": HUMAN}.get(turn.state, turn.agent)
         since = turn.clock if turn.state == "working" else happened[turn.since_n].at
-        yield Waiting(for_=who, since=since, why=why)
+        yield Awaited(for_=who, since=since, why=why)
 
 
-def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> MoveTold:
+def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
     work = getattr(event, "work", None)
     after = ledger.load() if ledger.is_open else before
     opens = isinstance(work, Work) and str(work.turn) == event.id
@@ -164,7 +164,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> MoveTold:
         "turn": _turn(ledger, _about(ledger, event), {}),
         "sender": getattr(event, "sender", None) if getattr(event, "control", "") else None,
     }
-    return MoveTold(**(fields | _said(ledger, event)))
+    return TimelineEntry(**(fields | _said(ledger, event)))
 
 
 def _about(ledger: Ledger, event: AnyEvent) -> str | None:
@@ -175,11 +175,11 @@ def _about(ledger: Ledger, event: AnyEvent) -> str | None:
     return getattr(event, "turn", work.turn if isinstance(work, Work) else None)
 
 
-def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> TurnTold | None:
+def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> TurnEntry | None:
     turn = ledger.turns.get(turn_id) if turn_id else None  # type: ignore[call-overload]
     if turn is None:
         return None
-    return TurnTold(
+    return TurnEntry(
         id=turn.id,
         agent=turn.agent,
         rounds=turn.round + 1,
@@ -188,7 +188,7 @@ def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> T
     )
 
 
-def _with_turn_as_it_ended(ledger: Ledger, move: MoveTold, prices: Mapping[str, Price]) -> MoveTold:
+def _with_turn_as_it_ended(ledger: Ledger, move: TimelineEntry, prices: Mapping[str, Price]) -> TimelineEntry:
     """Return the entry with its turn as it stands now: usage and rounds are known only afterwards."""
     if move.turn is None:
         return move
@@ -196,14 +196,14 @@ def _with_turn_as_it_ended(ledger: Ledger, move: MoveTold, prices: Mapping[str, 
 
 
 def _with_steps(
-    told: Sequence[MoveTold],
-    running: Sequence[TurnTold | None],
+    told: Sequence[TimelineEntry],
+    running: Sequence[TurnEntry | None],
     happened: Sequence[AnyEvent],
-    journals: Mapping[str, Sequence[StepTold]],
-) -> tuple[list[MoveTold], list[TurnTold | None]]:
+    journals: Mapping[str, Sequence[StepEntry]],
+) -> tuple[list[TimelineEntry], list[TurnEntry | None]]:
     """Return entries and open turns, each with its steps."""
     by_seq = {event.n: event for event in happened}
-    left: dict[str, list[StepTold]] = {}
+    left: dict[str, list[StepEntry]] = {}
     for event in happened:
         work = getattr(event, "work", None)
         if isinstance(work, Work):
@@ -226,7 +226,7 @@ def _with_steps(
     return found, [turn and _with_those_through(None, turn, left) for turn in running]
 
 
-def _with_those_through(round_: int | None, turn: TurnTold, left: dict[str, list[StepTold]]) -> TurnTold:
+def _with_those_through(round_: int | None, turn: TurnEntry, left: dict[str, list[StepEntry]]) -> TurnEntry:
     """Return a turn with its steps up to a round, or all, that are left; they are not left afterwards."""
     steps = left.pop(turn.id, [])
     left[turn.id] = [step for step in steps if round_ is not None and step.round > round_]

@@ -26,11 +26,11 @@ from protocol.wire.commands import (
     Proposal,
     Reply,
     Report,
+    ReportFailure,
     Resolve,
     Settle,
     Submit,
     Transfer,
-    TurnFailed,
     UnknownMove,
     Usage,
 )
@@ -190,7 +190,7 @@ def parse_proposal(body: bytes) -> Proposal:
             raise Malformed("proposal: a move cannot be named so")
         case MoveProposed(move=move):
             _check_move(move)
-        case TurnFailed(error=failure):
+        case ReportFailure(error=failure):
             _check_span(failure.retry_after_s, "retry_after_s")
         case _:
             pass
@@ -209,7 +209,7 @@ UNREADABLE = "malformed"
 MAX_FAILURE_CHARS = 512
 
 
-def failure_of(body: bytes, error: Malformed) -> TurnFailed | None:
+def failure_of(body: bytes, error: Malformed) -> ReportFailure | None:
     """Return the failure of the round that an unreadable proposal speaks for; None if that cannot be read.
 
     Its report counts if that can be read by itself: what was spent was spent.
@@ -226,7 +226,7 @@ def failure_of(body: bytes, error: Malformed) -> TurnFailed | None:
     except (Malformed, *READ_ERRORS):
         report = Report()
     failure = Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
-    return TurnFailed(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
+    return ReportFailure(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
 
 
 def usage_is_sound(usage: Usage) -> bool:

@@ -14,14 +14,14 @@ from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, TurnId, p
 from protocol.wire.prices import Metered
 
 
-class Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of what is read from the wire: unknown fields are ignored, so that peers may be newer.
 
     `kw_only` holds only for the class that says it, so that every class here says it.
     """
 
 
-class Submit(Wire, frozen=True, kw_only=True):
+class Submit(Message, frozen=True, kw_only=True):
     """A client's request, the plain JSON that anything that speaks NATS can publish."""
 
     text: str
@@ -41,7 +41,7 @@ class Submit(Wire, frozen=True, kw_only=True):
 # --- moves ----------------------------------------------------------------------------------------
 
 
-class Transfer(Wire, tag_field="move", tag="transfer", frozen=True, kw_only=True):
+class Transfer(Message, tag_field="move", tag="transfer", frozen=True, kw_only=True):
     """Give the work to another agent. Brings only what is new; the guard carries the rest on."""
 
     to_agent: AgentName
@@ -55,7 +55,7 @@ class Transfer(Wire, tag_field="move", tag="transfer", frozen=True, kw_only=True
     no_return: bool = False
 
 
-class HandBack(Wire, tag_field="move", tag="hand_back", frozen=True, kw_only=True):
+class HandBack(Message, tag_field="move", tag="hand_back", frozen=True, kw_only=True):
     """Give the work back along the path, with what was found out."""
 
     summary: str
@@ -65,7 +65,7 @@ class HandBack(Wire, tag_field="move", tag="hand_back", frozen=True, kw_only=Tru
     drop: tuple[str, ...] = ()
 
 
-class Ask(Wire, tag_field="move", tag="ask", frozen=True, kw_only=True):
+class Ask(Message, tag_field="move", tag="ask", frozen=True, kw_only=True):
     """Put a question to the client or to `human` and suspend the turn until the reply."""
 
     to_agent: AgentName
@@ -80,27 +80,27 @@ class Ask(Wire, tag_field="move", tag="ask", frozen=True, kw_only=True):
     """For an approval: the tool that waits for it. Only with it is an ask an approval."""
 
 
-class Escalate(Wire, tag_field="move", tag="escalate", frozen=True, kw_only=True):
+class Escalate(Message, tag_field="move", tag="escalate", frozen=True, kw_only=True):
     """Give the work to a person."""
 
     summary: str
     facts: tuple[Fact, ...] = ()
 
 
-class Complete(Wire, tag_field="move", tag="complete", frozen=True, kw_only=True):
+class Complete(Message, tag_field="move", tag="complete", frozen=True, kw_only=True):
     """Answer the request."""
 
     answer: Any
     """Any JSON value; mostly a string."""
 
 
-class Fail(Wire, tag_field="move", tag="fail", frozen=True, kw_only=True):
+class Fail(Message, tag_field="move", tag="fail", frozen=True, kw_only=True):
     """Give the request up."""
 
     reason: str
 
 
-class UnknownMove(Wire, tag_field="move", tag="?", frozen=True, kw_only=True):
+class UnknownMove(Message, tag_field="move", tag="?", frozen=True, kw_only=True):
     """A move that this build does not have; `known_move` refuses it by its name."""
 
     name: str
@@ -133,7 +133,7 @@ def move_summary(move: Move) -> str:
 # --- proposals ------------------------------------------------------------------------------------
 
 
-class Usage(Wire, frozen=True, kw_only=True):
+class Usage(Message, frozen=True, kw_only=True):
     """What a turn spent, cumulative over its rounds."""
 
     nano_dollars: int = 0
@@ -143,7 +143,7 @@ class Usage(Wire, frozen=True, kw_only=True):
     """The same by model, where it is known; nothing is judged by it."""
 
 
-class Report(Wire, frozen=True, kw_only=True):
+class Report(Message, frozen=True, kw_only=True):
     """What a turn says it did. The guard accounts for it; the journal lets others check it."""
 
     usage: Usage = Usage()
@@ -156,7 +156,7 @@ class Report(Wire, frozen=True, kw_only=True):
     """Version of the prompt that the agent gives its model; empty for an agent without one."""
 
 
-class Failure(Wire, frozen=True, kw_only=True):
+class Failure(Message, frozen=True, kw_only=True):
     """Why a turn broke. `message` is a safe sentence: no prompt, no model text, no repr."""
 
     code: str
@@ -165,7 +165,7 @@ class Failure(Wire, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Doubt(Wire, frozen=True, kw_only=True):
+class Doubt(Message, frozen=True, kw_only=True):
     """An effect between its intent and its result when the process died."""
 
     step: str
@@ -173,7 +173,7 @@ class Doubt(Wire, frozen=True, kw_only=True):
     key: str = ""
 
 
-class _Proposal(Wire, tag_field="kind", frozen=True, kw_only=True):
+class _Proposal(Message, tag_field="kind", frozen=True, kw_only=True):
     turn: TurnId
     round: int
     report: Report = Report()
@@ -186,19 +186,19 @@ class MoveProposed(_Proposal, tag="move", frozen=True, kw_only=True):
     move: Move
 
 
-class TurnFailed(_Proposal, tag="turn_failed", frozen=True, kw_only=True):
+class ReportFailure(_Proposal, tag="turn_failed", frozen=True, kw_only=True):
     """A turn broke. Not the move `fail`, which gives the request up on purpose."""
 
     error: Failure
 
 
-class EffectDoubted(_Proposal, tag="effect_doubted", frozen=True, kw_only=True):
+class ReportInDoubt(_Proposal, tag="effect_doubted", frozen=True, kw_only=True):
     """A turn found an effect of its own in doubt, and stops until somebody settles it."""
 
     effect: Doubt
 
 
-Proposal = MoveProposed | TurnFailed | EffectDoubted
+Proposal = MoveProposed | ReportFailure | ReportInDoubt
 
 
 def id_of(request: str, proposal: Proposal) -> ProposalId:
@@ -212,7 +212,7 @@ def submit_id(request: str) -> ProposalId:
 # --- control --------------------------------------------------------------------------------------
 
 
-class _Control(Wire, tag_field="kind", frozen=True, kw_only=True):
+class _Control(Message, tag_field="kind", frozen=True, kw_only=True):
     id: str
     """The sender's own id of this message: the same id again is the same message."""
     by: str = ""

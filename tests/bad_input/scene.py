@@ -12,7 +12,7 @@ from mesh.bus.wire import Incoming
 from mesh.guard.intake import is_submit
 from mesh.guard.service import Guard
 from protocol.wire import codec
-from protocol.wire.commands import Ask, Doubt, EffectDoubted, Escalate, Move, id_of, submit_id
+from protocol.wire.commands import Ask, Doubt, Escalate, Move, ReportInDoubt, id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.events import FactsWithheld
 from protocol.wire.ids import HUMAN, AgentName, control_cause
@@ -61,7 +61,7 @@ class Scene(Stage):
         ]
         for request, work, move in zip(known.requests, works, moves, strict=False):
             await b.propose(request, work, move)
-        doubt = EffectDoubted(turn=works[3].turn, round=0, effect=Doubt(step="0-1", action="pay"))
+        doubt = ReportInDoubt(turn=works[3].turn, round=0, effect=Doubt(step="0-1", action="pay"))
         await b.say(known.requests[3], doubt)
         await self.reaches(known.requests[3], "effect.doubted")
         await self.reaches(known.requests[0], "turn.suspended")

@@ -14,7 +14,7 @@ from mesh.guard.surroundings import wall_clock_us
 from mesh.testing import LocalBus
 from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Use
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Failure, Resolve, Transfer, TurnFailed
+from protocol.wire.commands import Complete, Failure, ReportFailure, Resolve, Transfer
 from protocol.wire.config import Fleet
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, RequestId
@@ -68,7 +68,7 @@ async def fail(stage: Stage, code: str = "boom", *, permanent: bool = False, pol
     request = await client.submit("hello", to="b", policy=policy)
     work = await b.work(request)
     error = Failure(code=code, permanent=permanent)
-    await b.say(request, TurnFailed(turn=work.turn, round=0, error=error))
+    await b.say(request, ReportFailure(turn=work.turn, round=0, error=error))
     await stage.reaches(request, "turn.failed")
     return request
 
@@ -160,7 +160,7 @@ async def test_rounds_of_one_turn_count_once(stage: Stage, guard: Guard) -> None
     request, b = await fail(stage, policy="eager"), await stage.actor("b")
     for round_ in (1, 2):
         work = await b.work(request, round_=round_)
-        await b.say(request, TurnFailed(turn=work.turn, round=round_, error=Failure(code="boom")))
+        await b.say(request, ReportFailure(turn=work.turn, round=round_, error=Failure(code="boom")))
     await stage.reaches(request, "escalation.raised")
     assert len((await entry(stage)).failures) == 1
     assert (await entry(stage)).state == "closed"
@@ -172,7 +172,7 @@ async def test_retries_go_on_and_people_are_not_refused_while_it_is_open(stage: 
     work = await b.work(waiting)
     failed = await fail(stage)
     await fail(stage)
-    await b.say(waiting, TurnFailed(turn=work.turn, round=0, error=Failure(code="boom")))
+    await b.say(waiting, ReportFailure(turn=work.turn, round=0, error=Failure(code="boom")))
     await becomes(stage, "open")
     await b.propose(waiting, await b.work(waiting, round_=1), DONE)
     assert (await client.wait(waiting, timeout_s=60)).status == "completed"

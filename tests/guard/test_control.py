@@ -16,11 +16,11 @@ from protocol.wire.commands import (
     Cancel,
     Complete,
     Doubt,
-    EffectDoubted,
     Escalate,
     Freeze,
     MoveProposed,
     Reply,
+    ReportInDoubt,
     Resolve,
     Settle,
     Thaw,
@@ -329,7 +329,7 @@ async def test_an_effect_in_doubt_waits_until_an_operator_settles_it(stage: Stag
     request = await client.submit("hello")
     work = await a.work(request)
     doubt = Doubt(step="0-3", action="pay", key="k")
-    await a.say(request, EffectDoubted(turn=work.turn, round=0, effect=doubt))
+    await a.say(request, ReportInDoubt(turn=work.turn, round=0, effect=doubt))
     await stage.reaches(request, "effect.doubted")
     settled = Settle(id="x", turn=work.turn, round=0, outcome=outcome, result={"paid": 7})  # type: ignore[arg-type]
     await stage.control(request, settled)

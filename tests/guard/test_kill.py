@@ -10,7 +10,7 @@ from mesh.bus.roles import GET
 from mesh.guard.conf import read
 from mesh.testing import LocalBus
 from protocol.wire import events
-from protocol.wire.commands import Complete, Failure, Freeze, Thaw, Transfer, TurnFailed
+from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
 from protocol.wire.config import FreezeEntry
 from protocol.wire.handoff import Fact
 from protocol.wire.subjects import FREEZE, end
@@ -76,7 +76,7 @@ async def test_between_a_decision_and_its_consequence(stage: Stage) -> None:
     async with stage.doomed_guard("append:turn.failed") as doomed:
         request = await client.submit("hello")
         work = await a.work(request)
-        broken = TurnFailed(turn=work.turn, round=0, error=Failure(code="broken", permanent=True))
+        broken = ReportFailure(turn=work.turn, round=0, error=Failure(code="broken", permanent=True))
         await a.say(request, broken)
         await doomed.ended()
     assert await stage.types(request) == ["request.opened", "turn.failed"]

@@ -11,7 +11,7 @@ from mesh.bus.dead_letters import MAX_DETAIL_CHARS
 from mesh.bus.streams import stream_table
 from protocol.submit import AHEAD_S
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Complete, Failure, MoveProposed, Submit, Transfer, TurnFailed
+from protocol.wire.commands import Complete, Failure, MoveProposed, ReportFailure, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid
 from protocol.wire.notices import Notice
 from tests.guard.actor import PATIENCE_S
@@ -322,7 +322,7 @@ async def test_a_failure_of_a_turn_that_is_not_open_is_late_too(stage: Stage) ->
     work = await a.work(request)
     await a.propose(request, work, DONE)
     await client.wait(request, timeout_s=60)
-    await a.say(request, TurnFailed(turn=work.turn, round=0, error=Failure(code="broken")))
+    await a.say(request, ReportFailure(turn=work.turn, round=0, error=Failure(code="broken")))
     notice = await heard(told, request)
     assert notice.ended is not None
     assert notice.ended.why == "completed"

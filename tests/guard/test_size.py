@@ -1,7 +1,7 @@
 """Events that are more than the bus takes: nothing is tried for ever, and somebody is told."""
 
 from protocol.wire import events
-from protocol.wire.commands import Ask, Complete, Failure, Freeze, Reply, Thaw, Transfer, TurnFailed
+from protocol.wire.commands import Ask, Complete, Failure, Freeze, Reply, ReportFailure, Thaw, Transfer
 from protocol.wire.events import Work
 from protocol.wire.handoff import Fact
 from tests.guard.actor import Actor
@@ -51,7 +51,9 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     reply = Reply(id="r1", turn=work.turn, round=0, value="y" * (most(guard_bus) - before - 1500))
     await stage.control(request, reply, sender="c1")
     work = await d.work(request, round_=1)
-    await d.say(request, TurnFailed(turn=work.turn, round=1, error=Failure(code="boom", message="z" * 4000)))
+    await d.say(
+        request, ReportFailure(turn=work.turn, round=1, error=Failure(code="boom", message="z" * 4000))
+    )
     with captured_logs() as lines:
         log = await stage.reaches(request, "request.failed")
     end = log[-1]
@@ -90,7 +92,7 @@ async def test_failures_that_say_much_do_not_pile_up(stage: Stage) -> None:
     for round_ in range(6):
         work = await a.work(request, round_=round_)
         error = Failure(code="boom", message="x" * 240_000)
-        await a.say(request, TurnFailed(turn=work.turn, round=round_, error=error))
+        await a.say(request, ReportFailure(turn=work.turn, round=round_, error=error))
     work = await a.work(request, round_=6)
     assert [past.failure.code for past in work.past if past.failure is not None] == 6 * ["boom"]
     await a.propose(request, work, DONE)

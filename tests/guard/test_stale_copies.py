@@ -3,7 +3,7 @@
 from mesh.guard.courtroom import Courtroom
 from protocol.domain.decider import Decided
 from protocol.wire import events
-from protocol.wire.commands import Ask, Doubt, EffectDoubted, MoveProposed, Reply, Settle, Submit
+from protocol.wire.commands import Ask, Doubt, MoveProposed, Reply, ReportInDoubt, Settle, Submit
 from protocol.wire.ids import TurnId
 from tests.guard.stage import Stage, control_hearing, proposal_hearing, submit_hearing
 
@@ -30,7 +30,7 @@ async def test_a_reply_to_an_ask_that_another_guard_admitted_is_decided(stage: S
 
 async def test_a_doubt_that_another_guard_recorded_is_settled(stage: Stage) -> None:
     request, turn, (first, other) = await _opened(stage)
-    doubt = EffectDoubted(turn=turn, round=0, effect=Doubt(step="0-0", action="pay"))
+    doubt = ReportInDoubt(turn=turn, round=0, effect=Doubt(step="0-0", action="pay"))
     await other.hear(proposal_hearing(request, "a", doubt))
     settle = Settle(id="s", turn=turn, round=0, outcome="not_done")
     ruling = await first.hear(control_hearing(request, "op", settle))

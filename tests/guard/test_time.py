@@ -7,7 +7,17 @@ import pytest_asyncio
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from protocol.wire import events
-from protocol.wire.commands import Ask, Escalate, Failure, Freeze, Move, Resolve, Thaw, Transfer, TurnFailed
+from protocol.wire.commands import (
+    Ask,
+    Escalate,
+    Failure,
+    Freeze,
+    Move,
+    ReportFailure,
+    Resolve,
+    Thaw,
+    Transfer,
+)
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.handoff import Constraints
 from tests.guard.stage import Stage, human_turn
@@ -137,7 +147,9 @@ async def test_a_failure_is_tried_again_no_sooner_than_it_asked_for(stage: Stage
     client, a = await stage.client(), await stage.actor("a")
     request = await client.submit("hello", policy="eager")
     work = await a.work(request)
-    await a.say(request, TurnFailed(turn=work.turn, round=0, error=Failure(code="busy", retry_after_s=0.3)))
+    await a.say(
+        request, ReportFailure(turn=work.turn, round=0, error=Failure(code="busy", retry_after_s=0.3))
+    )
     again = await a.work(request, round_=1)
     log = await stage.log(request)
     assert [type_of(event) for event in log] == ["request.opened", "turn.failed", "turn.retried"]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from protocol.wire import events
-from protocol.wire.commands import Ask, Doubt, EffectDoubted, Escalate
+from protocol.wire.commands import Ask, Doubt, Escalate, ReportInDoubt
 from protocol.wire.events import Work
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running
@@ -74,7 +74,7 @@ class Office:
     async def doubted(self) -> str:
         """Submit a request whose first agent has an effect in doubt."""
         request, work = await self.begun()
-        doubt = EffectDoubted(turn=work.turn, round=0, effect=Doubt(step="0-3", action="pay", key="k7"))
+        doubt = ReportInDoubt(turn=work.turn, round=0, effect=Doubt(step="0-3", action="pay", key="k7"))
         await (await self.stage.actor("a")).say(request, doubt)
         await self.stage.reaches(request, "effect.doubted")
         return request

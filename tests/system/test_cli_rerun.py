@@ -9,7 +9,7 @@ from mesh.agent import Move, Turn, agent, tool
 from mesh.agent.record import Record
 from mesh.cli.exits import Exit
 from protocol.wire import events, subjects
-from protocol.wire.commands import Complete, Escalate, Fail, Failure, Transfer, TurnFailed
+from protocol.wire.commands import Complete, Escalate, Fail, Failure, ReportFailure, Transfer
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
 from tests.guard.stage import Stage
@@ -191,7 +191,7 @@ async def test_of_what_ran_out_of_its_budget_it_is_said_what_lets_it_go_on(
 ) -> None:
     request, work = await office.begun()
     error = Failure(code=code, message="it broke", permanent=True)
-    await (await stage.actor("a")).say(request, TurnFailed(turn=work.turn, round=0, error=error))
+    await (await stage.actor("a")).say(request, ReportFailure(turn=work.turn, round=0, error=error))
     await stage.reaches(request, "escalation.raised")
     new, done = await rerun(office, request)
     assert said in done.err

@@ -19,8 +19,8 @@ from protocol.wire.commands import (
     Failure,
     MoveProposed,
     Report,
+    ReportFailure,
     Transfer,
-    TurnFailed,
     UnknownMove,
     Usage,
 )
@@ -160,7 +160,7 @@ def forged() -> list[Court]:
     failing, moving, ending_ = begun(max_retries=0), begun(), begun()
     turn = failing.holder
     failure = Failure(code=FORGING, message=FORGING, permanent=True)
-    failing.propose(TurnFailed(turn=turn.id, round=turn.round, error=failure))
+    failing.propose(ReportFailure(turn=turn.id, round=turn.round, error=failure))
     turn = moving.holder
     moving.propose(MoveProposed(turn=turn.id, round=turn.round, move=UnknownMove(name=FORGING)))
     moving.move(Transfer(to_agent=AgentName(FORGING), summary=FORGING))
@@ -189,7 +189,7 @@ def test_why_names_the_model_without_a_price_and_the_budget() -> None:
     turn = court.holder
     said = "the budget is in dollars and new has no price: add it to [prices]"
     error = Failure(code="budget_unpriced", message=said, permanent=True)
-    court.propose(TurnFailed(turn=turn.id, round=turn.round, error=error))
+    court.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
     found = reasons(court.events)
     assert (found.type, found.failure) == ("escalation.raised", said)
     told = "\n".join(sentences(found))

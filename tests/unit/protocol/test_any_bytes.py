@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.wire import codec
-from protocol.wire.commands import Failure, MoveProposed, Report, TurnFailed, Usage
+from protocol.wire.commands import Failure, MoveProposed, Report, ReportFailure, Usage
 from protocol.wire.errors import Malformed, UnknownEvent
 from protocol.wire.ids import TurnId
 from protocol.wire.prices import Metered
@@ -150,13 +150,13 @@ def test_a_usage_is_sound_exactly_where_a_report_of_it_can_be_read(usage: Usage,
 WRONG = Malformed("proposal: $.move")
 
 
-def failed(body: bytes) -> TurnFailed | None:
+def failed(body: bytes) -> ReportFailure | None:
     return codec.failure_of(body, WRONG)
 
 
 def test_an_unreadable_proposal_that_names_turn_and_round_is_that_rounds_failure() -> None:
     found = failed(b'{"turn":"t","round":2,"move":[],"report":{"usage":{"tokens":3}}}')
-    assert found == TurnFailed(
+    assert found == ReportFailure(
         turn=TurnId("t"),
         round=2,
         error=Failure(code="malformed", message="proposal: $.move"),

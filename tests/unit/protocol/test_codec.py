@@ -11,12 +11,12 @@ from protocol.wire import codec
 from protocol.wire.commands import (
     Complete,
     Doubt,
-    EffectDoubted,
     Failure,
     MoveProposed,
     Reply,
+    ReportFailure,
+    ReportInDoubt,
     Submit,
-    TurnFailed,
     UnknownMove,
 )
 from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
@@ -59,8 +59,8 @@ def nested(levels: int) -> Any:
     [
         (codec.parse_submit, Submit(text="hello", facts=(fact("k", None),))),
         (codec.parse_proposal, MoveProposed(turn=TurnId("t"), round=3, move=transfer("b", fact()))),
-        (codec.parse_proposal, TurnFailed(turn=TurnId("t"), round=0, error=Failure(code="x"))),
-        (codec.parse_proposal, EffectDoubted(turn=TurnId("t"), round=0, effect=Doubt(step="s", action="a"))),
+        (codec.parse_proposal, ReportFailure(turn=TurnId("t"), round=0, error=Failure(code="x"))),
+        (codec.parse_proposal, ReportInDoubt(turn=TurnId("t"), round=0, effect=Doubt(step="s", action="a"))),
         (codec.parse_control, Reply(id="i", turn=TurnId("t"), round=1, value={"a": [1, None]})),
     ],
 )

@@ -10,7 +10,7 @@ from protocol.wire.commands import (
     Failure,
     Move,
     MoveProposed,
-    TurnFailed,
+    ReportFailure,
     UnknownMove,
     id_of,
     move_name,
@@ -56,6 +56,6 @@ def test_an_unknown_move_goes_by_the_name_it_came_under() -> None:
 def test_whatever_a_round_asks_for_has_one_id() -> None:
     turn = TurnId("t")
     move = MoveProposed(turn=turn, round=1, move=complete())
-    failure = TurnFailed(turn=turn, round=1, error=Failure(code="x"))
+    failure = ReportFailure(turn=turn, round=1, error=Failure(code="x"))
     assert id_of(REQUEST, move) == id_of(REQUEST, failure) == proposal_id(REQUEST, "t", 1)
     assert submit_id(REQUEST) == proposal_id(REQUEST, "", 0)

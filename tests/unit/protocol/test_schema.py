@@ -13,12 +13,12 @@ from protocol.wire import codec, schema, subjects
 from protocol.wire.commands import (
     Control,
     Doubt,
-    EffectDoubted,
     Failure,
     MoveProposed,
+    ReportFailure,
+    ReportInDoubt,
     Settle,
     Submit,
-    TurnFailed,
 )
 from protocol.wire.config import AgentEntry, Fleet, FreezeEntry, Policy
 from protocol.wire.events import AnyEvent, type_of
@@ -100,8 +100,8 @@ def test_whatever_happens_follows_the_schema() -> None:
         ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=hand_back())),
         ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=complete(None))),
         ("Proposal", MoveProposed(turn=TurnId("t"), round=0, move=give_up())),
-        ("Proposal", TurnFailed(turn=TurnId("t"), round=0, error=Failure(code="x", retry_after_s=1.5))),
-        ("Proposal", EffectDoubted(turn=TurnId("t"), round=0, effect=Doubt(step="0-1", action="pay"))),
+        ("Proposal", ReportFailure(turn=TurnId("t"), round=0, error=Failure(code="x", retry_after_s=1.5))),
+        ("Proposal", ReportInDoubt(turn=TurnId("t"), round=0, effect=Doubt(step="0-1", action="pay"))),
         ("Control", Settle(id="i", turn=TurnId("t"), round=0, outcome="done", result=[1])),
         ("Handoff", opened().holder.work.handoff),
         ("Policy", Policy(max_depth=3, unattended_after_s=None)),

@@ -14,11 +14,11 @@ from protocol.wire.commands import (
     Freeze,
     MoveProposed,
     Reply,
+    ReportFailure,
     Resolve,
     Settle,
     Submit,
     Thaw,
-    TurnFailed,
 )
 from protocol.wire.events import (
     EscalationResolved,
@@ -137,7 +137,7 @@ def test_a_round_that_was_decided_is_late_while_the_turn_waits(state: str) -> No
             court.control(Freeze)
             court.move(transfer("b"))
     count = len(court.events)
-    failure = TurnFailed(turn=court.turn, round=0, error=Failure(code="boom"))
+    failure = ReportFailure(turn=court.turn, round=0, error=Failure(code="boom"))
     assert late(court.propose(move(court), "a")).ended == "decided"
     assert late(court.propose(failure, "a")).ended == "decided"
     assert len(court.events) == count

@@ -36,7 +36,6 @@ from protocol.wire.commands import (
     Complete,
     Control,
     Doubt,
-    EffectDoubted,
     Escalate,
     Fail,
     Failure,
@@ -46,9 +45,10 @@ from protocol.wire.commands import (
     MoveProposed,
     Proposal,
     Report,
+    ReportFailure,
+    ReportInDoubt,
     Submit,
     Transfer,
-    TurnFailed,
     Usage,
     id_of,
     submit_id,
@@ -164,7 +164,9 @@ class Court:
         turn = self.holder
         error = Failure(code=code, message="it broke", permanent=permanent, retry_after_s=retry_after_s)
         return self.event(
-            self.propose(TurnFailed(turn=turn.id, round=turn.round, error=error, report=report), turn.agent)
+            self.propose(
+                ReportFailure(turn=turn.id, round=turn.round, error=error, report=report), turn.agent
+            )
         )
 
     def doubt(self, action: str = "pay", report: Report = NO_REPORT) -> AnyEvent:
@@ -172,7 +174,7 @@ class Court:
         effect = Doubt(step=f"{turn.round}-3", action=action)
         return self.event(
             self.propose(
-                EffectDoubted(turn=turn.id, round=turn.round, effect=effect, report=report), turn.agent
+                ReportInDoubt(turn=turn.id, round=turn.round, effect=effect, report=report), turn.agent
             )
         )
 

@@ -26,11 +26,11 @@ from protocol.wire.commands import (
     MoveProposed,
     Reply,
     Report,
+    ReportFailure,
     Resolve,
     Submit,
     Thaw,
     Transfer,
-    TurnFailed,
     Usage,
     id_of,
     submit_id,
@@ -103,10 +103,10 @@ class Log:
         turn = self.ledger.holder
         assert turn is not None
         failure = FailureOf(code="bug", **error)  # type: ignore[arg-type]
-        return self._propose(TurnFailed(turn=turn.id, round=turn.round, error=failure), turn.agent, None)
+        return self._propose(ReportFailure(turn=turn.id, round=turn.round, error=failure), turn.agent, None)
 
     def _propose(
-        self, proposal: MoveProposed | TurnFailed, sender: AgentName, target: str | None
+        self, proposal: MoveProposed | ReportFailure, sender: AgentName, target: str | None
     ) -> AnyEvent:
         cause = Cause(id_of(REQUEST, proposal))
         return self._hear(Hearing(REQUEST, sender, proposal, cause, "agent"), target)

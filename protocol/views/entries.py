@@ -8,11 +8,11 @@ from protocol.wire.events import Withheld
 from protocol.wire.handoff import Fact
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Base: every field is always written, so that whoever reads the JSON need not guess."""
 
 
-class Spent(_Told, frozen=True, kw_only=True):
+class Cost(_Entry, frozen=True, kw_only=True):
     """What was spent, by the agents' own reports."""
 
     nano_dollars: int
@@ -22,7 +22,7 @@ class Spent(_Told, frozen=True, kw_only=True):
     """Whether the dollars are too few: some of the calls were a model's that has no price."""
 
 
-class StepTold(_Told, frozen=True, kw_only=True):
+class StepEntry(_Entry, frozen=True, kw_only=True):
     """One step of a turn's journal, without what it was given and what came of it."""
 
     round: int
@@ -40,20 +40,20 @@ class StepTold(_Told, frozen=True, kw_only=True):
     """The agent's that journaled it."""
     error: str | None
     """The code of a recorded no."""
-    usage: Spent | None
+    usage: Cost | None
     """Of a model's reply."""
 
 
-class TurnTold(_Told, frozen=True, kw_only=True):
+class TurnEntry(_Entry, frozen=True, kw_only=True):
     """The turn that an entry is about."""
 
     id: str
     agent: str
     rounds: int
-    steps: tuple[StepTold, ...] = ()
+    steps: tuple[StepEntry, ...] = ()
     """What its journal holds of the rounds that came to this entry and to none before it; the turn's last
     entry has what is left. Empty where only the log was read: journals are no part of it."""
-    usage: Spent
+    usage: Cost
     status: str
     """`working`, `failed`, `refused`, `suspended`, `doubted` or `ended`."""
 
@@ -63,7 +63,7 @@ def named(by: str, sender: str | None) -> str:
     return by if sender in (None, "", by) else f"{by} ({sender})" if by else str(sender)
 
 
-class MoveTold(_Told, frozen=True, kw_only=True):
+class TimelineEntry(_Entry, frozen=True, kw_only=True):
     """One thing that happened."""
 
     seq: int
@@ -85,12 +85,12 @@ class MoveTold(_Told, frozen=True, kw_only=True):
     """New or changed ones."""
     dropped: tuple[str, ...] = ()
     withheld: Withheld | None = None
-    turn: TurnTold | None = None
+    turn: TurnEntry | None = None
     sender: str | None = None
     """Of a control message: whose credentials sent it, by the broker's word. `from` is the name they gave."""
 
 
-class Waiting(_Told, frozen=True, kw_only=True):
+class Awaited(_Entry, frozen=True, kw_only=True):
     """What an open request waits for."""
 
     for_: str = msgspec.field(name="for")
@@ -102,7 +102,7 @@ class Waiting(_Told, frozen=True, kw_only=True):
     """Whether anybody serves the agent. None: nobody has looked; the log alone does not tell."""
 
 
-class Timeline(_Told, frozen=True, kw_only=True):
+class Timeline(_Entry, frozen=True, kw_only=True):
     """A whole request."""
 
     request: str
@@ -123,12 +123,12 @@ class Timeline(_Told, frozen=True, kw_only=True):
     depth: int
     answer: Any = None
     error: dict[str, str] | None = None
-    cost: Spent
+    cost: Cost
     """What its turns reported, summed up."""
-    charged: Spent
+    charged: Cost
     """What counts against its budget: `cost`, and all that was left to each turn that had begun and was
     ended without ever having reported, where that is a number."""
-    waiting: tuple[Waiting, ...] = ()
-    moves: tuple[MoveTold, ...] = ()
-    running: tuple[TurnTold, ...] = ()
+    waiting: tuple[Awaited, ...] = ()
+    moves: tuple[TimelineEntry, ...] = ()
+    running: tuple[TurnEntry, ...] = ()
     """Open turns that no entry is about yet."""
