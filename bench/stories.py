@@ -1,4 +1,4 @@
-"""Realistic logs: requests played through the pure domain as a guard does, and many copies of them.
+"""Realistic logs: requests played by the guard in memory, and many copies of them.
 
 A played request is genuine to the last byte: its chain verifies. A copy has another request id and the
 rest alike, so that a million events are there in seconds; it folds as its original does, and only the
@@ -11,35 +11,25 @@ from typing import NamedTuple
 
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT
 from bench.place import AGENTS, CLIENT
-from protocol.decide import decide, target_of
-from protocol.ledger import Ledger
-from protocol.wire import codec
-from protocol.wire.commands import (
-    Complete,
-    HandBack,
-    Hearing,
-    Move,
-    MoveProposed,
-    Report,
-    Submit,
-    Transfer,
-    Usage,
-    id_of,
-    submit_id,
-)
-from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.events import FactsWithheld
+from mesh.testing import Court
+from protocol.wire.commands import Complete, HandBack, Move, Report, Transfer, Usage
+from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.handoff import Fact
-from protocol.wire.ids import AgentName, Cause, RequestId, request_id
-from protocol.world import Grounds, World
+from protocol.wire.ids import AgentName, RequestId, request_id
 
 _START_US = 1_800_000_000_000_000
 _STEP_US = 1500
 _LIVE = 64
 """Requests under way at a time in a log that is made."""
-_FLEET = {
-    name: AgentEntry(name=AgentName(name), clearance=() if name == "c" else ("pii",)) for name in AGENTS
-}
+_FLEET = Fleet(
+    name="bench",
+    entry=AgentName(AGENTS[0]),
+    agents={
+        name: AgentEntry(name=AgentName(name), clearance=() if name == "c" else ("pii",)) for name in AGENTS
+    },
+    clients=(AgentName(CLIENT),),
+    human=True,
+)
 
 
 class Line(NamedTuple):
@@ -67,35 +57,15 @@ PLOTS: tuple[tuple[Move, ...], ...] = (
 
 def play(request: RequestId, plot: Iterable[Move]) -> list[Line]:
     """Return the events of one request, as a guard would have written them."""
-    ledger, policy, lines = Ledger(), Policy(), []
-    clock = itertools.count(_START_US, _STEP_US)
-
-    def hear(hearing: Hearing) -> None:
-        target = target_of(ledger, hearing) or AgentName(AGENTS[0])
-        while True:
-            now = next(clock)
-            grounds = Grounds(
-                fleet=1, sender=_FLEET.get(hearing.sender), target=_FLEET.get(target), human=True
-            )
-            event = decide(ledger, hearing, policy, World(now=now, salt=f"{now:032x}", grounds=grounds))
-            body = codec.encode(event)
-            ledger.apply(event, body)
-            lines.append(Line(event.to, request, body))
-            if not isinstance(event, FactsWithheld):
-                return
-
+    guard = Court(_FLEET, request=request)
     facts = (Fact(key=FACTS[0].key, value=FACTS[0].value, labels=("pii",)), *FACTS[1:])
-    submit = Submit(text=TEXT, facts=facts, to=AgentName(AGENTS[0]))
-    digest = codec.body_digest(codec.encode(submit))
-    hear(Hearing(request, AgentName(CLIENT), submit, Cause(submit_id(request)), "client", digest))
+    guard.submit(TEXT, facts=facts, to=AgentName(AGENTS[0]))
     for move in plot:
-        turn = ledger.holder
-        if turn is None:
+        if guard.ledger.holder is None:
             break
-        report = Report(usage=Usage(tokens=900, model_calls=1, nano_dollars=4_000_000))
-        proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
-        hear(Hearing(request, turn.agent, proposal, Cause(id_of(request, proposal)), "agent"))
-    return lines
+        guard.now += _STEP_US
+        guard.move(move, Report(usage=Usage(tokens=900, model_calls=1, nano_dollars=4_000_000)))
+    return [Line(event.to, request, body) for event, body in zip(guard.events, guard.bodies, strict=True)]
 
 
 def fresh_id(number: int) -> RequestId:

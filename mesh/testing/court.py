@@ -75,6 +75,7 @@ class Court:
         policies: by name; the submit says which one it wants.
         prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
         number: tells the requests of one test apart.
+        request: the id of the request; one made of `number` by default.
         breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
             that was opened by hand.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
@@ -89,13 +90,14 @@ class Court:
         prices: Mapping[str, Any] | None = None,
         breakers: Mapping[str, BreakerEntry] | None = None,
         number: int = 1,
+        request: RequestId | None = None,
         served: Callable[[str], bool] = lambda agent: True,
         salt: Callable[[], str] | None = None,
     ) -> None:
         self.fleet = fleet
         self.policies = dict(policies or {"default": Policy()})
         self.client = fleet.clients[0] if fleet.clients else AgentName("client")
-        self.request: RequestId = request_id(self.client, START_US // 1000, number.to_bytes(10))
+        self.request = request or request_id(self.client, START_US // 1000, number.to_bytes(10))
         self.now = START_US
         """UTC µs."""
         self.events: list[AnyEvent] = []

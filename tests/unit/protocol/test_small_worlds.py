@@ -11,22 +11,21 @@ from typing import Any
 import pytest
 
 from protocol.carry import Load
-from protocol.decide import decide
 from protocol.domain import rules
+from protocol.domain.decider import RequestDecider
 from protocol.domain.rules import Case
 from protocol.domain.trail import Segment
 from protocol.ledger import fold
-from protocol.wire.commands import HandBack, Hearing, Move, MoveProposed, Transfer, id_of
+from protocol.wire.commands import HandBack, Move, MoveProposed, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, HandoffAdmitted
 from protocol.wire.handoff import Fact
-from protocol.wire.ids import AgentName, Cause
+from protocol.wire.ids import AgentName
 from protocol.wire.refusals import Refusal, Rule
-from protocol.world import Grounds, World
 from tests.unit.protocol.oracle.account import Account, learn
 from tests.unit.protocol.oracle.audit import complaints
 from tests.unit.protocol.oracle.opinion import opine
-from tests.unit.protocol.worlds import REQUEST, START, Court, agents, fact, hand_back, transfer
+from tests.unit.protocol.worlds import Court, agents, fact, hand_back, transfer
 
 NAMES = ("a", "b", "c")
 FLEET = agents(NAMES)
@@ -52,20 +51,10 @@ def moves(n: int, *, named: bool) -> Iterator[Move]:
 
 def judge(events: list[AnyEvent], move: Move, max_depth: int) -> tuple[MoveProposed, AnyEvent]:
     """Return the holder's proposal of `move` and the verdict on it."""
-    ledger = fold(events)
-    turn = ledger.holder
-    assert turn is not None
+    court = Court(fleet=FLEET, policy=Policy(max_depth=max_depth), decider=RequestDecider(fold(events)))
+    turn = court.holder
     proposal = MoveProposed(turn=turn.id, round=turn.round, move=move)
-    hearing = Hearing(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
-    back = ledger.segment.resumed()
-    target = None
-    if isinstance(move, Transfer):
-        target = FLEET.get(move.to_agent)
-    elif back is not None:
-        target = FLEET[ledger.segment.path[back].agent]
-    grounds = Grounds(sender=FLEET[turn.agent], target=target, human=True)
-    world = World(now=START, salt="0" * 32, grounds=grounds)
-    return proposal, decide(ledger, hearing, Policy(max_depth=max_depth), world)
+    return proposal, Court.event(court.propose(proposal, turn.agent))
 
 
 class SmallWorlds:

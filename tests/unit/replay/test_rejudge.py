@@ -9,174 +9,85 @@ import pytest
 from mesh.errors import Malformed
 from mesh.replay.load import load
 from mesh.replay.rejudge import rejudge
-from protocol.decide import decide
-from protocol.due import due
-from protocol.ledger import Ledger, fold
+from protocol.ledger import fold
 from protocol.views.timeline import timeline
 from protocol.wire import codec
 from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Control,
-    Escalate,
     Freeze,
-    HandBack,
-    Hearing,
-    Move,
-    MoveProposed,
     Reply,
-    Report,
-    ReportFailure,
     Resolve,
-    Submit,
     Thaw,
-    Transfer,
-    Usage,
-    id_of,
-    submit_id,
 )
-from protocol.wire.commands import Failure as FailureOf
-from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import AnyEvent, FactsWithheld, type_of
-from protocol.wire.handoff import Budget, Constraints, Fact
-from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
-from protocol.world import Grounds, World
+from protocol.wire.events import FactsWithheld, type_of
+from protocol.wire.handoff import Budget, Constraints
+from tests.unit.protocol.worlds import (
+    REQUEST,
+    Court,
+    agent,
+    ask,
+    complete,
+    escalate,
+    fact,
+    hand_back,
+    transfer,
+    usage,
+)
 
-REQUEST = "app_01ARZ3NDEKTSV4RRFFQ69G5FAV"
-FLEET = {
-    "a": AgentEntry(name=AgentName("a"), clearance=("pii",)),
-    "b": AgentEntry(name=AgentName("b")),
-    "c": AgentEntry(name=AgentName("c"), clearance=("pii",)),
-}
-
-
-class Log:
-    """Plays a guard on one request and keeps the bytes that it would have stored."""
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.policy = policy or Policy(budget=Budget(tokens=1000))
-        self.ledger = Ledger()
-        self.bodies: list[bytes] = []
-        self.now = 1_700_000_000_000_000
-        self.salts = 0
-
-    def _world(self, sender: str | None = None, target: str | None = None) -> World:
-        self.now += 1_000
-        self.salts += 1
-        grounds = Grounds(
-            fleet=1, sender=FLEET.get(sender or ""), target=FLEET.get(target or ""), human=True, served=True
-        )
-        return World(now=self.now, salt=f"{self.salts:032x}", grounds=grounds, policy=self.policy)
-
-    def _put(self, event: AnyEvent) -> AnyEvent:
-        body = codec.encode(event)
-        self.ledger.apply(event, body)
-        self.bodies.append(body)
-        return event
-
-    def _hear(self, hearing: Hearing, target: str | None) -> AnyEvent:
-        while True:
-            policy = self.policy if isinstance(hearing.what, Submit) else None
-            event = self._put(decide(self.ledger, hearing, policy, self._world(hearing.sender, target)))
-            if not isinstance(event, FactsWithheld):
-                break
-        while (follows := due(self.ledger, None, self._world())) is not None:
-            if isinstance(follows, Hearing):
-                return self._hear(follows, "b")
-            event = self._put(follows)
-        return event
-
-    def submit(self, *facts: Fact, **asked: object) -> AnyEvent:
-        submit = Submit(text="Please help\nsoon", facts=facts, **asked)  # type: ignore[arg-type]
-        hearing = Hearing(REQUEST, AgentName("app"), submit, Cause(submit_id(REQUEST)), "client", "d")
-        return self._hear(hearing, "a")
-
-    def move(self, move: Move, target: str | None = None, tokens: int = 0) -> AnyEvent:
-        turn = self.ledger.holder
-        assert turn is not None
-        report = Report(usage=Usage(tokens=tokens))
-        proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
-        return self._propose(proposal, turn.agent, target)
-
-    def fail(self, **error: object) -> AnyEvent:
-        turn = self.ledger.holder
-        assert turn is not None
-        failure = FailureOf(code="bug", **error)  # type: ignore[arg-type]
-        return self._propose(ReportFailure(turn=turn.id, round=turn.round, error=failure), turn.agent, None)
-
-    def _propose(
-        self, proposal: MoveProposed | ReportFailure, sender: AgentName, target: str | None
-    ) -> AnyEvent:
-        cause = Cause(id_of(REQUEST, proposal))
-        return self._hear(Hearing(REQUEST, sender, proposal, cause, "agent"), target)
-
-    def control(self, make: Callable[[TurnId, int], Control], target: str | None = None) -> AnyEvent:
-        turn = self.ledger.holder
-        assert turn is not None
-        control = make(turn.id, turn.round)
-        cause = control_cause(REQUEST, "ops", control.id)
-        return self._hear(Hearing(REQUEST, AgentName("ops"), control, cause, "operator"), target)
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, and append what becomes due."""
-        self.now += int(seconds * 1e6)
-        while (follows := due(self.ledger, None, self._world())) is not None:
-            assert not isinstance(follows, Hearing)
-            self._put(follows)
+FLEET = {"a": agent("a", clearance=("pii",)), "b": agent("b"), "c": agent("c", clearance=("pii",))}
 
 
-def withheld_and_back() -> Log:
-    log = Log()
-    log.submit(
-        Fact(key="ssn", value="123", labels=("pii",)),
-        Fact(key="plan", value="gold"),
+def begun() -> Court:
+    return Court(fleet=dict(FLEET), policy=Policy(budget=Budget(tokens=1000)))
+
+
+def withheld_and_back() -> Court:
+    court = begun()
+    court.submit(
+        facts=(fact("ssn", "123", "pii"), fact("plan", "gold")),
         constraints=Constraints(must_carry=("ssn", "plan"), max_resolution_time_s=60.0),
     )
-    log.move(Transfer(to_agent=AgentName("b"), summary="look", facts=(Fact(key="x", value=1),)), "b", 10)
-    log.move(Transfer(to_agent=AgentName("a"), summary="loop"), "a", 20)
-    log.move(HandBack(summary="found", facts=(Fact(key="y", value=[1]),), drop=("x",)), "a", 30)
+    court.move(transfer("b", fact("x", 1)), usage(10))
+    court.move(transfer("a"), usage(20))
+    court.move(hand_back(fact("y", [1]), drop=("x",)), usage(30))
     narrowed = Constraints(budget=Budget(tokens=100), allowed_actions=("pay",))
-    log.move(Transfer(to_agent=AgentName("c"), summary="pay", constraints=narrowed, no_return=True), "c")
-    log.move(Complete(answer={"done": True}))
-    return log
+    court.move(transfer("c", constraints=narrowed, no_return=True))
+    court.move(complete({"done": True}))
+    return court
 
 
-def asked_and_escalated() -> Log:
-    log = Log()
-    log.submit()
-    log.move(Ask(to_agent=AgentName("app"), question="Which?"))
-    log.control(lambda turn, round_: Reply(id="r", turn=turn, round=round_, value="that one"))
-    log.fail()
-    log.wait(5)
-    log.fail(permanent=True)
-    log.control(
-        lambda turn, _: Resolve(
-            id="go", turn=turn, to=AgentName("b"), by="Ann", facts=(Fact(key="k", value=1, labels=("pii",)),)
-        ),
-        "b",
-    )
-    log.move(Escalate(summary="no idea", facts=(Fact(key="tried", value=True),)))
-    log.control(lambda turn, _: Resolve(id="done", turn=turn, complete=True, answer="by hand", by="Ann"))
-    return log
+def asked_and_escalated() -> Court:
+    court = begun()
+    court.submit()
+    court.move(ask())
+    court.control(Reply, "c1", turn=court.turn, round=0, value="that one")
+    court.fail()
+    court.wait(5)
+    court.fail(permanent=True)
+    brought = (fact("k", 1, "pii"),)
+    court.control(Resolve, turn=court.turn, to="b", by="Ann", facts=brought)
+    court.move(escalate(fact("tried", True)))
+    court.control(Resolve, turn=court.turn, complete=True, answer="by hand", by="Ann")
+    return court
 
 
-def frozen_and_timed_out() -> Log:
-    log = Log()
-    log.submit()
-    log.control(lambda *_: Freeze(id="f", by="Ann"))
-    log.move(Transfer(to_agent=AgentName("b"), summary="waits"), "b")
-    log.control(lambda *_: Thaw(id="t", by="Ann"))
-    log.wait(901)
-    log.wait(100_000)
-    return log
+def frozen_and_timed_out() -> Court:
+    court = begun()
+    court.submit()
+    court.control(Freeze, by="Ann")
+    court.move(transfer("b"))
+    court.control(Thaw, by="Ann")
+    court.wait(901)
+    court.wait(100_000)
+    return court
 
 
 ALL = [withheld_and_back, asked_and_escalated, frozen_and_timed_out]
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_a_log_comes_out_the_same_to_the_letter(make: Callable[[], Log]) -> None:
+def test_a_log_comes_out_the_same_to_the_letter(make: Callable[[], Court]) -> None:
     log = make()
     assert not log.ledger.is_open
     found = rejudge(log.bodies)
@@ -185,7 +96,7 @@ def test_a_log_comes_out_the_same_to_the_letter(make: Callable[[], Log]) -> None
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_a_changed_verdict_and_a_broken_chain_are_found(make: Callable[[], Log]) -> None:
+def test_a_changed_verdict_and_a_broken_chain_are_found(make: Callable[[], Court]) -> None:
     bodies = make().bodies
     event = msgspec.json.decode(bodies[3])
     event["at"] += 1
@@ -206,7 +117,7 @@ def test_another_policy_says_which_verdicts_would_differ() -> None:
 
 def test_the_same_policy_changes_nothing() -> None:
     log = withheld_and_back()
-    assert rejudge(log.bodies, log.policy).same
+    assert rejudge(log.bodies, log.ledger.policy).same
 
 
 def test_an_event_of_a_newer_version_stops_the_reading_and_says_so() -> None:
@@ -254,7 +165,7 @@ def test_nothing_at_all_is_no_log_that_holds() -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_every_reader_of_a_log_without_its_beginning_says_so_in_one_way(make: Callable[[], Log]) -> None:
+def test_every_reader_of_a_log_without_its_beginning_says_so_in_one_way(make: Callable[[], Court]) -> None:
     bodies = make().bodies
     for first in range(1, len(bodies)):
         left = [codec.decode_event(body) for body in bodies[first:]]
@@ -290,13 +201,11 @@ TRICKY = [
 def test_a_value_that_python_takes_for_the_one_before_is_new_in_replay_too(
     first: object, then: object
 ) -> None:
-    log = Log()
+    log = begun()
     log.submit()
-    there = Transfer(to_agent=AgentName("b"), summary="pay", facts=(Fact(key="paid", value=first),))
-    log.move(there, "b")
-    log.move(HandBack(summary="no"), "a")
-    again = Transfer(to_agent=AgentName("b"), summary="pay", facts=(Fact(key="paid", value=then),))
-    assert type_of(log.move(again, "b")) == "handoff.admitted"
+    log.move(transfer("b", fact("paid", first)))
+    log.move(hand_back())
+    assert type_of(log.move(transfer("b", fact("paid", then)))) == "handoff.admitted"
     found = rejudge(log.bodies)
     assert found.same, found
     told = timeline([codec.decode_event(body) for body in log.bodies])
@@ -304,24 +213,20 @@ def test_a_value_that_python_takes_for_the_one_before_is_new_in_replay_too(
 
 
 def test_a_fact_whose_keys_are_in_another_order_is_not_new_and_comes_out_the_same() -> None:
-    log = Log()
+    log = begun()
     log.submit()
-    there = Transfer(to_agent=AgentName("b"), summary="pay", facts=(Fact(key="k", value={"a": 1, "b": 2}),))
-    log.move(there, "b")
-    log.move(
-        HandBack(summary="no", facts=(Fact(key="k", value={"b": 2, "a": 1}), Fact(key="x", value=1))), "a"
-    )
+    log.move(transfer("b", fact("k", {"a": 1, "b": 2})))
+    log.move(hand_back(fact("k", {"b": 2, "a": 1}), fact("x", 1)))
     assert b'"value":{"b":2' not in log.bodies[-1]
     assert rejudge(log.bodies).same
 
 
 def test_a_withheld_value_is_kept_anew_where_only_its_type_changed() -> None:
-    log = Log()
-    log.submit(Fact(key="pin", value=1, labels=("pii",)))
-    log.move(Transfer(to_agent=AgentName("b"), summary="x"), "b")
-    log.move(Transfer(to_agent=AgentName("c"), summary="x"), "c")
-    pin = (Fact(key="pin", value=True, labels=("pii",)),)
-    log.move(HandBack(summary="x", facts=pin), "b")
+    log = begun()
+    log.submit(facts=(fact("pin", 1, "pii"),))
+    log.move(transfer("b"))
+    log.move(transfer("c"))
+    log.move(hand_back(fact("pin", True, "pii")))
     kept = codec.decode_event(log.bodies[-2])
     assert isinstance(kept, FactsWithheld)
     assert [fact.value for fact in kept.facts] == [True]
