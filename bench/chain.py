@@ -27,8 +27,8 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
-from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
+from mesh.service.run import collect_rarely
 from protocol.wire.commands import Move
 
 DRIVER = "driver"

@@ -31,8 +31,8 @@ from mesh.client import Client
 from mesh.errors import StreamFull
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
-from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
+from mesh.service.run import collect_rarely
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Freeze, Move, Submit, Thaw
 from protocol.wire.ids import request_id

@@ -27,8 +27,8 @@ from mesh.fleet.setup import apply
 from mesh.model.claude import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply
-from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
+from mesh.service.run import collect_rarely
 from mesh.testing.claude_stub import Answer, StubClaude, calls
 from protocol.wire import codec
 

@@ -31,8 +31,8 @@ from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
-from mesh.service.gc import collect_rarely
 from mesh.service.logs import configure_logging
+from mesh.service.run import collect_rarely
 from protocol.wire.commands import Move
 from protocol.wire.ids import RequestId
 from protocol.wire.subjects import PARTITIONS, parse_evt, partition

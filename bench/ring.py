@@ -34,7 +34,7 @@ from bench.sizes import Sizes
 from mesh.bus.connection import Bus
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD, inbox_prefix
-from mesh.service.gc import collect_rarely
+from mesh.service.run import collect_rarely
 
 DRIVER = "driver"
 _NEXT = dict(itertools.pairwise((CLIENT, *AGENTS, CLIENT)))

@@ -1,4 +1,4 @@
-"""A process that owns an embedded server and waits to be killed: `<store> <leash>`."""
+"""A process that owns an embedded server and waits to be killed: `<store> <guard>`."""
 
 import asyncio
 import sys
@@ -8,9 +8,9 @@ from mesh.local.server import EmbeddedServer
 
 
 async def main() -> None:
-    store, leash = sys.argv[1:]
-    assert leash in ("signal", "pipe")
-    server = EmbeddedServer("", Path(store), leash="pipe" if leash == "pipe" else "signal")
+    store, guard = sys.argv[1:]
+    assert guard in ("signal", "pipe")
+    server = EmbeddedServer("", Path(store), parent_death="pipe" if guard == "pipe" else "signal")
     await server.start()
     sys.stdout.write(f"server {server.pid}\n")
     sys.stdout.flush()

@@ -34,6 +34,14 @@ def fresh(client: str = "c1") -> RequestId:
     return request_id(client, 1_800_000_000_000, os.getpid().to_bytes(4) + _made.to_bytes(6))
 
 
+def alive(pid: int) -> bool:
+    """Return True if a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait for an observable change; TimeoutError means that it did not come."""
     async with asyncio.timeout(within_s):

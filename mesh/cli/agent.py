@@ -7,7 +7,7 @@ import typer
 
 from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
-from mesh.cli.options import AsJson, Health, Output, Where, on_the_bus, with_where
+from mesh.cli.options import AsJson, Health, Output, Where, on_the_bus, serve, with_where
 from mesh.cli.output import Format, chosen, emit, remark, say, table
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def run(
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent.definition import load
     from mesh.agent.runtime import Runtime
-    from mesh.cli.serving import run_service
     from mesh.model.choose import ModelUnavailable, driven_by, key_will_do
     from mesh.ops.errors import UsageWrong
 
@@ -46,7 +45,7 @@ def run(
             model = driven_by(agent.model, agent.prompt_version)
         except ModelUnavailable as unavailable:
             raise UsageWrong(str(unavailable)) from unavailable
-        run_service(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
+        serve(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
 
 
 @app.command("add")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from mesh.cli.options import Health, Where, with_where
+from mesh.cli.options import Health, Where, serve, with_where
 
 app = typer.Typer(help="The guard, which decides.", no_args_is_help=True)
 
@@ -23,8 +23,7 @@ def run(
     import os
     import socket
 
-    from mesh.cli.serving import run_service
     from mesh.guard.service import Guard
 
     called = identity or f"{socket.gethostname()}-{os.getpid()}"
-    run_service(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)
+    serve(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)

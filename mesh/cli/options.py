@@ -18,6 +18,7 @@ from mesh.cli.wrong_key import note, wrong_keys_named
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
+    from mesh.service.run import Worker
     from mesh.settings import Access, Flags
 
 P = ParamSpec("P")
@@ -165,6 +166,23 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
         raise
     with telemetry:
         asyncio.run(work)
+
+
+def serve(
+    access: "Access", make: "Callable[[Bus], Worker]", *, grace_s: float, health: str | None = None
+) -> None:
+    """Run a service with these credentials until a signal ends it. Raises as `run_service`."""
+    from mesh.service.run import run_service
+    from mesh.settings import load_settings
+
+    run_service(
+        access.name,
+        functools.partial(access.connect, wait=True),
+        make,
+        settings=load_settings(),
+        grace_s=grace_s,
+        health=health,
+    )
 
 
 def person(by: str) -> str:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,8 +28,7 @@ from mesh.errors import BusError, MeshError, NoResponders
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer
-from mesh.service.parent_death import VARIABLE as LEASH
-from mesh.service.parent_death import die_with_parent, leash_here
+from mesh.service.parent_death import ParentDeath
 
 _LOOK_S = 0.02
 _SERVER_LOOK_S = 0.25
@@ -77,6 +76,7 @@ class Service:
         self._arguments = (*command, *arguments)
         self._environment = dict(environment)
         self._process: Process | None = None
+        self._parent_death = ParentDeath()
 
     @property
     def pid(self) -> int:
@@ -91,18 +91,17 @@ class Service:
 
     async def start(self) -> None:
         """Start the process, in a session of its own: a Ctrl-C at the terminal is for whoever launched it."""
-        leash = leash_here()
-        environment = self._environment | ({LEASH: leash} if leash == "pipe" else {})
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._arguments,
-                stdin=PIPE if leash == "pipe" else DEVNULL,
+                stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=self._environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent() if leash == "signal" else None,
+                preexec_fn=self._parent_death.preexec,
             )
+        self._parent_death.watch(self._process.pid)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
@@ -113,7 +112,9 @@ class Service:
     async def ended(self) -> int:
         """Wait for its end and return its exit status; negative for a signal."""
         assert self._process is not None
-        return await self._process.wait()
+        status = await self._process.wait()
+        self._parent_death.release()
+        return status
 
     async def stop(self, grace_s: float) -> None:
         """End it: SIGTERM, and SIGKILL after `grace_s`. Idempotent."""
@@ -123,11 +124,11 @@ class Service:
             self._process.terminate()
         try:
             async with asyncio.timeout(grace_s):
-                await self._process.wait()
+                await self.ended()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
+            await self.ended()
 
     def tail(self) -> str:
         """Return the last lines that it wrote."""

@@ -7,7 +7,6 @@ process id that we hold, never by name.
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -19,7 +18,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from mesh.bus.accounts import server_head
 from mesh.bus.connection import connect
@@ -31,22 +30,8 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
+from mesh.service.parent_death import Guard, ParentDeath
 
-Leash = Literal["signal", "pipe"]
-"""How the server learns that its parent is gone: the kernel's parent-death signal, or a watched pipe."""
-
-_PR_SET_PDEATHSIG = 1
-_WATCHER = """
-import os, signal, sys, time
-pid = int(sys.argv[1])
-sys.stdin.buffer.read()  # ends when the parent closes the pipe, or dies
-for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 0.0)):
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        break
-    time.sleep(patience)
-"""
 VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 """The keys of a model's vendor. Agents alone have a use for them: no other process is started with them."""
 _LOG_LINES = 12
@@ -97,7 +82,7 @@ class EmbeddedServer:
         ready_s: float = 60.0,
         name: str = "embedded",
         lock_wait_s: float = 3.0,
-        leash: Leash | None = None,
+        parent_death: Guard | None = None,
         extra: str = "",
     ) -> None:
         self._accounts = accounts
@@ -109,11 +94,10 @@ class EmbeddedServer:
         self._memory_limit_mib = memory_limit_mib
         self._ready_s = ready_s
         self._lock_wait_s = lock_wait_s
-        self._leash: Leash = leash or ("signal" if sys.platform == "linux" else "pipe")
+        self._parent_death = ParentDeath(signal.SIGTERM, parent_death)
         self._extra = extra
         self._name = name
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
         self._monitor_port = 0
 
     # --- what one asks it -------------------------------------------------------------------------
@@ -252,16 +236,9 @@ class EmbeddedServer:
                 | {"GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
                 pass_fds=(lock,),
                 start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done
-                preexec_fn=_die_with(os.getpid()) if self._leash == "signal" else None,
+                preexec_fn=self._parent_death.preexec,
             )
-        if self._leash == "pipe":
-            self._watcher = subprocess.Popen(
-                [sys.executable, "-c", _WATCHER, str(self._process.pid)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C at the terminal must not end the watcher first
-            )
+        self._parent_death.watch(self._process.pid)
 
     async def _become_ready(self) -> None:
         await self._read_ports()
@@ -323,7 +300,7 @@ class EmbeddedServer:
     # --- ending -----------------------------------------------------------------------------------
 
     async def _end(self, number: signal.Signals, patience_s: float) -> None:
-        process, watcher = self._process, self._watcher
+        process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(number)
             try:
@@ -331,24 +308,7 @@ class EmbeddedServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 await asyncio.to_thread(process.wait)
-        if watcher is not None:
-            watcher.kill()  # before the pipe closes: it must not aim at a process id that is free again
-            await asyncio.to_thread(watcher.wait)
-            if watcher.stdin is not None:
-                watcher.stdin.close()
-            self._watcher = None
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """Return what the child runs before it becomes the server: ask the kernel to end it with `parent`."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we could ask
-            os._exit(1)
-
-    return ask
+        self._parent_death.release()
 
 
 def _if_free(port: int) -> int:

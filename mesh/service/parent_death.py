@@ -1,51 +1,69 @@
-"""A leash: a child process that ends when its parent does, however the parent ends.
+"""A child process that ends when its parent does, however the parent ends.
 
-On Linux the kernel ends the child. Elsewhere the child holds the reading end of a pipe, and a thread of
-its own ends it when the pipe closes; such a child must call `hold`.
+On Linux the kernel ends the child. Elsewhere a shell waits on a pipe, which closes with the parent, and then
+ends the child.
 """
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Literal
 
-Leash = Literal["signal", "pipe"]
+Guard = Literal["signal", "pipe"]
+"""How the parent's end is noticed: the kernel's parent-death signal, or a watched pipe."""
 
-VARIABLE = "MESH_LEASH"
-"""`pipe` in the environment of a child that has to watch its standard input itself."""
 _PR_SET_PDEATHSIG = 1
+_WATCH = 'read -r _; kill -s "$1" "$2"; sleep 5; kill -s KILL "$2"'
 
 
-def leash_here() -> Leash:
-    return "signal" if sys.platform == "linux" else "pipe"
+class ParentDeath:
+    """Guards one child at a time against outliving this process.
 
-
-def die_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """Return what a child on Linux runs before it becomes the program: `preexec_fn` of its start.
-
-    The kernel sends `number` when the *thread* that started the child ends.
+    Args:
+        number: what the child gets when this process ends. With the pipe, SIGKILL follows 5 s later.
+        guard: by default the best that this machine has.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
 
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it died before we could ask
-            os._exit(1)
+    def __init__(self, number: signal.Signals = signal.SIGKILL, guard: Guard | None = None) -> None:
+        self._number = number
+        self._guard: Guard = guard or ("signal" if sys.platform == "linux" else "pipe")
+        self._watcher: subprocess.Popen[bytes] | None = None
 
-    return ask
+    @property
+    def preexec(self) -> Callable[[], None] | None:
+        """The `preexec_fn` to start the child with. The kernel looks at the *thread* that starts it."""
+        if self._guard == "pipe":
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        parent, number = os.getpid(), self._number
 
+        def ask() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, number)
+            if os.getppid() != parent:  # it died before we could ask
+                os._exit(1)
 
-def hold() -> None:
-    """End this process when its standard input closes, if it was started on a pipe."""
-    if os.environ.pop(VARIABLE, "") == "pipe":
-        threading.Thread(target=_until_closed, daemon=True).start()
+        return ask
 
+    def watch(self, pid: int) -> None:
+        """Begin to guard a child that was started."""
+        if self._guard == "pipe":
+            self.release()
+            self._watcher = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "watch", self._number.name.removeprefix("SIG"), str(pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal must not end the watcher first
+            )
 
-def _until_closed() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
+    def release(self) -> None:
+        """Stop guarding: the child has ended, and its process id may be another's soon. Idempotent."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.kill()  # before the pipe closes
+            watcher.wait()
+            if watcher.stdin is not None:
+                watcher.stdin.close()

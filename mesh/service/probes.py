@@ -36,7 +36,7 @@ _WORDS = {
 }
 
 
-class HealthUnusable(MeshError):
+class ProbesUnusable(MeshError):
     """The address to answer on makes no sense, or is taken."""
 
     code: ClassVar[str] = "health.unusable"
@@ -55,11 +55,11 @@ Show = Callable[[], Page]
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises HealthUnusable."""
+    """Return host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises ProbesUnusable."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
-        raise HealthUnusable(f"not HOST:PORT: {text!r} (for instance 127.0.0.1:8081)")
+        raise ProbesUnusable(f"not HOST:PORT: {text!r} (for instance 127.0.0.1:8081)")
     return bare, int(port)
 
 
@@ -69,8 +69,8 @@ def readiness(reasons: Sequence[Reason]) -> Page:
     return Page(503 if said else 200, _json({"ready": not said, "reasons": said}))
 
 
-class Health:
-    """`async with Health("127.0.0.1:8081", reasons) as health:` answers until it ends.
+class Probes:
+    """`async with Probes("127.0.0.1:8081", reasons) as probes:` answers until it ends.
 
     Args:
         address: HOST:PORT; port 0 lets the system choose (`url` says which).
@@ -98,11 +98,11 @@ class Health:
         return f"http://{host}:{self._port}"
 
     async def __aenter__(self) -> Self:
-        """Begin to answer. Raises HealthUnusable."""
+        """Begin to answer. Raises ProbesUnusable."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_BYTES)
         except OSError as taken:
-            raise HealthUnusable(f"cannot listen on {self._host}:{self._port}: {taken.strerror}") from taken
+            raise ProbesUnusable(f"cannot listen on {self._host}:{self._port}: {taken.strerror}") from taken
         self._port = self._server.sockets[0].getsockname()[1]
         _log.info("health_listening", url=self.url)
         return self

@@ -5,6 +5,7 @@ threads of their own with bounded queues: a collector that is slow or gone costs
 """
 
 import importlib.util
+import logging
 import os
 import socket
 import threading
@@ -144,14 +145,41 @@ def _resource(service: str, instance: str) -> "Resource":
     return Resource.create(said)
 
 
+class _Reporting:
+    """An exporter that logs once when its collector does not take anything, and once when it does again."""
+
+    def __init__(self, signal: str, exporter: Any) -> None:
+        self._signal = signal
+        self._exporter = exporter
+        self._away = False
+
+    def export(self, *arguments: Any, **named: Any) -> Any:
+        result = self._exporter.export(*arguments, **named)
+        away = result.name != "SUCCESS"
+        if away and not self._away:
+            _log.warning("telemetry_not_exported", signal=self._signal)
+        elif self._away and not away:
+            _log.info("telemetry_exported", signal=self._signal)
+        self._away = away
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exporter, name)
+
+
+def _reporting(signal: str, exporter: Any) -> Any:
+    """Return an exporter that reports outages itself; its own lines, a few for every attempt, are dropped."""
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    return _Reporting(signal, exporter)
+
+
 def _export_traces(resource: "Resource") -> Callable[[], Any]:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from mesh.service.otlp import Spans
-
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(Spans()))
+    provider.add_span_processor(BatchSpanProcessor(_reporting("traces", OTLPSpanExporter())))
     trace.set_tracer_provider(provider)
     return provider.shutdown
 
@@ -164,9 +192,10 @@ def _export_metrics(
 
     readers: list[MetricReader] = []
     if otlp:
-        from mesh.service.otlp import Metrics
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-        readers.append(PeriodicExportingMetricReader(Metrics()))
+        exporter = _reporting("metrics", OTLPMetricExporter())
+        readers.append(PeriodicExportingMetricReader(exporter))
     show = None
     if page:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from mesh.service.conditions import Reason
-from mesh.service.probes import Health
+from mesh.service.probes import Probes
 from tests.deploy.validator import DEPLOY
 
 
@@ -59,8 +59,8 @@ def test_a_service_is_healthy_while_its_connection_stands(listener: socket.socke
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "[::1]", "[::]"])
 async def test_where_the_service_answers_it_is_asked_itself(host: str) -> None:
     reasons: list[Reason] = []
-    async with Health(f"{host}:0", lambda: reasons) as health:
-        address = f"{host}:{health.url.rpartition(':')[2]}"
+    async with Probes(f"{host}:0", lambda: reasons) as probes:
+        address = f"{host}:{probes.url.rpartition(':')[2]}"
         assert (await asyncio.to_thread(checked, MESH_HEALTH=address)).returncode == 0
         reasons.append(Reason("stream_full", "LOG is full"))
         finished = await asyncio.to_thread(checked, MESH_HEALTH=address)

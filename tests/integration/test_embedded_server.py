@@ -11,17 +11,10 @@ import pytest
 from mesh.bus.connection import connect
 from mesh.errors import ServerFailed, ServerMisconfigured, ServerMissing, StoreInUse, Unreachable
 from mesh.local import server as embedded
-from mesh.local.server import EmbeddedServer, Leash
+from mesh.local.server import EmbeddedServer
+from mesh.service.parent_death import Guard
 from mesh.testing import LocalBus
-from tests.servers import FLEET, child, until
-
-
-def alive(pid: int) -> bool:
-    """Say whether a process runs (one that only waits to be reaped does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+from tests.servers import FLEET, alive, child, until
 
 
 async def test_it_answers_as_soon_as_it_is_started_and_not_after_it_is_stopped(tmp_path: Path) -> None:
@@ -83,10 +76,10 @@ async def test_the_shipped_configuration_says_whether_it_syncs(tmp_path: Path) -
             assert (b'"sync_always": true' in page) is sync_always
 
 
-@pytest.mark.parametrize("leash", ["signal", "pipe"])
+@pytest.mark.parametrize("guard", ["signal", "pipe"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
-async def test_it_goes_when_its_parent_does(tmp_path: Path, leash: Leash, number: signal.Signals) -> None:
-    async with child("tests.server_process", str(tmp_path), leash) as parent:
+async def test_it_goes_when_its_parent_does(tmp_path: Path, guard: Guard, number: signal.Signals) -> None:
+    async with child("tests.server_process", str(tmp_path), guard) as parent:
         server_pid = int((await parent.line("server")).split()[1])
         assert alive(server_pid)
         parent.signal(number)
@@ -97,9 +90,9 @@ async def test_it_goes_when_its_parent_does(tmp_path: Path, leash: Leash, number
 
 
 async def test_a_stopped_server_leaves_no_watcher_behind(tmp_path: Path) -> None:
-    server = EmbeddedServer("", tmp_path, leash="pipe")
+    server = EmbeddedServer("", tmp_path, parent_death="pipe")
     async with server:
-        watcher = server._watcher
+        watcher = server._parent_death._watcher
         assert watcher is not None
         assert alive(watcher.pid)
     assert not alive(watcher.pid)

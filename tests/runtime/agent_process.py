@@ -18,7 +18,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus
 from mesh.bus.keys import seed_file
-from mesh.cli.serving import run_service
+from mesh.cli.options import serve
 from mesh.settings import Access
 from protocol.wire.commands import Move
 
@@ -80,7 +80,7 @@ def main() -> None:
         return Runtime(bus, agent)
 
     access = Access(url=url, name=name, credentials=seed_file(Path(keys), name))
-    run_service(access, make, grace_s=float(grace))
+    serve(access, make, grace_s=float(grace))
 
 
 if __name__ == "__main__":

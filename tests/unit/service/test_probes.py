@@ -6,12 +6,12 @@ import json
 import pytest
 
 from mesh.service.conditions import Reason
-from mesh.service.probes import _MOST, Health, HealthUnusable, Page, parse_address
+from mesh.service.probes import _MOST, Page, Probes, ProbesUnusable, parse_address
 
 
-async def ask(health: Health, raw: bytes) -> bytes:
+async def ask(probes: Probes, raw: bytes) -> bytes:
     """Return all that comes back for some bytes."""
-    host, port = health.url.removeprefix("http://").rsplit(":", 1)
+    host, port = probes.url.removeprefix("http://").rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     writer.write(raw)
     writer.write_eof()
@@ -31,20 +31,20 @@ def status(answer: bytes) -> int:
 
 
 async def test_a_service_that_works_is_alive_and_ready() -> None:
-    async with Health("127.0.0.1:0", list) as health:
+    async with Probes("127.0.0.1:0", list) as probes:
         for path in ("/healthz", "/readyz", "/readyz?verbose"):
-            assert status(await ask(health, get(path))) == 200
-        answer = await ask(health, get("/readyz"))
+            assert status(await ask(probes, get(path))) == 200
+        answer = await ask(probes, get("/readyz"))
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"ready": True, "reasons": []}
 
 
 async def test_one_that_does_not_says_why_and_lives_all_the_same() -> None:
     reasons = [Reason("stream_full", "LOG is full", 1.5)]
-    async with Health("127.0.0.1:0", lambda: reasons) as health:
-        answer = await ask(health, get("/readyz"))
-        assert status(await ask(health, get("/healthz"))) == 200
+    async with Probes("127.0.0.1:0", lambda: reasons) as probes:
+        answer = await ask(probes, get("/readyz"))
+        assert status(await ask(probes, get("/healthz"))) == 200
         reasons.clear()
-        assert status(await ask(health, get("/readyz"))) == 200
+        assert status(await ask(probes, get("/readyz"))) == 200
     assert status(answer) == 503
     body = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert body == {
@@ -54,8 +54,8 @@ async def test_one_that_does_not_says_why_and_lives_all_the_same() -> None:
 
 
 async def test_head_gets_no_body_and_its_length() -> None:
-    async with Health("127.0.0.1:0", list) as health:
-        head, _, body = (await ask(health, get("/healthz", "HEAD"))).partition(b"\r\n\r\n")
+    async with Probes("127.0.0.1:0", list) as probes:
+        head, _, body = (await ask(probes, get("/healthz", "HEAD"))).partition(b"\r\n\r\n")
     assert body == b""
     assert b"Content-Length: 16" in head
 
@@ -76,32 +76,32 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 async def test_a_bad_request_is_told_so_and_the_next_is_answered(name: str) -> None:
     raw, expected = BAD[name]
-    async with Health("127.0.0.1:0", list) as health:
+    async with Probes("127.0.0.1:0", list) as probes:
         try:
-            answer = await ask(health, raw)
+            answer = await ask(probes, raw)
         except ConnectionError:  # it hung up while we were still sending
             answer = b"HTTP/1.1 431 "
         assert status(answer) == expected
-        assert status(await ask(health, get("/healthz"))) == 200
+        assert status(await ask(probes, get("/healthz"))) == 200
 
 
 async def test_those_who_connect_and_say_nothing_do_not_keep_others_out() -> None:
-    async with Health("127.0.0.1:0", list) as health:
-        host, port = health.url.removeprefix("http://").rsplit(":", 1)
+    async with Probes("127.0.0.1:0", list) as probes:
+        host, port = probes.url.removeprefix("http://").rsplit(":", 1)
         idle = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
         for _ in range(3):
-            assert status(await ask(health, get("/healthz"))) == 200
-        assert len(health._open) <= _MOST, "and are no more than a probe's share of the service"
+            assert status(await ask(probes, get("/healthz"))) == 200
+        assert len(probes._open) <= _MOST, "and are no more than a probe's share of the service"
         for _, writer in idle:
             writer.close()
 
 
 async def test_a_page_can_be_added_and_one_that_breaks_is_a_500() -> None:
-    async with Health("127.0.0.1:0", list) as health:
-        health.add("/metrics", lambda: Page(200, b"up 1\n", "text/plain; version=0.0.4"))
-        health.add("/broken", lambda: Page(1 // 0, b""))
-        answer = await ask(health, get("/metrics"))
-        assert status(await ask(health, get("/broken"))) == 500
+    async with Probes("127.0.0.1:0", list) as probes:
+        probes.add("/metrics", lambda: Page(200, b"up 1\n", "text/plain; version=0.0.4"))
+        probes.add("/broken", lambda: Page(1 // 0, b""))
+        answer = await ask(probes, get("/metrics"))
+        assert status(await ask(probes, get("/broken"))) == 500
     assert b"Content-Type: text/plain; version=0.0.4\r\n" in answer
     assert answer.endswith(b"\r\n\r\nup 1\n")
 
@@ -116,12 +116,12 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) ->
 
 @pytest.mark.parametrize("text", ["", "8081", ":8081", "127.0.0.1", "127.0.0.1:x", "h:70000", "::1:80"])
 def test_anything_else_is_an_error_that_names_it(text: str) -> None:
-    with pytest.raises(HealthUnusable, match="HOST:PORT"):
+    with pytest.raises(ProbesUnusable, match="HOST:PORT"):
         parse_address(text)
 
 
 async def test_a_port_that_is_taken_is_an_error() -> None:
-    async with Health("127.0.0.1:0", list) as health:
-        with pytest.raises(HealthUnusable, match="cannot listen"):
-            async with Health(health.url.removeprefix("http://"), list):
+    async with Probes("127.0.0.1:0", list) as probes:
+        with pytest.raises(ProbesUnusable, match="cannot listen"):
+            async with Probes(probes.url.removeprefix("http://"), list):
                 pass

@@ -1,0 +1,173 @@
+"""A service's process: wait for the bus, work, and on SIGTERM or SIGINT finish what is in hand and go.
+
+Where it is asked to, it answers probes meanwhile (`mesh.service.probes`). The second signal does not make it
+faster; SIGKILL does, and costs nothing but a redelivery.
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from mesh.errors import BusError
+from mesh.service.conditions import Conditions, Reason
+from mesh.service.logs import configure_logging
+from mesh.service.probes import Page, Probes
+from mesh.service.telemetry import configure_telemetry
+
+_LAST_WORDS_S = 2.0
+_RARELY = (50_000, 20, 100)
+"""Objects made until the youngest are looked through, and how often that goes before the older ones are."""
+
+
+class Connection(Protocol):
+    """A connection to the bus, as this module needs it."""
+
+    conditions: Conditions
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def settle(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Worker(Protocol):
+    """A guard or an agent's runtime."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    async def run(self) -> None: ...
+
+    async def drain(self, grace_s: float) -> None: ...
+
+
+class Settings(Protocol):
+    """What the environment says about a service."""
+
+    @property
+    def health(self) -> str | None: ...
+
+    @property
+    def log_format(self) -> str: ...
+
+    @property
+    def log_level(self) -> str | None: ...
+
+
+class _Service(Generic[C]):
+    """One service: its connection, its worker, and why it takes no work."""
+
+    def __init__(self, connect: Callable[[], Awaitable[C]], make: Callable[[C], Worker]) -> None:
+        self._connect = connect
+        self._make = make
+        self._bus: C | None = None
+        self._worker: Worker | None = None
+        self._leaving = False
+        self._began = time.monotonic()
+
+    def reasons(self) -> list[Reason]:
+        """Return why the service takes no work; nothing when it does."""
+        found: list[Reason] = []
+        since_s = round(time.monotonic() - self._began, 3)
+        if self._leaving:
+            found.append(Reason("draining", "it ends, and takes no more work"))
+        if self._bus is None:
+            return [*found, Reason("bus_awaited", "the bus does not answer yet", since_s)]
+        found += self._bus.conditions.reasons()
+        if not found and not self._bus.connected:
+            found.append(Reason("bus_disconnected", "no connection to the bus"))
+        if not found and (self._worker is None or not self._worker.ready):
+            found.append(Reason("starting", "it does not take work yet", since_s))
+        return found
+
+    async def serve(self, grace_s: float) -> None:
+        """Work until a signal comes, then drain for `grace_s` at most."""
+        told = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told.set)
+        ending = asyncio.create_task(told.wait())
+        connecting = asyncio.ensure_future(self._connect())
+        if not await _first(ending, connecting):
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            bus = self._bus = connecting.result()
+            stack.push_async_callback(bus.close)
+            worker = self._worker = self._make(bus)
+            working = asyncio.create_task(worker.run())
+            if await _first(ending, working):
+                return
+            self._leaving = True
+            await worker.drain(grace_s)
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            with contextlib.suppress(BusError, TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await bus.settle()  # the last acknowledgements are on their way
+
+
+def run_service(
+    name: str,
+    connect: Callable[[], Awaitable[C]],
+    make: Callable[[C], Worker],
+    *,
+    settings: Settings,
+    grace_s: float,
+    health: str | None = None,
+) -> None:
+    """Run a service until a signal ends it, then return.
+
+    Args:
+        name: whose credentials it has.
+        connect: returns a connection, however long that takes.
+        make: returns the worker for a connection.
+        grace_s: how long it may finish what it holds; the rest is given back to the bus.
+        health: HOST:PORT to answer probes on; else that of `settings`, else none.
+
+    Raises AuthenticationFailed, TlsFailed, ProbesUnusable, TelemetryUnavailable, and as `Worker.run`.
+    """
+    configure_logging(settings.log_format, settings.log_level or "info", for_good=True)
+    at = health or settings.health or None
+    service = _Service(connect, make)
+
+    async def serve() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            if at is not None:
+                probes = await stack.enter_async_context(Probes(at, service.reasons))
+                if (shown := telemetry.page) is not None:
+                    probes.add("/metrics", lambda: Page(200, *shown()))
+            await service.serve(grace_s)
+
+    with configure_telemetry(f"mesh-{name}", prometheus=at is not None) as telemetry:
+        collect_rarely()
+        asyncio.run(serve())
+
+
+def collect_rarely() -> None:
+    """Set this process's garbage collector for a service; called once, when everything is imported.
+
+    What was imported lives as long as the process, and a message leaves hardly a cycle behind. Looking for
+    cycles as often as Python does by default cost a guard a fifth of its time (docs/benchmarks.md).
+    """
+    gc.freeze()
+    gc.set_threshold(*_RARELY)
+
+
+async def _first(ending: "asyncio.Task[Any]", task: "asyncio.Future[Any]") -> bool:
+    """Wait for `task`; return True if it was done before the signal to end came. Raises what it raises."""
+    await asyncio.wait((ending, task), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        return False
+    task.result()
+    return True
