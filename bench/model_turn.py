@@ -24,7 +24,7 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.fleet.setup import apply
-from mesh.model.claude import ROUTING, ClaudeModel
+from mesh.model.anthropic.model import ROUTING, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply
 from mesh.service.logs import configure_logging

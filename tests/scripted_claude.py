@@ -16,8 +16,7 @@ import pytest
 
 from mesh.model import choose
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
-from mesh.model.script import load_script
-from mesh.model.scripted import ScriptedModel
+from mesh.model.scripted import ScriptedModel, load_script
 from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 from tests.servers import ROOT
 

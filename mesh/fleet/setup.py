@@ -77,7 +77,7 @@ def prices_of(file: FleetFile) -> dict[str, Any]:
     prices = file.priced
     wanted = [model for model, price in prices.items() if price == LISTED]
     if wanted:
-        from mesh.model.price_list import listed
+        from mesh.fleet.prices import listed
 
         prices |= listed(wanted)
     return prices

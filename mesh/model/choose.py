@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from mesh.agent.failures import Permanent
-from mesh.model.claude import MAX_TOKENS, WORK, ClaudeModel
+from mesh.model.anthropic.model import MAX_TOKENS, WORK, ClaudeModel
 from mesh.model.port import Model
-from mesh.model.script import load_script
-from mesh.model.scripted import ScriptedModel
+from mesh.model.scripted import ScriptedModel, load_script
 
 VARIABLE = "MESH_MODEL"
 KEY = "ANTHROPIC_API_KEY"

@@ -17,12 +17,10 @@ import structlog
 from mesh.agent.failures import Permanent
 from mesh.agent.tools import Tool, ToolError
 from mesh.agent.turn import Turn
-from mesh.model.brief import one_line, render, told
 from mesh.model.moves import Labels, MoveTools, require_apart
-from mesh.model.outlook import Outlook, outlook_now, outlooks
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
-from mesh.model.pricing import Pricing
-from mesh.model.telling import replied, reply_span
+from mesh.model.pricing import Pricing, replied, reply_span
+from mesh.model.prompt import Outlook, one_line, outlook_now, outlooks, render, told
 from protocol.wire.commands import Ask, Escalate, Move
 from protocol.wire.events import Past
 

@@ -17,9 +17,8 @@ from mesh.agent.reply_schema import SchemaUnusable
 from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, short, untitled
 from mesh.agent.turn import Turn
-from mesh.model.brief import one_line
-from mesh.model.outlook import Outlook, outlook_now
 from mesh.model.port import ToolCall, ToolSpec
+from mesh.model.prompt import Outlook, one_line, outlook_now
 from protocol.wire import codec
 from protocol.wire.commands import Move, MoveProposed
 from protocol.wire.config import AgentEntry

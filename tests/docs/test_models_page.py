@@ -18,9 +18,8 @@ from mesh.cli.cost import _row
 from mesh.cli.models import Kind
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
-from mesh.model.brief import render
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
-from mesh.model.outlook import Outlook
+from mesh.model.prompt import Outlook, render
 from mesh.testing import LocalMesh, turn
 from protocol.domain.rate_limit import LEASE_US
 from protocol.wire.commands import Move

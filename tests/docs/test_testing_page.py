@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mesh.testing
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
+from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import ROOT

@@ -7,8 +7,8 @@ import pytest
 from mesh.agent import Turn, agent
 from mesh.agent.definition import Agent
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
 from mesh.model.port import Reply
+from mesh.model.prompt import Instructions
 from mesh.testing import LocalMesh, StrictModel, driven_by, fleet_of, says
 from protocol.wire.commands import Move, Usage
 from protocol.wire.config import AgentEntry, Policy

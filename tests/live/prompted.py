@@ -2,7 +2,7 @@
 
 from mesh.agent.tools import tool
 from mesh.model import ROUTING, WORK, ClaudeAgent
-from mesh.model.instructions import Instructions
+from mesh.model.prompt import Instructions
 
 ran: list[str] = []
 """What the tool was really called with."""

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from mesh.agent.tools import Tool, ToolArgumentsInvalid
 from mesh.mcp.tool import McpTool
-from mesh.model.claude import ClaudeModel
+from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.claude_stub import StubClaude, calls, says

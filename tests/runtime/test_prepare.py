@@ -21,7 +21,7 @@ from tests.system.office import Office
 OPAQUE = """
 from mesh.agent import tool
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
+from mesh.model.prompt import Instructions
 
 
 class Connection: ...

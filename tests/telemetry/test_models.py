@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mesh.model.claude import ClaudeModel
+from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Reply
 from mesh.service import tracing

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mesh.agent.failures import failure_of
-from mesh.model.brief import render
 from mesh.model.choose import ModelUnavailable
+from mesh.model.prompt import render
 from protocol.wire.handoff import Fact
 from tests.unit.agents.crews import SUPPORT
 from tests.unit.agents.walk import walk

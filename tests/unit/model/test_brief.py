@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent.turn import Turn
-from mesh.model.brief import render, told
 from mesh.model.port import Prompt
+from mesh.model.prompt import render, told
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
 from mesh.testing.turns import replied

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.model.claude import ModelRefused, ModelRetry
+from mesh.model.anthropic.model import ModelRefused, ModelRetry
 from mesh.model.port import Said, ToolCall, ToolResult
 from mesh.testing.claude_stub import Answer, calls, fails, says, thinks
 from protocol.wire.prices import Tokens

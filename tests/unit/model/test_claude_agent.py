@@ -8,7 +8,7 @@ import pytest
 from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
+from mesh.model.prompt import Instructions
 from mesh.testing import turn
 from tests.logs import captured_logs
 

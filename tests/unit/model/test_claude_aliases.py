@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from mesh.agent.record import decode
 from mesh.agent.tools import tool
-from mesh.model.claude import ClaudeModel
+from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks

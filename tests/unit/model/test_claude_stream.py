@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.claude import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
-from mesh.model.claude_stream import BrokenOff, Streamed, Unreadable
-from mesh.model.claude_wire import MOST_TOKENS, reply_of, request_of
+from mesh.model.anthropic.messages import MOST_TOKENS, reply_of, request_of
+from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
+from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable
 from mesh.model.port import Prompt, ToolResult
 from mesh.testing.claude_rules import violations
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes

@@ -4,8 +4,8 @@ import pytest
 from genai_prices import Usage, calc_price
 
 from mesh.fleet.file import FleetFileError, parse_fleet
+from mesh.fleet.prices import PricesMissing, listed
 from mesh.fleet.setup import prices_of
-from mesh.model.price_list import PricesMissing, listed
 from protocol.wire.prices import Price, Tokens, cost
 
 MODELS = ("claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5")

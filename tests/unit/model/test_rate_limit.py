@@ -11,7 +11,7 @@ import pytest
 from mesh.bus import rate_limit
 from mesh.bus.rate_limit import LONGEST_ASKED_S, HeldBack, RateLimiter
 from mesh.fleet.file import FleetFileError, parse_fleet
-from mesh.model.claude import ClaudeModel, ModelRetry
+from mesh.model.anthropic.model import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.wire.config import ModelLimits

@@ -11,7 +11,7 @@ import pytest
 from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
+from mesh.model.prompt import Instructions
 from mesh.testing import StrictModel, driven_by
 
 if TYPE_CHECKING:

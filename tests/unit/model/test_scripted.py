@@ -3,11 +3,10 @@
 import pytest
 
 from mesh.agent.tools import tool
-from mesh.model.brief import render
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Said, ToolCall, ToolResult, ToolSpec
-from mesh.model.script import ScriptInvalid, parse_script
-from mesh.model.scripted import ScriptedModel, read_prompt
+from mesh.model.prompt import render
+from mesh.model.scripted import ScriptedModel, ScriptInvalid, parse_script, read_prompt
 from mesh.testing import turn
 from protocol.wire.commands import Complete, Escalate, Transfer, Usage
 from protocol.wire.handoff import Fact

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from mesh.model import ClaudeAgent
-from mesh.model.choose import VARIABLE, ModelUnavailable, instead, warm
-from mesh.model.instructions import Instructions
+from mesh.model.choose import KEY, VARIABLE, ModelUnavailable, instead, warm
+from mesh.model.prompt import Instructions
 from mesh.testing import StrictModel
 from tests.servers import ROOT
 
@@ -24,7 +24,7 @@ class Seen:
 
 sys.meta_path.insert(0, Seen())
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
+from mesh.model.prompt import Instructions
 
 agent = ClaudeAgent("a", instructions=Instructions("1", "Help."))
 assert "anthropic" not in sys.modules
@@ -35,7 +35,7 @@ assert Seen.by == {False}, Seen.by
 
 
 def test_the_sdk_is_imported_in_a_thread() -> None:
-    told = {VARIABLE: "stub", "MESH_STUB_URL": "http://127.0.0.1:9", "PYTHONPATH": str(ROOT)}
+    told = {VARIABLE: "claude", KEY: "none is needed to import", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", LOOKED_AT], env=told, capture_output=True, text=True, timeout=60, check=False
     )

@@ -3,8 +3,8 @@
 import pytest
 
 from mesh.model import ClaudeAgent
-from mesh.model.instructions import Instructions
 from mesh.model.port import Reply
+from mesh.model.prompt import Instructions
 from mesh.testing import (
     Court,
     FleetHarness,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mesh.agent.turn import Turn
-from mesh.model.brief import render
+from mesh.model.prompt import render
 from tests.unit.agents.crews import RECRUITING
 from tests.unit.agents.walk import walk
 

@@ -3,6 +3,19 @@
 What is sent is stable, so that the vendor's prompt cache can help: the system text first, then the tools
 sorted by name, then the brief; a marker ends the part that is the same for every turn of an agent, and
 one ends what this round has said so far.
+
+A reply's blocks as the API takes them back: as they came, but for what it would not have.
+
+It refuses an empty text, a name that no tool can have, a block that it does not know, and thoughts that
+are unsigned, last, another model's, or moved. Thoughts are bound to all that was said before them: once a
+block of a reply is left out or changed, those that follow it in that reply are left out, too.
+
+A conversation as the API demands it: the two sides alternate, and every call is answered in the next
+message, its results before anything else.
+
+What the mesh says is told in that order, whatever the order in which it was said. A call that nobody
+answered is answered with an error, and a reply that nothing followed is asked to go on, unless it stopped
+in the middle of the vendor's own tools: that one goes on by itself.
 """
 
 import re
@@ -11,10 +24,8 @@ from typing import Any
 
 import msgspec
 
-from mesh.model.claude_blocks import THOUGHTS, as_sent, cacheable, encodable
-from mesh.model.claude_stream import Unreadable
-from mesh.model.claude_talk import Talk
-from mesh.model.port import Prompt, Reply, Said, ToolCall
+from mesh.model.anthropic.stream import Unreadable
+from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
 from protocol.wire.codec import DEEPEST, MAX_MODEL_CHARS
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
@@ -230,3 +241,155 @@ def _count(counts: object, name: str) -> int:
     if not isinstance(found, int | float) or not found >= 0:  # what is no number is not, either
         return 0
     return int(min(found, MOST_TOKENS))
+
+
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+OWN_TOOLS = frozenset(
+    {
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+    }
+)
+"""The vendor's own tools, which it runs in the middle of a reply."""
+_KNOWN = frozenset({"text", "tool_use", "container_upload", *THOUGHTS, *OWN_TOOLS})
+NOTHING = "(nothing)"
+"""Stands for a reply of which nothing can go back."""
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 64
+
+Block = dict[str, Any]
+
+
+def as_sent(said: Said, *, thoughts: bool) -> list[Block]:
+    """Return a reply as it goes back; at least one block, and no thought at the end.
+
+    Args:
+        thoughts: whether it is the same model's that they go to.
+    """
+    blocks: list[Block] = []
+    untouched = True
+    for came in said.blocks or _plain(said):
+        sent = _sent(came)
+        if came.get("type") in THOUGHTS and not (thoughts and untouched):
+            sent = None
+        untouched = untouched and sent == came
+        if sent is not None:
+            blocks.append(sent)
+    while blocks and blocks[-1]["type"] in THOUGHTS:
+        blocks.pop()
+    return blocks or [{"type": "text", "text": NOTHING}]
+
+
+def cacheable(block: Mapping[str, Any]) -> bool:
+    """Say whether a cache may end with a block."""
+    return block["type"] not in THOUGHTS
+
+
+def encodable(text: str) -> str:
+    """Return a text as UTF-8 can have it: halves of a character are joined; one alone is replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _plain(said: Said) -> list[Block]:
+    made = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+        for call in said.calls
+    ]
+    return [{"type": "text", "text": said.text}, *made]
+
+
+def _sent(block: Mapping[str, Any]) -> Block | None:
+    """Return a block as the API takes it; None for one that it would not."""
+    match block.get("type"):
+        case "text" if not block["text"].strip():
+            return None
+        case "tool_use":
+            name = _NO_NAME.sub("_", block["name"])[:_LONGEST_NAME] or "_"
+            given = block["input"]
+            return {**block, "name": name, "input": dict(given) if isinstance(given, Mapping) else {}}
+        case "thinking" if not block.get("signature"):
+            return None
+        case "redacted_thinking" if not block.get("data"):
+            return None
+        case str(kind) if kind in _KNOWN:
+            return dict(block)
+    return None
+
+
+_NOT_DONE = "Not done. Ask for it again if it is still wanted."
+_GO_ON = "Go on."
+
+
+class Talk:
+    """Messages while they are put together.
+
+    Args:
+        brief: what the conversation begins with.
+    """
+
+    def __init__(self, brief: str) -> None:
+        self._messages: list[dict[str, Any]] = []
+        self._results: list[Block] = []
+        self._texts: list[Block] = [_text(brief)]
+        """With `_results`: what is said to the model next."""
+        self._open: list[str] = []
+        """Ids of the last reply's calls without a result yet."""
+        self._goes_on = False
+        """Whether the last reply stopped, if at all, among the vendor's own tools."""
+
+    def said(self, blocks: list[Block]) -> None:
+        """Add a reply of the model's."""
+        self._turn_to_the_model()
+        if self._messages[-1]["role"] == "assistant":
+            self._messages[-1]["content"] += blocks
+        else:
+            self._messages.append({"role": "assistant", "content": blocks})
+        self._open = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        self._goes_on = any(block["type"] in OWN_TOOLS for block in blocks)
+
+    def told(self, result: ToolResult) -> None:
+        """Add what the model is told. A result of no call that is open is a remark."""
+        if result.call not in self._open:
+            self._texts.append(_text(result.text))
+            return
+        self._open.remove(result.call)
+        self._results.append(_result(result.call, result.text, is_error=result.is_error))
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the conversation so far, ready to be answered."""
+        self._turn_to_the_model()
+        return self._messages
+
+    def _turn_to_the_model(self) -> None:
+        """End what is said to the model, so that it is its turn."""
+        self._results += (_result(call, _NOT_DONE, is_error=True) for call in self._open)
+        self._open = []
+        content = [*self._results, *self._texts]
+        if not content:
+            if self._goes_on:
+                return
+            content = [_text(_GO_ON)]
+        self._messages.append({"role": "user", "content": content})
+        self._results, self._texts = [], []
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": _said(text)}
+
+
+def _result(call: str, text: str, *, is_error: bool) -> Block:
+    result = {"type": "tool_result", "tool_use_id": call, "content": _said(text)}
+    return {**result, "is_error": True} if is_error else result
+
+
+def _said(text: str) -> str:
+    return encodable(text) if text.strip() else NOTHING

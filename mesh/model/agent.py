@@ -19,11 +19,11 @@ import structlog
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
 from mesh.agent.tools import Tool, short
+from mesh.model.anthropic.model import WORK
 from mesh.model.choose import model_for, warm
-from mesh.model.claude import WORK
-from mesh.model.instructions import Instructions, load_instructions
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, answer_form, require_apart
+from mesh.model.prompt import Instructions, load_instructions
 from protocol.wire.codec import is_label
 
 if TYPE_CHECKING:

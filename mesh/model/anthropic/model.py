@@ -18,9 +18,8 @@ import structlog
 
 from mesh.agent.failures import Permanent, Retry
 from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
-from mesh.model.claude_blocks import encodable
-from mesh.model.claude_stream import BrokenOff, Streamed, Unreadable
-from mesh.model.claude_wire import reply_of, request_of
+from mesh.model.anthropic.messages import encodable, reply_of, request_of
+from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable
 from mesh.model.port import Hear, Prompt, Reply, Said
 from mesh.service import tracing
 

@@ -3,22 +3,106 @@
 Whatever others wrote stands on one line, values as JSON: a customer's text cannot begin a section of
 its own. A line ends nowhere but where this file ends it, whatever a reader takes for the end of one. One
 fact, one peer, one refusal a line, so that what a model is shown can be read back.
+
+Instructions: an agent's system text, a file with a version that its card and its journal can name.
+
+The first line says the version, `<!-- version: 3 -->`; the rest goes to the model as it stands.
+
+What a model's conversation began with, the same for the whole turn.
+
+A round after a refusal goes on where the last one ended: the recorded replies are said again, and what was
+refused is the result of the call that asked for it. That holds only while the prompt is the same to the
+letter (a vendor binds a model's thoughts to it, too), so that what may change between rounds is written down
+with the first reply: who is there, which tools there are, and what had happened before it all began.
 """
 
 import datetime as dt
 import json
 import re
 from collections.abc import Container, Iterable
+from dataclasses import dataclass
 from itertools import starmap
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from mesh.model.outlook import Outlook, outlook_now
 from protocol.wire.codec import is_label
 from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import Past
 from protocol.wire.handoff import Artifact, Constraints, Fact
+
+_VERSION = r"[\w.-]{1,32}"
+_FIRST = re.compile(rf"<!--\s*version:\s*(?P<version>{_VERSION})\s*-->")
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """A system text and its version.
+
+    Raises ValueError for a text that is blank, and for a version that is not 1 to 32 of letters, digits,
+    `_`, `.` and `-`.
+    """
+
+    version: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(_VERSION, self.version) is None:
+            raise ValueError(
+                f"not a version of instructions: {self.version[:64]!r}; 1 to 32 of a-z 0-9 _ . -"
+            )
+        if not self.text.strip():
+            raise ValueError("instructions have to say something: the text is blank")
+
+
+def parse_instructions(source: str, name: str = "instructions") -> Instructions:
+    """Return the instructions in `source`. Raises ValueError where the version line or the text lacks."""
+    first, _, rest = source.partition("\n")
+    found = _FIRST.fullmatch(first.strip())
+    if found is None:
+        raise ValueError(f"{name}: the first line has to be <!-- version: … -->")
+    if not rest.strip():
+        raise ValueError(f"{name}: no text after the version line")
+    return Instructions(found["version"], rest.strip())
+
+
+def load_instructions(path: Path) -> Instructions:
+    """Return the instructions in a file. Raises OSError, and ValueError as `parse_instructions`."""
+    return parse_instructions(path.read_text(encoding="utf-8"), path.name)
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a prompt is made from besides the handoff."""
+
+    peers: tuple[AgentEntry, ...]
+    """Whom the agent may hand to."""
+    human: bool
+    """Whether people can be asked."""
+    tools: tuple[str, ...]
+    """Names of the tools that are offered."""
+    past: int = 0
+    """How many rounds had ended when the conversation began."""
+
+
+def outlook_now(turn: Turn, tools: Iterable[Tool] = ()) -> Outlook:
+    """Return what a conversation would begin with that begins now."""
+    allowed = turn.allowed_actions
+    return Outlook(
+        peers=tuple(turn.peers.values()),
+        human=turn.has_human,
+        tools=tuple(tool.name for tool in tools if allowed is None or tool.name in allowed),
+        past=len(turn.past),
+    )
+
+
+async def outlooks(turn: Turn) -> list[tuple[Any, Outlook]]:
+    """Return what this turn's conversations began with that were not taken up yet: as recorded, and read."""
+    return [(began, msgspec.convert(began, Outlook)) for began in await turn.begun()]
+
 
 _GO_ON = "A person says: go on."
 _PLAIN = re.compile(r"[\w.-]+")

@@ -1,0 +1,1 @@
+"""Claude behind the port, through the vendor's own SDK."""
