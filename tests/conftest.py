@@ -11,9 +11,9 @@ import pytest_asyncio
 from mesh.bus.connection import Bus
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
-from tests.leftovers import PATIENCE_S, children
+from tests.leftovers import children
 from tests.logs import log_state, put_back
-from tests.servers import FLEET, ConnectAs
+from tests.servers import FLEET, PATIENCE_S, ConnectAs
 
 
 @pytest.fixture(scope="session", autouse=True)

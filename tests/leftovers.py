@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 
 PROC = Path("/proc")
-PATIENCE_S = 15.0
-"""How long an end may take that somebody has asked for."""
 
 
 def children() -> list[str]:

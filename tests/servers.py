@@ -14,6 +14,9 @@ from protocol.wire.ids import AgentName, RequestId, request_id
 ROOT = Path(__file__).resolve().parent.parent
 ConnectAs = Callable[[str], Awaitable[Bus]]
 
+PATIENCE_S = 120.0
+"""How long a test waits for anything. Nothing takes so long on a busy machine; what does will never come."""
+
 FLEET = Fleet(
     name="test",
     entry=AgentName("a"),
@@ -42,14 +45,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Wait for an observable change; TimeoutError means that it did not come."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - what is watched sets no event
             await asyncio.sleep(0.005)
 
 
-async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
+async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = PATIENCE_S) -> None:
     """As `until`, for a condition that has to be asked for."""
     async with asyncio.timeout(within_s):
         while not await ask():  # noqa: ASYNC110 - it lies in another process
@@ -66,7 +69,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def line(self, start: str, within_s: float = 60.0) -> str:
+    async def line(self, start: str, within_s: float = PATIENCE_S) -> str:
         """Return the next line that begins with `start`; what comes before is skipped."""
         assert self._process.stdout is not None
         async with asyncio.timeout(within_s):

@@ -17,7 +17,7 @@ from protocol.wire import events
 from protocol.wire.commands import Ask, Cancel, Complete, Fail, Move, Reply
 from protocol.wire.ids import ulid
 from tests.guard.stage import Stage
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 DONE = Complete(answer="done")
 STORED_TOO_LARGE = 10054
@@ -287,7 +287,7 @@ async def test_plain_json_from_any_nats_client_gets_its_acknowledgement_and_its_
         await raw.flush()
         stored = json.loads((await raw.request(f"mesh.prop.c1.{request}", b'{"text": "hello"}')).data)
         assert stored["stream"] == "PROP-c1"
-        note = await notes.next_msg(timeout=20)
+        note = await notes.next_msg(timeout=PATIENCE_S)
         assert note.data == b""
         assert (note.headers or {})["Mesh-Type"] == "request.completed"
         answer = await raw.request(f"$JS.API.DIRECT.GET.LOG.mesh.evt.c1.{request}")

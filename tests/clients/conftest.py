@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 PACKAGE = Path("clients") / "node"
 NOT_COPIED = shutil.ignore_patterns("node_modules", "package-lock.json", "types")
@@ -27,7 +27,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "protocol" / "schema", root / "protocol" / "schema")
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
     installed = subprocess.run(
-        command, cwd=root / PACKAGE, capture_output=True, text=True, timeout=90, check=False
+        command, cwd=root / PACKAGE, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     if installed.returncode:
         pytest.fail(f"npm install failed:\n{installed.stderr}")

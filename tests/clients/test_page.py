@@ -16,6 +16,7 @@ from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh
 from protocol.wire import codec
 from tests.docs.pages import DOCS, blocks
+from tests.servers import PATIENCE_S
 
 FLEET = parse_fleet("""
 name = "desk"
@@ -69,7 +70,7 @@ async def test_the_code_on_the_page_put_together_is_an_agent_and_a_client(
         front = await asyncio.create_subprocess_exec("node", "page-agent.mjs", cwd=package)
         try:
             app = await asyncio.create_subprocess_exec("node", "page-client.mjs", cwd=package, stdout=PIPE)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 said, _ = await app.communicate()
         finally:
             front.kill()

@@ -13,6 +13,7 @@ import pytest
 from mesh.service.conditions import Reason
 from mesh.service.probes import Probes
 from tests.deploy.validator import DEPLOY
+from tests.servers import PATIENCE_S
 
 
 def healthy(urls: str) -> bool:
@@ -28,7 +29,7 @@ def checked(**environment: str) -> subprocess.CompletedProcess[str]:
         env=kept | environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
 

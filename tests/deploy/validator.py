@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PYTHON_TOOLS = Path(sys.executable).parent
 
@@ -21,7 +23,7 @@ def run(tool: str, *arguments: str | Path, install: str) -> subprocess.Completed
     if found is None:
         pytest.fail(f"{tool} is missing, and without it this cannot be checked: {install}")
     command = [found, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def complaints(finished: subprocess.CompletedProcess[str]) -> str:

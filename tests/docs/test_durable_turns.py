@@ -9,6 +9,7 @@ import pytest
 from mesh.agent import approvals, attempts, definition, journal, stored
 from protocol.wire.config import LEASE_S
 from tests.docs.pages import DOCS, Block, blocks
+from tests.servers import PATIENCE_S
 
 PAGE = (DOCS / "durable-turns.md").read_text()
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
@@ -19,7 +20,12 @@ def test_an_example_runs(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(block.text)
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False, cwd=DOCS.parent
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=DOCS.parent,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 

@@ -11,7 +11,7 @@ from mesh.agent.toolbox import DOWN
 from mesh.mcp import results, server
 from mesh.mcp.failures import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
 from tests.docs.pages import DOCS, blocks
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 PAGE = (DOCS / "mcp.md").read_text()
 
@@ -26,7 +26,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
         [sys.executable, tmp_path / "librarian.py"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         cwd=ROOT,
     )

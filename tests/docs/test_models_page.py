@@ -28,7 +28,7 @@ from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import UNUSED, price_list, unsaid
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 PAGE = (DOCS / "models.md").read_text()
 BLOCKS = list(blocks(PAGE))
@@ -46,7 +46,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
         [sys.executable, tmp_path / "librarian.py"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         cwd=ROOT,
         env={**os.environ, "MESH_MODEL": "scripted", "PYTHONPATH": str(ROOT)},

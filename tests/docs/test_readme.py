@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 MESH = (sys.executable, "-m", "mesh")
-WAIT_S = 60
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -24,7 +25,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 def mesh(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*MESH, *arguments], cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
+        [*MESH, *arguments], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -47,7 +48,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     finally:
         os.kill(dev.pid, signal.SIGINT)
-        dev.communicate(timeout=WAIT_S)
+        dev.communicate(timeout=PATIENCE_S)
 
 
 def test_every_file_and_command_of_the_readme_is_here() -> None:
@@ -82,7 +83,12 @@ def test_a_request_is_sent_shown_explained_and_judged_again(desk: Path) -> None:
 def test_the_agent_that_a_model_drives_can_be_loaded(desk: Path) -> None:
     told = "from front import front; print(front.name, front.prompt_version, [t.name for t in front.tools])"
     found = subprocess.run(
-        [sys.executable, "-c", told], cwd=desk, capture_output=True, text=True, timeout=WAIT_S, check=False
+        [sys.executable, "-c", told],
+        cwd=desk,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert found.stdout.strip() == "front 1 ['find_customer']", found.stderr
 

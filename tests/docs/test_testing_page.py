@@ -10,7 +10,7 @@ from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 PAGE = (DOCS / "testing.md").read_text()
 BLOCKS = [block for block in blocks(PAGE) if block.language == "python"]
@@ -29,7 +29,7 @@ def test_every_example_does_what_the_page_says(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         env={"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-of-a-developer"},
     )

@@ -23,10 +23,9 @@ from protocol.wire.commands import Reply, Settle, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.subjects import policy, step
-from tests.servers import FLEET, eventually
+from tests.servers import FLEET, PATIENCE_S, eventually
 
 SCRIPT = Path(__file__).with_name("agent_process.py")
-WAIT_S = 60
 LEASE_S = 2.0
 """Shorter than by default: these tests kill often."""
 E = TypeVar("E", bound=events.Event)
@@ -68,7 +67,7 @@ class Stage:
 
     async def last(self, request: str, kind: type[E]) -> E:
         """Return the request's last event, once it is of this kind."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 happened = await self.events(request)
                 if happened and isinstance(happened[-1], kind):
@@ -77,7 +76,7 @@ class Stage:
 
     async def happens(self, request: str, kind: type[E]) -> E:
         """Return the request's first event of this kind, once there is one."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 for event in await self.events(request):
                     if isinstance(event, kind):
@@ -91,7 +90,7 @@ class Stage:
             async def stored() -> bool:
                 return not (await bus.request(f"{GET}STEPS-a.{step('a', request, turn, name)}")).status
 
-            await eventually(stored, WAIT_S)
+            await eventually(stored, PATIENCE_S)
 
     async def events(self, request: str) -> list[AnyEvent]:
         async with self.mesh.connected_as("audit") as bus:
@@ -121,7 +120,7 @@ async def run(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]:
     async with stage.mesh.connected_as("c1") as bus:
         client = await Client.on(bus, "c1")
         request = await client.submit("go", to="a", facts={"script": list(script)})
-        outcome = await client.wait(request, timeout_s=WAIT_S)
+        outcome = await client.wait(request, timeout_s=PATIENCE_S)
         return outcome, await stage.events(request)
 
 
@@ -154,7 +153,7 @@ async def test_an_effect_that_knows_no_key_is_in_doubt_until_a_person_settles_it
         assert doubt.effect.action == "call"
         settle = Settle(id="s", turn=doubt.turn, round=doubt.round, outcome="done", result="by hand")
         await (await Client.on(operator, "op")).control(request, settle)
-        outcome = await client.wait(request, timeout_s=WAIT_S)
+        outcome = await client.wait(request, timeout_s=PATIENCE_S)
     assert outcome.answer == ["one", "by hand", "three"]
     assert stage.world == ["look one", "call two!", "look three"]
 
@@ -186,10 +185,10 @@ async def test_a_frozen_process_that_wakes_up_is_fenced_before_it_does_anything(
         frozen.send_signal(signal.SIGSTOP)
         other = asyncio.create_task(stage.keep_alive())
         try:
-            outcome = await client.wait(request, timeout_s=WAIT_S)
+            outcome = await client.wait(request, timeout_s=PATIENCE_S)
             frozen.send_signal(signal.SIGCONT)
             again = await client.submit("go", to="a", facts={"script": ["look last"]})
-            await client.wait(again, timeout_s=WAIT_S)
+            await client.wait(again, timeout_s=PATIENCE_S)
         finally:
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)
@@ -214,7 +213,7 @@ async def approved(stage: Stage, *script: str) -> tuple[Outcome, list[AnyEvent]]
             doubt = await stage.last(request, events.EffectDoubted)
             settle = Settle(id="s", turn=doubt.turn, round=doubt.round, outcome="not_done")
             await people.control(request, settle)
-        outcome = await client.wait(request, timeout_s=WAIT_S)
+        outcome = await client.wait(request, timeout_s=PATIENCE_S)
         return outcome, await stage.events(request)
 
 

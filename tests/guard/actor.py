@@ -9,9 +9,7 @@ from mesh.bus.streams import inbox_consumer
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report
 from protocol.wire.events import AnyEvent, Work
-from tests.servers import until
-
-PATIENCE_S = 20.0
+from tests.servers import PATIENCE_S, until
 
 
 class Actor:

@@ -33,8 +33,8 @@ from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
 from protocol.wire.notices import DeadLetter, Notice
-from tests.guard.actor import PATIENCE_S, Actor
-from tests.servers import Child, child, eventually, queues, until
+from tests.guard.actor import Actor
+from tests.servers import PATIENCE_S, Child, child, eventually, queues, until
 
 FLEET = Fleet(
     name="stage",

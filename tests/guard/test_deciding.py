@@ -13,6 +13,7 @@ from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import submitted_ms
 from tests.guard.stage import Stage, proposal_hearing, submit_hearing
+from tests.servers import PATIENCE_S
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")
@@ -82,7 +83,7 @@ async def test_many_requests_among_several_guards_each_get_one_successor_per_tur
         await a.propose(request, await a.work(request), TO_B, times=2)
         await b.propose(request, await b.work(request), HandBack(summary="here"), times=2)
         await a.propose(request, await a.work(request, nth=1), DONE, times=2)
-        return (await client.wait(request, timeout_s=30)).status
+        return (await client.wait(request, timeout_s=PATIENCE_S)).status
 
     assert set(await asyncio.gather(*(walk() for _ in range(60)))) == {"completed"}
     await stage.drained()

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from tests.guard.stage import Stage
+from tests.servers import PATIENCE_S
 
 
 @pytest.mark.parametrize("passes", [0, 20, 100, 400])
@@ -14,7 +15,7 @@ async def test_a_guard_without_a_grace_leaves_at_once(stage: Stage, passes: int)
     for _ in range(passes):
         await asyncio.sleep(0)  # wherever its start is by then
     bus = await stage.bus("guard", "hasty")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         task = stage._guards.pop(guard)
         await guard.drain(0.0)
         task.cancel()
@@ -33,6 +34,6 @@ async def test_a_wait_for_the_server_that_is_given_up_costs_no_connection(stage:
         with contextlib.suppress(asyncio.CancelledError):
             await settling
         assert settling.cancelled(), "a cancellation is not lost"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await bus.settle()
         await bus.request("$JS.API.DIRECT.GET.CONF.mesh.conf.fleet")

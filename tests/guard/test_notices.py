@@ -14,9 +14,8 @@ from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Complete, Failure, MoveProposed, ReportFailure, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid
 from protocol.wire.notices import Notice
-from tests.guard.actor import PATIENCE_S
 from tests.guard.stage import FLEET, Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")

@@ -21,7 +21,7 @@ from protocol.wire.commands import (
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.handoff import Constraints
 from tests.guard.stage import Stage, human_turn
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 
 @pytest_asyncio.fixture(autouse=True)
@@ -97,7 +97,7 @@ async def test_jobs_that_waited_for_their_agent_have_their_whole_time_when_it_is
 
     await stage.runtime(Agent("a", work, concurrency=1))
     for request in requests:
-        assert (await client.wait(request, timeout_s=30)).answer == "done"
+        assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
         assert await stage.types(request) == ["request.opened", "request.completed"]
     assert sorted(done) == sorted(requests)
 

@@ -21,7 +21,7 @@ from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.local.server import server_binary
 from protocol.wire.subjects import card, evt, live, note, prop
-from tests.servers import FLEET, eventually, fresh, until
+from tests.servers import FLEET, PATIENCE_S, eventually, fresh, until
 
 NODES = ("n1", "n2", "n3")
 
@@ -121,7 +121,7 @@ async def test_everything_crosses_between_accounts_on_different_servers(cluster:
 
     await client.publish_durable(prop("c1", request), b"{}")
     opened = await JetStreamLog(guard).append("a", request, b'{"n":0}', after=0)
-    assert (await asyncio.wait_for(work.get(), 30)).stream_seq == opened
+    assert (await asyncio.wait_for(work.get(), PATIENCE_S)).stream_seq == opened
     await agent.publish_durable(prop("a", request), b"{}")
     await agent.publish_durable(card("a"), b"{}")
     await JetStreamLog(guard).append("c1", request, b'{"n":1}', after=opened)

@@ -17,7 +17,7 @@ from mesh.ops.watch import Watch
 from mesh.testing import LocalBus
 from tests.drill import watch as drill
 from tests.integration.filled_log import fill, forgetful
-from tests.servers import fresh, until
+from tests.servers import PATIENCE_S, fresh, until
 
 # --- an end and a beginning that move -------------------------------------------------------------
 
@@ -117,7 +117,7 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: 
         reading = asyncio.ensure_future(work[who]())
         await until(lambda: viewer.counters.requests > before)  # it has begun
         await viewer.close()
-        done, _ = await asyncio.wait({reading}, timeout=20)
+        done, _ = await asyncio.wait({reading}, timeout=PATIENCE_S)
         reading.cancel()
         assert done
         with pytest.raises((Unreachable, Disconnected)):

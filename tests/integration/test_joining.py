@@ -16,7 +16,7 @@ from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import live, prop
-from tests.servers import FLEET, fresh, until
+from tests.servers import FLEET, PATIENCE_S, fresh, until
 
 
 async def reload(mesh: LocalBus) -> None:
@@ -58,7 +58,7 @@ async def test_an_agent_joins_while_the_others_work(own_server: LocalBus) -> Non
     assert [bus.counters.disconnects for bus in (client, guard, agent)] == [0, 0, 0]
     request = fresh()
     await JetStreamLog(guard).append("a", request, b'{"n":0}', after=0)
-    message = await asyncio.wait_for(got.get(), 20)  # by the pull that waited all along
+    message = await asyncio.wait_for(got.get(), PATIENCE_S)  # by the pull that waited all along
     assert (message.delivered, message.subject) == (1, f"mesh.evt.a.{request}")
     await agent.publish(live("c1", request, "a", "t"), b"a token")
     await until(lambda: shown == [live("c1", request, "a", "t")])

@@ -35,7 +35,7 @@ from protocol.wire.subjects import (
     rate,
     step,
 )
-from tests.servers import FLEET, ConnectAs, fresh, until
+from tests.servers import FLEET, PATIENCE_S, ConnectAs, fresh, until
 
 GET = "$JS.API.DIRECT.GET."
 
@@ -55,7 +55,7 @@ async def take_one(
     puller = Puller(bus, stream, consumer, on_message, slots=1, expires_s=2.0, group=group, priority=priority)
     await puller.start()
     try:
-        return await asyncio.wait_for(found, 20)
+        return await asyncio.wait_for(found, PATIENCE_S)
     finally:
         await puller.close()
 

@@ -22,7 +22,7 @@ from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move
 from protocol.wire.events import type_of
 from tests.guard.stage import Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 CANARY = "canary-7c1f"
 LOOK = Reply(text="I look it up.", calls=(ToolCall("1", "find", {"who": CANARY}),))
@@ -78,7 +78,7 @@ async def client(stage: Stage, speaker: Speaker) -> Client:
 
 async def everything(feed: Following, each: Callable[[Any], object] = lambda item: None) -> list[Any]:
     items = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         async for item in feed:
             each(item)
             items.append(item)
@@ -164,7 +164,7 @@ async def test_a_viewer_that_comes_late_gets_the_journal_first_and_then_the_rest
     stage: Stage, client: Client, speaker: Speaker
 ) -> None:
     request = await client.submit("Where is it?")
-    await asyncio.wait_for(speaker.speaks.wait(), 20)
+    await asyncio.wait_for(speaker.speaks.wait(), PATIENCE_S)
     viewer = await stage.bus("audit")
     late = client.follow(request, viewer=viewer)
     steps = 0
@@ -209,7 +209,7 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
     request = client.new_id()
     async with client.follow(request, viewer=await stage.bus("audit")) as feed:
         await client.submit("Where is it?", request=request)
-        await asyncio.wait_for(speaker.speaks.wait(), 20)
+        await asyncio.wait_for(speaker.speaks.wait(), PATIENCE_S)
         await until(lambda: len(feed._order.held) == 7)  # up to the second call of the model
         may_read.set()
         items = await everything(feed, speaker.go_on_when_heard)
@@ -301,7 +301,7 @@ async def test_what_no_event_ever_opens_is_let_out_all_the_same(
     monkeypatch.setattr(in_order, "HELD_S", 0.1 if count == 3 else 3600.0)
     monkeypatch.setattr(in_order, "MOST_WAITING", 5)
     request = await client.submit("Where is it?")
-    await asyncio.wait_for(speaker.speaks.wait(), 20)
+    await asyncio.wait_for(speaker.speaks.wait(), PATIENCE_S)
     agent = await stage.bus("b")
     lost: list[int] = []
 
@@ -358,7 +358,7 @@ async def test_a_question_is_what_a_client_that_comes_late_is_told(stage: Stage)
     request = await client.submit("Paint it.")
     await stage.reaches(request, "turn.suspended")
     items: list[Any] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         async for item in client.follow(request):
             items.append(item)
             if isinstance(item, Question):

@@ -13,7 +13,7 @@ from protocol.wire.config import ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
 from tests.scripted_claude import ask_at
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 LIMITS = ModelLimits(concurrency=2)
 
@@ -50,7 +50,7 @@ async def test_instances_ask_no_faster_than_the_fleet_says(
         for _ in range(20):  # whatever else was on its way to the vendor arrives
             await client._bus.settle()
         go_on.set()
-        outcomes = await asyncio.gather(*(client.wait(request, timeout_s=30) for request in requests))
+        outcomes = await asyncio.gather(*(client.wait(request, timeout_s=PATIENCE_S) for request in requests))
         await stage.close()
         await choose.close_models()
         await mesh.server.kill()

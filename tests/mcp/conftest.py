@@ -11,13 +11,9 @@ import pytest
 import pytest_asyncio
 
 from mesh.mcp import McpServer
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 Mount = Callable[..., McpServer]
-
-
-READY_S = 60.0
-"""A guard against hanging, not a measure."""
 
 
 class World:
@@ -51,10 +47,10 @@ class HttpServer:
         """Start it on a free port, and return its URL."""
         self._port.unlink(missing_ok=True)
         self._process = subprocess.Popen([*self._world.command, "--http"], cwd=ROOT)
-        give_up_at = time.monotonic() + READY_S
+        give_up_at = time.monotonic() + PATIENCE_S
         while not self._port.exists():  # another process writes it
             assert self._process.poll() is None, "the server ended as it started"
-            assert time.monotonic() < give_up_at, f"the server was not ready within {READY_S:g} s"
+            assert time.monotonic() < give_up_at, f"the server was not ready within {PATIENCE_S:g} s"
             time.sleep(0.01)
         return f"http://127.0.0.1:{self._port.read_text()}/mcp"
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 HEAVY = {"anthropic", "nats", "nkeys", "pydantic"}
 
@@ -25,7 +27,9 @@ def loaded(code: str) -> set[str]:
     """Return the top-level modules that are loaded in a fresh interpreter after `code`."""
     report = "\nimport json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     command = [sys.executable, "-c", code + report]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    finished = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert finished.returncode == 0, finished.stderr
     return set(json.loads(finished.stdout))
 
@@ -111,4 +115,6 @@ def judged(folder: Path, contract: str) -> subprocess.CompletedProcess[str]:
     """Return what import-linter says of `folder` by one contract."""
     tool = Path(sys.executable).parent / "lint-imports"
     command = [str(tool), "--no-logo", "--no-cache", "--contract", contract]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )

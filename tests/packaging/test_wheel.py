@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 OPENAI_AGENTS = "openai-agents>=0.24,<0.25"
 
@@ -41,7 +43,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert finished.returncode == 0, f"{finished.stdout}{finished.stderr}"

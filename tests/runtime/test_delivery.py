@@ -18,7 +18,7 @@ from protocol.wire import subjects
 from protocol.wire.commands import Cancel, Move
 from protocol.wire.events import RequestCompleted
 from tests.guard.stage import Stage, seed_directory
-from tests.servers import Child, child, eventually, until
+from tests.servers import PATIENCE_S, Child, child, eventually, until
 
 
 @contextlib.asynccontextmanager
@@ -235,7 +235,7 @@ async def test_an_agent_that_is_told_to_end_while_it_starts_takes_no_turn(stage:
     runtime = runtime_module.Runtime(await stage.bus("a", "early"), Agent("a", gate))
     task = asyncio.create_task(runtime.run())
     await runtime.drain(0.1)
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, PATIENCE_S)
     request = await (await stage.client()).submit("hello")
     await stage.reaches(request, "request.opened")
     assert gate.began == []

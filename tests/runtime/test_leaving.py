@@ -9,7 +9,7 @@ from mesh.agent.turn import Turn
 from mesh.bus.steps import JetStreamSteps
 from protocol.wire.commands import Move
 from tests.guard.stage import Stage
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 
 async def test_a_turn_that_came_again_does_not_keep_an_instance_from_leaving_while_the_bus_is_away(
@@ -35,7 +35,7 @@ async def test_a_turn_that_came_again_does_not_keep_an_instance_from_leaving_whi
         again = asyncio.create_task(second.run())
         await until(lambda: len(began) == 2)
         await stage.mesh.server.kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await second.drain(0.1)
         again.cancel()
         await asyncio.gather(running, again, return_exceptions=True)

@@ -15,7 +15,7 @@ from mesh.agent.turn import Turn
 from mesh.cli.exits import Exit
 from protocol.wire.commands import Move
 from tests.guard.stage import Stage
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
 
 OPAQUE = """
@@ -53,7 +53,7 @@ async def test_no_turn_is_taken_before_what_it_needs_is_loaded(stage: Stage) -> 
     await stage.reaches(request, "request.opened")
     runtime = Runtime(await stage.bus("a"), Agent("a", answers, prepare=load))
     running = asyncio.create_task(runtime.run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
     assert not runtime.ready
     assert await stage.inbox_left("a") == 1
     go_on.set()
@@ -86,7 +86,7 @@ async def test_with_tools_that_nobody_could_use_it_takes_no_turn_and_ends(stage:
     await stage.reaches(await client.submit("hello"), "request.opened")
     runtime = Runtime(await stage.bus("a"), Agent("a", answers, prepare=load))
     with pytest.raises(ToolsUnusable, match="of find have no JSON schema"):
-        await asyncio.wait_for(runtime.run(), 20)
+        await asyncio.wait_for(runtime.run(), PATIENCE_S)
     assert not runtime.ready
     assert await stage.inbox_left("a") == 1
 

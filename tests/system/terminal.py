@@ -21,11 +21,10 @@ from typer.testing import CliRunner, Result
 
 from mesh.cli import app
 from tests.logs import plain_logs
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 READY = "Ctrl-C stops everything"
 _OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_LOG_LEVEL")
-_WITHIN_S = 60.0
 _turn = threading.Lock()
 """Held by the one command that runs in this process: directory, environment and logging are the process's."""
 
@@ -110,7 +109,7 @@ class Folder:
             with contextlib.suppress(OSError):  # so ends a terminal that nobody writes to any more
                 while part := os.read(ours, 65_536):
                     got += part
-            process.wait(_WITHIN_S)
+            process.wait(PATIENCE_S)
         finally:
             os.close(ours)
             process.kill()
@@ -125,7 +124,7 @@ class Folder:
             stdin=stdin,
             capture_output=True,
             text=True,
-            timeout=_WITHIN_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         return Finished(ended.returncode, ended.stdout, ended.stderr)
@@ -170,7 +169,7 @@ class Running:
 
     def wait_for(self, text: str) -> None:
         """Wait until it has said something. AssertionError when it ends instead."""
-        deadline = time.monotonic() + _WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while text not in self.said:
             assert self._process.poll() is None, f"it ended with {self._process.returncode}:\n{self.said}"
             assert time.monotonic() < deadline, f"it never said {text!r}:\n{self.said}"
@@ -183,7 +182,7 @@ class Running:
 
     def ended(self) -> int:
         """Wait for the end and return the exit status."""
-        return self._process.wait(_WITHIN_S)
+        return self._process.wait(PATIENCE_S)
 
     def children(self) -> list[int]:
         """Return the processes that it has started and that still run."""
@@ -206,7 +205,7 @@ def _parents() -> dict[int, int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     """Wait until none of these processes runs any more."""
-    deadline = time.monotonic() + _WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while left := set(pids) & set(_parents()):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)

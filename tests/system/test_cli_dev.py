@@ -12,7 +12,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.local.server import server_binary
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
 
 FLEET = """
@@ -79,7 +79,7 @@ def in_queue(folder: Folder, text: str) -> str:
 
 def eventually(looks: Callable[[], bool]) -> None:
     """Wait for something that another process does."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not looks():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)

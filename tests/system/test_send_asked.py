@@ -23,11 +23,10 @@ from protocol.wire.commands import Ask, Complete
 from protocol.wire.ids import AgentName
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 from tests.system.office import Office
 from tests.system.terminal import environment
 
-_WITHIN_S = 60.0
 INTERRUPT, END_OF_INPUT = "\x03", "\x04"
 
 
@@ -43,7 +42,7 @@ class Seat:
 
     async def shows(self, text: str) -> None:
         """Wait until something is shown. AssertionError when the command ends instead."""
-        deadline = time.monotonic() + _WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
             ended = self._process.poll() is not None
             self._look()
@@ -53,7 +52,7 @@ class Seat:
 
     async def ends(self) -> int:
         """Wait for the end and return the exit status."""
-        status = await asyncio.to_thread(self._process.wait, _WITHIN_S)
+        status = await asyncio.to_thread(self._process.wait, PATIENCE_S)
         self._look()
         return status
 

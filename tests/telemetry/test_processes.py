@@ -15,12 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mesh.bus.keys import seed_file
 from mesh.testing import LocalBus
-from tests.servers import ROOT, until
+from tests.servers import PATIENCE_S, ROOT, until
 from tests.telemetry.collector import Collector
 from tests.trouble.crew import FLEET, Crew, Service, furnish
 
 CANARY = "xylophone"
-PATIENCE_S = 60.0
 
 
 @pytest_asyncio.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from mesh.service import telemetry as setup
 from mesh.service.telemetry import Telemetry, TelemetryUnavailable, configure_telemetry
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 BOTH = ("TRACES", "METRICS")
 HERE = "http://127.0.0.1:4318"
@@ -76,7 +76,7 @@ def test_off_means_that_the_sdk_is_not_even_imported() -> None:
         env={},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert ended.stdout.strip() == "[]"

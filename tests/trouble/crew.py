@@ -26,7 +26,7 @@ from protocol.wire import subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.ids import AgentName, RequestId
 from tests.guard.stage import check
-from tests.servers import ROOT, eventually, queues, until
+from tests.servers import PATIENCE_S, ROOT, eventually, queues, until
 
 FLEET = Fleet(
     name="trouble",
@@ -37,7 +37,6 @@ FLEET = Fleet(
     lease_s=2.0,
     guard_lease_s=1.5,
 )
-PATIENCE_S = 60.0
 KINDS = (
     *(conditions.DISCONNECTED, conditions.FULL, conditions.ABSENT, conditions.SILENT),
     *(conditions.PULL_REFUSED, conditions.PULL_SILENT),

@@ -15,6 +15,7 @@ from mesh.testing import StrictModel, calls, says, turn
 from mesh.testing.memory_steps import MemorySteps
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.events import Past
+from tests.servers import PATIENCE_S
 
 FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))
 
@@ -89,7 +90,7 @@ async def test_so_it_is_with_the_function_that_is_asked_what_became_of_one(break
 
 async def begun(running: "asyncio.Task[Any]", at_it: asyncio.Event) -> None:
     """Wait until a tool is at it, and cancel whoever called it."""
-    await asyncio.wait_for(at_it.wait(), 20)
+    await asyncio.wait_for(at_it.wait(), PATIENCE_S)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -12,6 +12,7 @@ from agents import records as shared
 from agents.records import once, transaction
 from agents.support.database import connected
 from mesh.agent.failures import Retry
+from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("records")
 
@@ -64,7 +65,7 @@ def test_several_processes_at_once_find_it_filled_once() -> None:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        said = {process.communicate(timeout=60)[0].strip() for process in processes}
+        said = {process.communicate(timeout=PATIENCE_S)[0].strip() for process in processes}
     finally:
         for process in processes:
             process.kill()

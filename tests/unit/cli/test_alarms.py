@@ -4,6 +4,7 @@ import asyncio
 from typing import Literal
 
 from mesh.ops.watch import Alarm, Alarms
+from tests.servers import PATIENCE_S
 
 
 def alarm(what: Literal["escalation", "ask", "dead_letter"], request: str) -> Alarm:
@@ -24,5 +25,5 @@ async def test_what_waits_for_people_is_told_before_dead_letters() -> None:
         told.append((await alarms.get()).request)
         alarms.told()
     assert told == ["3", "4", "1", "2"]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await alarms.all_told()

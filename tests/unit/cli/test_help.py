@@ -9,7 +9,7 @@ import typer.main
 
 from mesh.cli import app
 from mesh.cli.exits import EPILOG, Exit
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 from tests.unit.cli.conftest import Mesh
 
 HEAVY = {"anthropic", "asyncio", "msgspec", "nats", "nkeys", "pydantic_settings", "rich", "structlog"}
@@ -40,7 +40,9 @@ except SystemExit as end:
 print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
 """
     command = [sys.executable, "-c", code]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
     assert "Usage: mesh" in said
     loaded = set(said.rpartition("LOADED")[2].split())
     assert "typer" in loaded

@@ -11,7 +11,7 @@ from mesh.model import ClaudeAgent
 from mesh.model.choose import KEY, VARIABLE, ModelUnavailable, instead, warm
 from mesh.model.prompt import Instructions
 from mesh.testing import StrictModel
-from tests.servers import ROOT
+from tests.servers import PATIENCE_S, ROOT
 
 LOOKED_AT = """
 import asyncio, sys, threading
@@ -37,7 +37,12 @@ assert Seen.by == {False}, Seen.by
 def test_the_sdk_is_imported_in_a_thread() -> None:
     told = {VARIABLE: "claude", KEY: "none is needed to import", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", LOOKED_AT], env=told, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LOOKED_AT],
+        env=told,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
