@@ -1,6 +1,6 @@
 """What a control message does: people's and clients' words become events, judged by no rule.
 
-Whether the sender may say it was settled before (`protocol.standing`).
+Whether the sender may say it was settled before (`protocol.domain.admission`).
 """
 
 from typing import Any
@@ -9,12 +9,10 @@ from msgspec.structs import replace
 
 from protocol.carry import Bringer, Load, merge
 from protocol.domain import budget
-from protocol.domain.held import Turn
-from protocol.domain.past import remembered
-from protocol.domain.rounds import next_round
+from protocol.domain.admission import Rejected
+from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.ledger import Ledger
 from protocol.stamp import E, stamp
-from protocol.standing import Objection
 from protocol.submit import stale_id
 from protocol.wire.commands import (
     Assign,
@@ -63,7 +61,7 @@ def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
     return None if ended is None else ledger.turns[ended].agent
 
 
-def objection_to(ledger: Ledger, hearing: Hearing, world: World) -> Objection | None:
+def rejection_of(ledger: Ledger, hearing: Hearing, world: World) -> Rejected | None:
     """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
     control = hearing.what
     if isinstance(control, Submit):
@@ -72,7 +70,7 @@ def objection_to(ledger: Ledger, hearing: Hearing, world: World) -> Objection | 
         return None
     target = resolves_to(ledger, control)
     if target is None or target == HUMAN or world.grounds.target is None:
-        return Objection("unknown_agent", f"the work cannot go to {target}: not an agent of the fleet")
+        return Rejected("unknown_agent", f"the work cannot go to {target}: not an agent of the fleet")
     return None
 
 
@@ -180,14 +178,14 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
     )
 
 
-def _first_round(ledger: Ledger, human: Turn, control: Resolve) -> int:
+def _first_round(ledger: Ledger, human: TurnState, control: Resolve) -> int:
     """Return the round that a resolution opens: a continued turn counts on, as its journal does."""
     if not control.again or human.instead_of is None:
         return 0
     return ledger.turns[human.instead_of].round + 1
 
 
-def _said_again(ledger: Ledger, human: Turn, control: Resolve, by: str) -> Past:
+def _said_again(ledger: Ledger, human: TurnState, control: Resolve, by: str) -> Past:
     """Return how the round ended that a person lets go on; with the move, if it had asked for the person."""
     ended = ledger.turns[human.instead_of] if human.instead_of is not None else human
     asked = Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
@@ -196,13 +194,13 @@ def _said_again(ledger: Ledger, human: Turn, control: Resolve, by: str) -> Past:
     )
 
 
-def _continued(ledger: Ledger, human: Turn) -> Any:
+def _continued(ledger: Ledger, human: TurnState) -> Any:
     """Return under whose id journal and effect keys go on: the first of a chain of continuations."""
     ended = ledger.turns[human.instead_of] if human.instead_of is not None else None
     return None if ended is None else ended.work.continues or ended.id
 
 
-def _handed_on(ledger: Ledger, human: Turn, control: Resolve, now: int) -> tuple[Handoff, Load]:
+def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> tuple[Handoff, Load]:
     """Return what a person gives on, and all that it carries: what they hold, and what they add.
 
     A deadline that has passed is not handed on, or the turn would end as it begins; the request's holds.

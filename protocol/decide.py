@@ -2,7 +2,7 @@
 
     decide(ledger, hearing, policy, world) -> event
 
-The caller has made sure that the message may be decided (`protocol.standing`). A proposal whose
+The caller has made sure that the message may be decided (`protocol.domain.admission`). A proposal whose
 handoff hides something from its reader takes two events: `decide` first returns `facts.withheld`,
 and, with that in the ledger, the verdict itself; so the caller goes on until the proposal is decided.
 """
@@ -16,10 +16,8 @@ from protocol import carry
 from protocol.carry import Bringer, Load
 from protocol.control import ASKED, decide_control
 from protocol.domain import budget, rules
-from protocol.domain.held import Turn
-from protocol.domain.past import remembered
-from protocol.domain.rounds import next_round, retry_at
 from protocol.domain.rules import Case
+from protocol.domain.turns import TurnState, next_round, remembered, retry_at
 from protocol.ledger import Ledger
 from protocol.stamp import E, stamp
 from protocol.submit import decide_submit
@@ -73,7 +71,7 @@ def decide(ledger: Ledger, hearing: Hearing, policy: Policy | None, world: World
 
     Args:
         ledger: the message's own request, up to its head.
-        hearing: the message; `standing` found it `Fit`.
+        hearing: the message; `admission` accepted it.
         policy: what to judge by; None if the submit named none that exists.
         world: what the verdict rests on besides.
     """
@@ -142,7 +140,7 @@ class _Verdict:
         ledger: Ledger,
         hearing: Hearing,
         proposal: MoveProposed,
-        turn: Turn,
+        turn: TurnState,
         policy: Policy,
         world: World,
     ) -> None:

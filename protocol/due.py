@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from protocol.carry import merge
 from protocol.domain import budget
-from protocol.domain.held import Turn
-from protocol.domain.rounds import next_round, retry_at
+from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.ledger import Ledger
 from protocol.stamp import E, stamp
 from protocol.wire import events
@@ -44,7 +43,7 @@ class Wait(NamedTuple):
     at: int
     """UTC µs; of a wait with a `period`, the earliest time at which it can fall due."""
     what: str
-    turn: Turn | None = None
+    turn: TurnState | None = None
     period: int | None = None
     """µs that the agent has to be served without a gap (TIMEOUT), or not at all (UNATTENDED)."""
 
@@ -71,7 +70,7 @@ def _waits(ledger: Ledger, policy: Policy) -> Iterator[Wait]:
         yield from _waits_of(ledger, turn, policy)
 
 
-def _waits_of(ledger: Ledger, turn: Turn, policy: Policy) -> Iterator[Wait]:
+def _waits_of(ledger: Ledger, turn: TurnState, policy: Policy) -> Iterator[Wait]:
     if turn.agent == HUMAN:
         if policy.escalation_sla_s is not None and turn.state == "working":
             yield Wait(turn.clock + _us(policy.escalation_sla_s), "sla", turn)
@@ -137,7 +136,7 @@ def is_due(ledger: Ledger, policy: Policy | None, now: int) -> bool:
 
 def by_the_clock(
     ledger: Ledger, policy: Policy | None, now: int, deciding: tuple[str, int] | None = None
-) -> Turn | None:
+) -> TurnState | None:
     """Return the turn whose round may have to end by the clock now; None if there is none.
 
     Who serves its agent, and whether the round has begun, has to be known for that.
@@ -198,7 +197,7 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Hearing) -> AnyE
     return _given_up(ledger, world, ledger.turns[about.turn], EVENT_TOO_LARGE, reason)
 
 
-def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: Turn, what: str) -> AnyEvent:
+def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: TurnState, what: str) -> AnyEvent:
     match what:
         case "retry":
             return _stamp(
@@ -217,12 +216,12 @@ def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: Turn, what: str
     return _escalate(ledger, policy, world, turn)
 
 
-def _stamp(kind: type[E], ledger: Ledger, world: World, about: Turn, to: str, **payload: Any) -> E:
+def _stamp(kind: type[E], ledger: Ledger, world: World, about: TurnState, to: str, **payload: Any) -> E:
     cause = _cause(kind, ledger, about)
     return stamp(kind, ledger, world, cause, to, str(ledger.request), **payload)
 
 
-def _cause(kind: type[Any], ledger: Ledger, turn: Turn) -> Cause:
+def _cause(kind: type[Any], ledger: Ledger, turn: TurnState) -> Cause:
     return due_cause(str(ledger.request), events.type_of(kind), turn.id, turn.since_n)
 
 
@@ -239,7 +238,7 @@ def _expired(ledger: Ledger, world: World) -> AnyEvent:
     )
 
 
-def _deferred(ledger: Ledger, turn: Turn) -> Hearing:
+def _deferred(ledger: Ledger, turn: TurnState) -> Hearing:
     waiting = next(item for item in ledger.deferred if item.turn == turn.id)
     return Hearing(
         request=waiting.request,
@@ -263,7 +262,7 @@ def is_by_the_clock(failure: Failure) -> bool:
     return known is not None and failure == Failure(code=failure.code, message=known[0], permanent=known[1])
 
 
-def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: Turn, code: str) -> AnyEvent:
+def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: TurnState, code: str) -> AnyEvent:
     message, permanent = _TIMED_OUT[code]
     error = Failure(code=code, message=message, permanent=permanent)
     cause = _cause(events.TurnFailed, ledger, turn)
@@ -281,7 +280,7 @@ def _timed_out(ledger: Ledger, policy: Policy, world: World, turn: Turn, code: s
     )
 
 
-def _overdue(turn: Turn) -> Turn:
+def _overdue(turn: TurnState) -> TurnState:
     """Return a turn that waits, as it is once its deadline has passed: without a round that could be left."""
     waits = (
         f"the effect of step {turn.doubted} was in doubt" if turn.state == "doubted" else "a retry was due"
@@ -292,7 +291,7 @@ def _overdue(turn: Turn) -> Turn:
     return dataclasses.replace(turn, reason=DEADLINE, past=(*turn.past, past))
 
 
-def _escalate(ledger: Ledger, policy: Policy, world: World, turn: Turn) -> AnyEvent:
+def _escalate(ledger: Ledger, policy: Policy, world: World, turn: TurnState) -> AnyEvent:
     """Give a turn that has no round left to a person, or end the request where that is not to be."""
     code = None
     if policy.on_budget == "fail" and _ran_out_of_budget(turn):
@@ -306,7 +305,7 @@ def _escalate(ledger: Ledger, policy: Policy, world: World, turn: Turn) -> AnyEv
     return _given_up(ledger, world, turn, code, _last_words(turn))
 
 
-def _given_up(ledger: Ledger, world: World, turn: Turn, code: str, reason: str) -> AnyEvent:
+def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: str) -> AnyEvent:
     return _stamp(
         events.RequestFailed,
         ledger,
@@ -321,13 +320,13 @@ def _given_up(ledger: Ledger, world: World, turn: Turn, code: str, reason: str) 
     )
 
 
-def _ran_out_of_budget(turn: Turn) -> bool:
+def _ran_out_of_budget(turn: TurnState) -> bool:
     """Say whether it was the budget that left a turn without a round, by the turn's word or by a rule."""
     refusal = turn.past[-1].refusal if turn.past else None
     return turn.reason == BUDGET_EXHAUSTED or (refusal is not None and refusal.rule == Rule.BUDGET)
 
 
-def _last_words(turn: Turn) -> str:
+def _last_words(turn: TurnState) -> str:
     """Return why a turn has no round left, in one safe sentence."""
     last = turn.past[-1] if turn.past else None
     if last is not None and last.refusal is not None:
@@ -337,7 +336,7 @@ def _last_words(turn: Turn) -> str:
     return turn.reason
 
 
-def _escalated(ledger: Ledger, world: World, turn: Turn, reason: str, tier: int) -> AnyEvent:
+def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier: int) -> AnyEvent:
     """Open a person's turn with everything that is carried and everything that was tried."""
     load = merge(ledger.load())
     held = turn.work.handoff

@@ -13,10 +13,9 @@ from typing import Any, Literal
 from protocol.carry import Load
 from protocol.domain import budget, hash_chain
 from protocol.domain.fact_history import FactHistory
-from protocol.domain.held import NO_REPORT, Turn, summed_up
-from protocol.domain.past import remembered
 from protocol.domain.stash import Stash
 from protocol.domain.trail import Frame, Hop, Segment
+from protocol.domain.turns import NO_REPORT, TurnState, remembered, summed_up
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
 from protocol.wire.config import Policy
@@ -71,8 +70,8 @@ class Ledger:
         self.submit_digest = ""
         self.status: Status = "unknown"
         self.ended: AnyEvent | None = None
-        self.turns: dict[TurnId, Turn] = {}
-        self.open: dict[TurnId, Turn] = {}
+        self.turns: dict[TurnId, TurnState] = {}
+        self.open: dict[TurnId, TurnState] = {}
         """The open turns. At most one under topology `handoff`, but nothing here counts on it."""
         self._segment: Segment | None = None
         self.frames: dict[TurnId, Frame] = {}
@@ -122,7 +121,7 @@ class Ledger:
         return self.status == "open"
 
     @property
-    def holder(self) -> Turn | None:
+    def holder(self) -> TurnState | None:
         """The open turn, where there is one."""
         return next(iter(self.open.values()), None)
 
@@ -159,7 +158,7 @@ class Ledger:
     def carried_artifacts(self) -> dict[str, Artifact]:
         return {name: layers[0] for name, layers in self.load().artifacts.items()}
 
-    def spent_after(self, turn: Turn, report: Report) -> Usage:
+    def spent_after(self, turn: TurnState, report: Report) -> Usage:
         """Return what the request has spent once `turn` is settled by its newest report.
 
         Reports are cumulative, so that one which says less than an earlier one gives nothing back.
@@ -199,19 +198,19 @@ class Ledger:
             if str(id_of(waiting.request, waiting.proposal)) != event.cause
         ]
 
-    def _settle(self, turn: Turn, report: Report) -> None:
+    def _settle(self, turn: TurnState, report: Report) -> None:
         self.spent = self.spent_after(turn, report)
         turn.report, turn.reported = summed_up(turn, report), True
 
-    def _close(self, turn_id: TurnId, by: AnyEvent) -> Turn:
+    def _close(self, turn_id: TurnId, by: AnyEvent) -> TurnState:
         turn = self.turns[turn_id]
         turn.state, turn.ended_by = "ended", by
         self.open.pop(turn_id, None)
         return turn
 
-    def _begin(self, event: Any, work: Work, instead_of: TurnId | None = None, tier: int = 0) -> Turn:
+    def _begin(self, event: Any, work: Work, instead_of: TurnId | None = None, tier: int = 0) -> TurnState:
         """Open the turn that an inbox event opens, and take over what it carries."""
-        turn = Turn(
+        turn = TurnState(
             id=work.turn,
             agent=work.handoff.to_agent,
             work=work,

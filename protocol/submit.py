@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from protocol.carry import NO_LOAD, merge
 from protocol.domain import budget, rules
+from protocol.domain.admission import Rejected
 from protocol.ledger import Ledger
 from protocol.stamp import stamp
-from protocol.standing import Objection
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import Hearing, Submit
 from protocol.wire.config import Policy, policy_hash
@@ -23,7 +23,7 @@ MAX_SUMMARY_CHARS = 200
 """A summary is one line that a person takes in at a glance."""
 
 
-def stale_id(hearing: Hearing, world: World) -> Objection | None:
+def stale_id(hearing: Hearing, world: World) -> Rejected | None:
     """Object to a new request whose id is too old to be sure that it is new, or from the future.
 
     An id may be half as old as a request may take, a quarter of what the log keeps: what ran under it is then
@@ -34,7 +34,7 @@ def stale_id(hearing: Hearing, world: World) -> Objection | None:
         return None
     age_s = (world.now - submitted_ms(hearing.request) * 1000) / 1e6
     if not -AHEAD_S <= age_s <= longest / 2:
-        return Objection("stale_id", "the ULID's time is too old or too far ahead; make a new id")
+        return Rejected("stale_id", "the ULID's time is too old or too far ahead; make a new id")
     return None
 
 

@@ -29,6 +29,7 @@ from mesh.guard.cache import Cache, Docket, Timer
 from mesh.guard.surroundings import Surroundings
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
+from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import (
     Append,
     Appended,
@@ -44,8 +45,7 @@ from protocol.domain.decider import (
     TurnOver,
     WakeAt,
 )
-from protocol.domain.held import Turn
-from protocol.standing import Late, Objection
+from protocol.domain.turns import TurnState
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Control, Hearing, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
@@ -113,7 +113,7 @@ class Courtroom:
                 docket = known or await self._docket(request, fresh=is_submit and not certain)
                 outcome = await self._session(docket, request, hearing)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
-                unsure = isinstance(outcome, Objection) or (is_control and isinstance(outcome, Late))
+                unsure = isinstance(outcome, Rejected) or (is_control and isinstance(outcome, Late))
                 if not unsure or certain or not (known or is_submit):
                     self._cache.put(request, docket)  # what was appended made it larger
                     return outcome
@@ -227,7 +227,7 @@ class Courtroom:
         _say(event, seq)
         return Stored(event, body)
 
-    async def _end(self, event: AnyEvent, turn: Turn) -> None:
+    async def _end(self, event: AnyEvent, turn: TurnState) -> None:
         """Tell an agent that its turn is over.
 
         The message lies where the agent looks before it does anything that counts; the notice makes it quick.

@@ -7,7 +7,7 @@ import msgspec
 
 from mesh.bus.pull import Message
 from mesh.service import tracing
-from protocol.standing import Objection
+from protocol.domain.admission import Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Control, Hearing, Submit, id_of, submit_id
 from protocol.wire.errors import Malformed
@@ -50,17 +50,17 @@ def control_of(message: Message, control: Control, role: Any) -> Hearing:
     return Hearing(request, AgentName(sender), control, cause, role, trace=trace)
 
 
-def unusable(request: str) -> Objection | None:
+def unusable(request: str) -> Rejected | None:
     """Refuse what no request can be called."""
     if len(request) > MAX_ID_CHARS or not is_request_id(request):
-        return Objection("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
+        return Rejected("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
     return None
 
 
-def foreign(hearing: Hearing) -> Objection | None:
+def foreign(hearing: Hearing) -> Rejected | None:
     """Refuse a submit under an id that another submitter made."""
     if isinstance(hearing.what, Submit) and submitter_of(hearing.request) != hearing.sender:
-        return Objection("unusable_id", f"a request of {hearing.sender} has an id that begins with it")
+        return Rejected("unusable_id", f"a request of {hearing.sender} has an id that begins with it")
     return None
 
 

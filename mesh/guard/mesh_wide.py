@@ -8,7 +8,7 @@ freeze must not undo the thaw that came after it.
 from mesh.bus.connection import Bus
 from mesh.guard import conf
 from mesh.guard.conf import ConfChanged, ConfUnreadable
-from protocol.standing import Objection
+from protocol.domain.admission import Rejected
 from protocol.wire.commands import Control, Freeze, Thaw
 from protocol.wire.config import FreezeEntry
 from protocol.wire.documents import read_freeze
@@ -27,7 +27,7 @@ class MeshWide:
 
     async def obey(
         self, control: Control, sender: str, role: str, *, seq: int, stored_us: int
-    ) -> Objection | None:
+    ) -> Rejected | None:
         """Do what `control` says unless a newer one was obeyed, or say why not. Idempotent.
 
         Args:
@@ -37,9 +37,9 @@ class MeshWide:
         Raises BusError, and ConfChanged if other guards were faster every time: then it is to come again.
         """
         if role != "operator":
-            return Objection("not_allowed", "only operators speak to the whole mesh")
+            return Rejected("not_allowed", "only operators speak to the whole mesh")
         if not isinstance(control, Freeze | Thaw):
-            return Objection("not_allowed", "the whole mesh can only be frozen and thawed")
+            return Rejected("not_allowed", "the whole mesh can only be frozen and thawed")
         for _ in range(_ATTEMPTS):
             found = await conf.read(self._bus, FREEZE)
             try:

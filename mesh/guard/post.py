@@ -12,7 +12,7 @@ from mesh.bus.pull import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
-from protocol.standing import Late, Objection
+from protocol.domain.admission import Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Hearing
 from protocol.wire.ids import NOBODY
@@ -30,14 +30,14 @@ class Post:
         self.dead = 0
         """How many dead letters it stored."""
 
-    async def bury(self, message: Message, objection: Objection) -> bool:
+    async def bury(self, message: Message, rejection: Rejected) -> bool:
         """Keep a message that came to nothing and tell its sender; False if it could not be kept."""
         sender, request = _address(message.subject)
         letter = notices.dead_letter(
             at=self._now(),
             by=GUARD,
-            code=objection.code,
-            detail=objection.detail,
+            code=rejection.code,
+            detail=rejection.detail,
             subject=message.subject,
             data=message.data,
             headers=message.headers,
@@ -53,9 +53,9 @@ class Post:
             _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
             return False
         self.dead += 1
-        metrics.dead_letters.add(1, {names.CODE: objection.code, names.BY: GUARD})
-        _log.warning("dead_letter", code=objection.code, sender=sender, request=request)
-        reason = NoticeError(code=objection.code, detail=letter.detail)
+        metrics.dead_letters.add(1, {names.CODE: rejection.code, names.BY: GUARD})
+        _log.warning("dead_letter", code=rejection.code, sender=sender, request=request)
+        reason = NoticeError(code=rejection.code, detail=letter.detail)
         if sender:
             await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
         return True

@@ -26,7 +26,7 @@ from mesh.guard.queues import Queues
 from mesh.guard.surroundings import Surroundings
 from mesh.service import metrics, names, tracing
 from mesh.service.conditions import Kind
-from protocol.standing import UNKNOWN_REQUEST, Late, Objection
+from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Control, Hearing
 from protocol.wire.errors import BrokenLog
@@ -145,9 +145,9 @@ class Guard:
                 self._bus.conditions.raise_(LOG_UNREADABLE, request, held=message.subject, **said)
                 message.nak(5 * _AGAIN_S)
             except Malformed as error:
-                await self._bury(message, Objection(error.code, str(error)))
+                await self._bury(message, Rejected(error.code, str(error)))
             except ConfUnreadable as error:
-                await self._bury(message, Objection(error.refusal, str(error)))
+                await self._bury(message, Rejected(error.refusal, str(error)))
             except Frozen:
                 message.nak(_AGAIN_S)
             except StreamFull:  # the bus has said it; to make room takes a person, so ask less and less often
@@ -162,7 +162,7 @@ class Guard:
                 _log.exception("guard_failed", subject=message.subject, delivered=message.delivered)
                 if message.delivered >= GIVE_UP_AFTER:
                     await self._bury(
-                        message, Objection("guard.failed", "the guard itself failed on this message")
+                        message, Rejected("guard.failed", "the guard itself failed on this message")
                     )
                 else:
                     message.nak(_AGAIN_S)
@@ -171,18 +171,18 @@ class Guard:
 
     async def _on_proposal(self, message: Message) -> None:
         _, request = subjects.parse_queued(message.subject)
-        objection = intake.unusable(request)
-        if objection is None:
+        rejection = intake.unusable(request)
+        if rejection is None:
             try:
                 hearing = intake.proposal_of(message, self._around.role_of)
             except Malformed as error:
                 await self._fail_round(message, error)
                 raise
-            objection = intake.foreign(hearing)
-            if objection is None:
+            rejection = intake.foreign(hearing)
+            if rejection is None:
                 await self._hear(message, hearing)
                 return
-        await self._bury(message, objection)
+        await self._bury(message, rejection)
 
     async def _fail_round(self, message: Message, error: Malformed) -> None:
         """Fail the round that an unreadable proposal speaks for, if it is its sender's open one.
@@ -197,24 +197,24 @@ class Guard:
         sender, request = subjects.parse_queued(message.subject)
         control, role = codec.parse_control(message.data), self._around.role_of(sender)
         if request == subjects.MESH_WIDE:
-            objection = await self._mesh_wide.obey(
+            rejection = await self._mesh_wide.obey(
                 control, sender, role, seq=message.stream_seq, stored_us=message.stored_us
             )
-            if objection is None:
+            if rejection is None:
                 message.ack()
                 return
         else:
-            objection = intake.unusable(request)
-            if objection is None:
+            rejection = intake.unusable(request)
+            if rejection is None:
                 await self._hear(message, intake.control_of(message, control, role))
                 return
-        await self._bury(message, objection)
+        await self._bury(message, rejection)
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
-        objection = intake.unusable(request)
-        if objection is not None:
-            await self._bury(message, objection)
+        rejection = intake.unusable(request)
+        if rejection is not None:
+            await self._bury(message, rejection)
             return
         await self._courtroom.look(request)
         self._tell_lag(message, "timer")
@@ -222,11 +222,11 @@ class Guard:
 
     async def _hear(self, message: Message, hearing: Hearing) -> None:
         outcome = await self._courtroom.hear(hearing)
-        if isinstance(outcome, Objection) and self._may_have_overtaken(message, hearing, outcome):
+        if isinstance(outcome, Rejected) and self._may_have_overtaken(message, hearing, outcome):
             message.nak(_AGAIN_S)
             return
         self._tell_lag(message, "control" if isinstance(hearing.what, Control) else "proposal")
-        if isinstance(outcome, Objection):
+        if isinstance(outcome, Rejected):
             await self._bury(message, outcome)
             return
         if isinstance(outcome, Late):
@@ -238,15 +238,15 @@ class Guard:
         lag_s = max(0.0, (self._around.now() - message.stored_us) / 1e6)
         metrics.guard_lag.record(lag_s, {names.KIND: kind})
 
-    def _may_have_overtaken(self, message: Message, hearing: Hearing, found: Objection) -> bool:
+    def _may_have_overtaken(self, message: Message, hearing: Hearing, found: Rejected) -> bool:
         if found.code != UNKNOWN_REQUEST or not isinstance(hearing.what, Control):
             return False
         waited_s = (self._around.now() - message.stored_us) / 1e6
         return waited_s < OVERTAKEN_S and intake.may_come_yet(hearing, self._around.now(), OVERTAKEN_S)
 
-    async def _bury(self, message: Message, objection: Objection) -> None:
+    async def _bury(self, message: Message, rejection: Rejected) -> None:
         """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""
-        if await self._post.bury(message, objection):
+        if await self._post.bury(message, rejection):
             message.ack()
         else:
             message.nak(_AGAIN_S)

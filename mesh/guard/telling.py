@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from opentelemetry.trace import Span, get_current_span
 
 from mesh.service import metrics, names, tracing
+from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import (
     Append,
     Appended,
@@ -22,7 +23,6 @@ from protocol.domain.decider import (
     trace_of,
 )
 from protocol.ledger import Ledger
-from protocol.standing import Late, Objection
 from protocol.wire import events
 from protocol.wire.commands import Control, Hearing, MoveProposed, Submit, UnknownMove
 from protocol.wire.events import AnyEvent, type_of
@@ -37,14 +37,14 @@ _ENDED = {
 }
 _VERDICTS: Mapping[type, str] = {
     Late: "late",
-    Objection: "objected",
+    Rejected: "objected",
     events.MoveRefused: "refused",
     events.RequestRefused: "refused",
     events.MoveDeferred: "deferred",
     events.TurnFailed: "recorded",
     events.EffectDoubted: "recorded",
 }
-Ruled = AnyEvent | Late | Objection
+Ruled = AnyEvent | Late | Rejected
 _CONSUMES = {names.SYSTEM: names.NATS, names.MESSAGING_OPERATION: names.PROCESS}
 _TEMPLATES = {
     names.VERDICT: "mesh.prop.{sender}.{request}",
@@ -67,7 +67,7 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Hearing | None) -> Steps[
             try:
                 step = steps.send(said)
             except StopIteration as done:
-                if isinstance(done.value, Late | Objection) and handled is not None and tracing.traced():
+                if isinstance(done.value, Late | Rejected) and handled is not None and tracing.traced():
                     if deciding is None:
                         spans.enter_context(_verdict_span(handled, ledger))
                     _ruled(done.value)
@@ -160,8 +160,8 @@ def _ruled(ruling: Ruled) -> None:
     span.set_attribute(names.VERDICT_IS, _verdict(ruling))
     if rule := _rule(ruling):
         span.set_attribute(names.RULE, rule)
-    if isinstance(ruling, Objection):
-        span.set_attribute(names.OBJECTION, ruling.code)
+    if isinstance(ruling, Rejected):
+        span.set_attribute(names.REJECTION, ruling.code)
 
 
 def _about(name: str, request: str) -> dict[str, str | int]:

@@ -14,7 +14,7 @@ from mesh.errors import LogError, ProtocolError
 from mesh.ops.errors import NotFound, UsageWrong
 from mesh.ops.requests import decoded, glance, has_ended
 from mesh.ops.roster import fleet_of
-from protocol.domain.held import Turn
+from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger, fold
 from protocol.wire import events
 from protocol.wire.config import Fleet
@@ -147,7 +147,7 @@ def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
     ]
 
 
-def _what(turn: Turn, own: str = "") -> What | None:
+def _what(turn: TurnState, own: str = "") -> What | None:
     """Return what people, or `own` as a client, have to do about a turn; None if it is not theirs."""
     if turn.agent == HUMAN:
         return "escalation"
@@ -156,7 +156,7 @@ def _what(turn: Turn, own: str = "") -> What | None:
     return "doubt" if turn.state == "doubted" else None
 
 
-def _waiting(ledger: Ledger, turn: Turn, what: What, happened: Sequence[AnyEvent]) -> Waiting:
+def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[AnyEvent]) -> Waiting:
     handoff = turn.work.handoff
     began = happened[turn.since_n]
     texts = (fact.value for fact in handoff.facts if fact.key == "text")
@@ -184,13 +184,13 @@ def _waiting(ledger: Ledger, turn: Turn, what: What, happened: Sequence[AnyEvent
     return Waiting(**(common | own))
 
 
-def _giver(ledger: Ledger, turn: Turn) -> str:
+def _giver(ledger: Ledger, turn: TurnState) -> str:
     """Return whose turn an escalation ended, also where it was raised again since."""
     ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
     return turn.work.handoff.from_agent if ended is None else ended.agent
 
 
-def _reason(ledger: Ledger, turn: Turn) -> str:
+def _reason(ledger: Ledger, turn: TurnState) -> str:
     """Return why people have it: what ended the agent's turn, or that it asked."""
     ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
     return (ended.reason if ended is not None else "") or "asked"
@@ -203,12 +203,12 @@ _DECIDED_BY: Mapping[What, str] = {
 }
 
 
-def escalation_in(ledger: Ledger) -> Turn:
+def escalation_in(ledger: Ledger) -> TurnState:
     """Return the open turn of the human in a request. Raises NotFound."""
     return _open(ledger, "escalation", "no escalation in it waits for people")
 
 
-def ask_in(ledger: Ledger, own: str = "") -> Turn:
+def ask_in(ledger: Ledger, own: str = "") -> TurnState:
     """Return the turn that waits for a person's reply, or for that of the client `own`. Raises NotFound."""
     return _open(ledger, "ask", "nothing in it waits for a person's reply", own)
 
@@ -230,12 +230,12 @@ def reply_command(request: str, schema: Any = None, options: str = "") -> str:
     return f"mesh human reply {request} {value}{'' if text else ' --json-value'}{options}"
 
 
-def doubt_in(ledger: Ledger) -> Turn:
+def doubt_in(ledger: Ledger) -> TurnState:
     """Return the turn whose effect is in doubt. Raises NotFound."""
     return _open(ledger, "doubt", "no effect in it is in doubt")
 
 
-def _open(ledger: Ledger, what: What, otherwise: str, own: str = "") -> Turn:
+def _open(ledger: Ledger, what: What, otherwise: str, own: str = "") -> TurnState:
     for turn in ledger.open.values():
         if _what(turn, own) == what:
             return turn

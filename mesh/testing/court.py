@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from protocol.domain import breaker
+from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, BreakerEntry, Use
 from protocol.domain.decider import (
     Append,
@@ -34,9 +35,8 @@ from protocol.domain.decider import (
     VerdictContext,
     drive,
 )
-from protocol.domain.held import Turn
+from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger
-from protocol.standing import Late, Objection
 from protocol.wire import codec
 from protocol.wire.commands import (
     Control,
@@ -133,7 +133,7 @@ class Court:
         return self._decider.ledger
 
     @property
-    def holder(self) -> Turn:
+    def holder(self) -> TurnState:
         """Whose turn it is. Raises NotDecided when it is nobody's."""
         turn = self.ledger.holder
         if turn is None:
@@ -272,7 +272,7 @@ class Court:
                 return event
             case Late(ended=ended):
                 raise NotDecided(f"too late: {ended}")
-            case Objection(code, detail):
+            case Rejected(code, detail):
                 raise NotDecided(f"{code}: {detail}")
             case MeshFrozen():
                 raise NotDecided("the mesh is frozen: the message would come again")

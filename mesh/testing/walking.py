@@ -18,7 +18,7 @@ from mesh.agent.turn import Turn
 from mesh.model.choose import ModelUnavailable
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.memory_steps import MemorySteps
-from protocol.domain.held import Turn as Held
+from protocol.domain.turns import TurnState as Held
 from protocol.wire import events
 from protocol.wire.commands import Ask, MoveProposed, Proposal, ReportFailure
 from protocol.wire.ids import HUMAN

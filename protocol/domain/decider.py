@@ -12,15 +12,15 @@ another head drops the steps and hands the same command to a decider of the newe
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from protocol.control import objection_to, resolves_to
+from protocol.control import rejection_of, resolves_to
 from protocol.decide import decide, target_of
 from protocol.domain import rules
+from protocol.domain.admission import Accepted, Late, Rejected, admission
 from protocol.domain.breaker import Count, Use, speaks_of_the_agent
-from protocol.domain.held import Turn
 from protocol.domain.labelling import labelled
+from protocol.domain.turns import TurnState
 from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, by_the_clock, due, first_wait, next_due, too_large
 from protocol.ledger import Ledger
-from protocol.standing import Fit, Late, Objection, standing
 from protocol.wire import events
 from protocol.wire.commands import (
     Control,
@@ -96,7 +96,7 @@ class NeedPeers(NamedTuple):
 class NeedAttendance(NamedTuple):
     """Answered by an `Attendance`: the time of this turn's round may be up."""
 
-    turn: Turn
+    turn: TurnState
 
 
 class Attendance(NamedTuple):
@@ -143,7 +143,7 @@ class TurnOver(NamedTuple):
     """Tell the turn's agent that `event` ended its turn; its own proposal did not. Answered by nothing."""
 
     event: AnyEvent
-    turn: Turn
+    turn: TurnState
 
 
 class WakeAt(NamedTuple):
@@ -169,7 +169,7 @@ class MeshFrozen(NamedTuple):
     """Only control messages are decided while the whole mesh is frozen: the command has to come again."""
 
 
-Outcome = Decided | Late | Objection | MeshFrozen
+Outcome = Decided | Late | Rejected | MeshFrozen
 Steps = Generator[Step, Any, T]
 NEED_MOMENT: Final = NeedMoment()
 
@@ -246,22 +246,22 @@ class RequestDecider:
 
     # --- one command ------------------------------------------------------------------------------
 
-    def _verdict(self, command: Hearing, fleet: Fleet) -> Steps[Decided | Late | Objection]:
+    def _verdict(self, command: Hearing, fleet: Fleet) -> Steps[Decided | Late | Rejected]:
         """Decide one command; what is withheld from its reader is an event before the verdict."""
         ledger = self.ledger
-        found = standing(ledger, command)
-        if not isinstance(found, Fit):
+        found = admission(ledger, command)
+        if not isinstance(found, Accepted):
             return found
         while True:
             world = yield from self._world(command, fleet)
-            objection = objection_to(ledger, command, world)
-            if objection is not None:
-                return objection
+            rejection = rejection_of(ledger, command, world)
+            if rejection is not None:
+                return rejection
             policy = world.policy if isinstance(command.what, Submit) else ledger.policy
             event = decide(ledger, command, policy, world)
             stored = yield from self._append(event, command)
             if stored is None:
-                return Objection(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
+                return Rejected(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
             if not isinstance(stored, FactsWithheld):
                 return Decided(stored)
 
@@ -359,7 +359,7 @@ class RequestDecider:
         if not isinstance(follows, Hearing):
             return (yield from self._append(follows, None)) is not None
         outcome = yield from self._verdict(follows, fleet)
-        if isinstance(outcome, Objection) and outcome.code == EVENT_TOO_LARGE:
+        if isinstance(outcome, Rejected) and outcome.code == EVENT_TOO_LARGE:
             return False
         if not isinstance(outcome, Decided):
             raise BrokenLog(f"a deferred proposal of {self.ledger.request} cannot be decided")
@@ -403,7 +403,7 @@ class RequestDecider:
             yield TurnOver(last.ended_by, last)
 
 
-def _ended_from_outside(event: AnyEvent, turn: Turn) -> bool:
+def _ended_from_outside(event: AnyEvent, turn: TurnState) -> bool:
     """Return True if an agent's turn ended by anything but its own proposal."""
     return turn.agent != HUMAN and not _proposed(event, turn.id, turn.round)
 
@@ -412,7 +412,7 @@ def _proposed(event: AnyEvent, turn: TurnId, round_: int) -> bool:
     return str(event.cause) == proposal_id(event.request, turn, round_)
 
 
-def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[Turn]) -> Iterator[Count]:
+def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iterator[Count]:
     """Yield what an event, which is in the ledger, says of the agents that it is about.
 
     Args:

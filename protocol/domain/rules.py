@@ -11,8 +11,8 @@ import msgspec
 
 from protocol.carry import Load
 from protocol.domain import budget
-from protocol.domain.held import Turn
 from protocol.domain.trail import Segment
+from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger
 from protocol.wire.commands import (
     HANDOFF_MOVES,
@@ -42,7 +42,7 @@ class Case(msgspec.Struct, frozen=True):
     """One move before the rules, with what it would come to if none of them refused it."""
 
     ledger: Ledger
-    turn: Turn
+    turn: TurnState
     move: Move
     report: Report
     policy: Policy

@@ -352,7 +352,7 @@ def table_of_roles() -> list[list[str]]:
 def test_every_code_that_a_notice_can_have_is_listed() -> None:
     sources = [*ROOT.glob("protocol/**/*.py"), *ROOT.glob("mesh/guard/*.py")]
     raised = {
-        code for source in sources for code in re.findall(r'Objection\(\s*"([a-z_.]+)"', source.read_text())
+        code for source in sources for code in re.findall(r'Rejected\(\s*"([a-z_.]+)"', source.read_text())
     }
     rows = table(section(PAGE, "14. Codes"), "unusable_id")
     assert set(_first_column(rows)) == raised | CODES | {

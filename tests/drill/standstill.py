@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.domain.held import Turn
+from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger
 from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Submitted
@@ -36,7 +36,7 @@ def unrested(reading: Reading) -> Iterator[Unrested]:
 
 
 class _Found(NamedTuple):
-    turn: Turn | None
+    turn: TurnState | None
     wait: Wait
 
 
@@ -56,7 +56,7 @@ def _of_request(reading: Reading, submitted: Submitted) -> Iterator[_Found]:
             yield _Found(turn, awaited(reading, story, story.ledger, turn))
 
 
-def awaited(reading: Reading, story: Story, ledger: Ledger, turn: Turn) -> Wait:
+def awaited(reading: Reading, story: Story, ledger: Ledger, turn: TurnState) -> Wait:
     """Return what an open turn waits for."""
     if ledger.frozen_at is not None:
         return Wait("a thaw", ledger.frozen_at)
@@ -76,7 +76,7 @@ def awaited(reading: Reading, story: Story, ledger: Ledger, turn: Turn) -> Wait:
     return _work(reading, story, turn, since)
 
 
-def _work(reading: Reading, story: Story, turn: Turn, since: int) -> Wait:
+def _work(reading: Reading, story: Story, turn: TurnState, since: int) -> Wait:
     """Return what a round that is at work has come to."""
     journal = turn.work.continues or turn.id
     steps = [

@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
+from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import Decided
-from protocol.standing import Late, Objection
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
 from protocol.wire.events import type_of
@@ -131,10 +131,10 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
     assert isinstance(await rooms[whose].hear(hearing), Late)
     other = submit_hearing(request, Submit(text="good-bye"))
     found = await rooms[whose].hear(msgspec.structs.replace(other, digest="another"))
-    assert isinstance(found, Objection)
+    assert isinstance(found, Rejected)
     assert found.code == "request_exists"
     found = await rooms[whose].hear(submit_hearing(client.new_id(), Submit(text="hello")))
-    assert isinstance(found, Objection)
+    assert isinstance(found, Rejected)
     assert found.code == "stale_id"
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.domain.admission import Late, Rejected
 from protocol.domain.hash_chain import breaks
-from protocol.standing import Late, Objection
 from protocol.wire import codec
 from protocol.wire.commands import Freeze
 from protocol.wire.config import Policy
@@ -141,14 +141,14 @@ def test_whatever_can_be_read_is_decided_without_an_error(
         ruling = heard(court, body, who)
     except Malformed:
         return
-    if isinstance(ruling, Late | Objection):
+    if isinstance(ruling, Late | Rejected):
         assert len(court.events) == before
     else:
         assert court.events[before:]
         assert breaks(court.bodies) == []
 
 
-def heard(court: Court, body: bytes, who: str | None) -> AnyEvent | Late | Objection:
+def heard(court: Court, body: bytes, who: str | None) -> AnyEvent | Late | Rejected:
     """Hear a message as a guard does: whoever holds the turn says what a turn says."""
     kind = json.loads(body).get("kind")
     turn = court.ledger.holder

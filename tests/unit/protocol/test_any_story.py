@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh.replay.rejudge import rejudge
+from protocol.domain.admission import Late
 from protocol.domain.decider import Append
 from protocol.domain.hash_chain import GENESIS, breaks, digest
 from protocol.due import due, next_due
 from protocol.ledger import fold_bodies
-from protocol.standing import Late
 from protocol.views.timeline import timeline
 from protocol.wire import codec
 from protocol.wire.commands import (

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from protocol.control import resolves_to
-from protocol.standing import Objection
+from protocol.domain.admission import Rejected
 from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import (
@@ -240,7 +240,7 @@ def test_a_person_may_answer_the_request() -> None:
 def test_work_is_resolved_only_to_an_agent_of_the_fleet(to: str) -> None:
     court = escalated()
     ruling = court.hear_control(court.message(Resolve, turn=court.turn, to=to))
-    assert isinstance(ruling, Objection)
+    assert isinstance(ruling, Rejected)
     assert ruling.code == "unknown_agent"
     assert court.holder.agent == "human"
 
@@ -249,7 +249,7 @@ def test_a_default_that_left_the_fleet_is_objected_to() -> None:
     court = escalated()
     del court.fleet["b"]
     ruling = court.hear_control(court.message(Resolve, turn=court.turn))
-    assert isinstance(ruling, Objection)
+    assert isinstance(ruling, Rejected)
     assert resolves_to(court.ledger, Resolve(id="x", turn=court.turn)) == "b"
     assert resolves_to(court.ledger, Resolve(id="x", turn=court.turn, complete=True)) is None
 

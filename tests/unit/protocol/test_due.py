@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from protocol.domain.admission import Late
 from protocol.due import by_the_clock, due, next_due
 from protocol.ledger import Ledger
-from protocol.standing import Late
 from protocol.wire.commands import Reply, Resolve, Settle
 from protocol.wire.config import Policy
 from protocol.wire.events import (

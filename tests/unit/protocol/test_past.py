@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.domain.past import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
+from protocol.domain.turns import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
 from protocol.wire.commands import Complete, Fail, Failure, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import Past, TurnRetried

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.domain.rounds import next_round, retry_at
+from protocol.domain.turns import next_round, retry_at
 from protocol.wire import ids
 from protocol.wire.commands import Failure
 from protocol.wire.config import Policy

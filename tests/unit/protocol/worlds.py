@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import Use
 from protocol.domain.decider import (
     Append,
@@ -27,9 +28,8 @@ from protocol.domain.decider import (
     WakeAt,
     drive,
 )
-from protocol.domain.held import Turn
+from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger
-from protocol.standing import Late, Objection
 from protocol.wire import codec
 from protocol.wire.commands import (
     Ask,
@@ -197,10 +197,10 @@ class Court:
 
     def hear_submit(
         self, what: Submit, sender: str = "c1", digest: str = "d0", role: Any = "client"
-    ) -> AnyEvent | Late | Objection:
+    ) -> AnyEvent | Late | Rejected:
         return self.hear(Hearing(REQUEST, AgentName(sender), what, Cause(submit_id(REQUEST)), role, digest))
 
-    def propose(self, proposal: Proposal, sender: str) -> AnyEvent | Late | Objection:
+    def propose(self, proposal: Proposal, sender: str) -> AnyEvent | Late | Rejected:
         cause = Cause(id_of(REQUEST, proposal))
         return self.hear(Hearing(REQUEST, AgentName(sender), proposal, cause, "agent"))
 
@@ -208,12 +208,12 @@ class Court:
         self.controls += 1
         return kind(id=f"ctl-{self.controls}", **said)
 
-    def hear_control(self, what: Control, sender: str = "op1") -> AnyEvent | Late | Objection:
+    def hear_control(self, what: Control, sender: str = "op1") -> AnyEvent | Late | Rejected:
         role = "operator" if sender.startswith("op") else "client" if sender.startswith("c") else "agent"
         cause = control_cause(REQUEST, sender, what.id)
         return self.hear(Hearing(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
 
-    def hear(self, hearing: Hearing) -> AnyEvent | Late | Objection:
+    def hear(self, hearing: Hearing) -> AnyEvent | Late | Rejected:
         self.look()
         self.next_due = None
         outcome = drive(self.decider.handle(hearing, self.whole_fleet), self.answer)
@@ -297,7 +297,7 @@ class Court:
         return f"00-{7:032x}-{len(self.events) + 1:016x}-01" if self.traced else ""
 
     @property
-    def holder(self) -> Turn:
+    def holder(self) -> TurnState:
         turn = self.ledger.holder
         assert turn is not None, f"nobody holds the request: {self.ledger.status}"
         return turn
@@ -316,8 +316,8 @@ class Court:
         return {item.key: item.value for item in self.holder.work.handoff.facts}
 
     @staticmethod
-    def event(ruling: AnyEvent | Late | Objection) -> AnyEvent:
-        assert not isinstance(ruling, Late | Objection), ruling
+    def event(ruling: AnyEvent | Late | Rejected) -> AnyEvent:
+        assert not isinstance(ruling, Late | Rejected), ruling
         return ruling
 
 

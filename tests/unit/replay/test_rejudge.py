@@ -12,12 +12,7 @@ from mesh.replay.rejudge import rejudge
 from protocol.ledger import fold
 from protocol.views.timeline import timeline
 from protocol.wire import codec
-from protocol.wire.commands import (
-    Freeze,
-    Reply,
-    Resolve,
-    Thaw,
-)
+from protocol.wire.commands import Freeze, Reply, Resolve, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import FactsWithheld, type_of

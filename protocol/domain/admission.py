@@ -1,15 +1,15 @@
-"""Who may speak: whether a message is to be decided at all, before any rule looks at it.
+"""Admission: may a message be decided at all, before any rule looks at it?
 
-`Fit` is decided. `Late` was decided before, or its turn or request is over: it is acknowledged, no
-event is written, and its sender is told that the turn ended. An `Objection` never becomes an event
-(else a liar could grow a stranger's history): it ends in the dead-letter list, with a notice.
+`Accepted`: it is decided. `Late`: it was decided before, or its turn or request is over. It is acknowledged,
+no event is written, and its sender is told that the turn ended. `Rejected`: it never becomes an event, else a
+liar could grow a stranger's history. It ends in the dead-letter list, with a notice.
 """
 
 from typing import NamedTuple
 
 import msgspec
 
-from protocol.domain.held import Turn
+from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger
 from protocol.wire.commands import (
     Assign,
@@ -27,7 +27,7 @@ from protocol.wire.commands import (
 from protocol.wire.ids import HUMAN
 
 
-class Fit(NamedTuple):
+class Accepted(NamedTuple):
     """It may be decided."""
 
 
@@ -40,19 +40,19 @@ class Late(NamedTuple):
     """Why: the request's end, `decided`, or `ended` for a turn that is over."""
 
 
-class Objection(NamedTuple):
+class Rejected(NamedTuple):
     """It may not be decided. `code` is what the sender's notice and the dead letter say."""
 
     code: str
     detail: str
 
 
-Standing = Fit | Late | Objection
+Admission = Accepted | Late | Rejected
 UNKNOWN_REQUEST = "unknown_request"
 
 
-def standing(ledger: Ledger, hearing: Hearing) -> Standing:
-    """Say whether `hearing` is to be decided on this ledger."""
+def admission(ledger: Ledger, hearing: Hearing) -> Admission:
+    """Return whether `hearing` may be decided on this ledger."""
     what = hearing.what
     if isinstance(what, Submit):
         return _of_submit(ledger, hearing)
@@ -61,26 +61,26 @@ def standing(ledger: Ledger, hearing: Hearing) -> Standing:
     return _of_control(ledger, hearing, what)
 
 
-def _of_submit(ledger: Ledger, hearing: Hearing) -> Standing:
+def _of_submit(ledger: Ledger, hearing: Hearing) -> Admission:
     if hearing.role not in ("client", "operator"):
-        return Objection("not_allowed", f"{hearing.sender} is no client or operator, and only these submit")
+        return Rejected("not_allowed", f"{hearing.sender} is no client or operator, and only these submit")
     if ledger.status == "unknown":
-        return Fit()
+        return Accepted()
     if ledger.submit_digest == hearing.digest:
         return Late("", 0, "decided" if ledger.is_open else ledger.status)
-    return Objection("request_exists", "this id belongs to a request with other content; make a new id")
+    return Rejected("request_exists", "this id belongs to a request with other content; make a new id")
 
 
-def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Standing:
+def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Admission:
     if ledger.status == "unknown":
-        return Objection(UNKNOWN_REQUEST, "no such request")
+        return Rejected(UNKNOWN_REQUEST, "no such request")
     turn = ledger.turns.get(proposal.turn)
     if turn is None:
-        return Objection("unknown_turn", "no such turn was opened in this request")
+        return Rejected("unknown_turn", "no such turn was opened in this request")
     if turn.agent != sender or sender == HUMAN:  # people speak by control messages
-        return Objection("not_the_holder", f"the turn is not {sender}'s")
+        return Rejected("not_the_holder", f"the turn is not {sender}'s")
     if proposal.round > turn.round:
-        return Objection(
+        return Rejected(
             "unknown_round", f"round {proposal.round} was not opened; the turn is in {turn.round}"
         )
     if not ledger.is_open:
@@ -90,63 +90,59 @@ def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Standing:
     waits = ledger.frozen_at is not None and ledger.is_deferred(turn.id, proposal.round)
     if proposal.round < turn.round or turn.state != "working" or waits:
         return Late(turn.id, proposal.round, "decided")
-    return Fit()
+    return Accepted()
 
 
-def _of_control(ledger: Ledger, hearing: Hearing, control: Control) -> Standing:
+def _of_control(ledger: Ledger, hearing: Hearing, control: Control) -> Admission:
     if hearing.role not in ("client", "operator"):
-        return Objection("not_allowed", f"{hearing.sender} may not send control messages")
+        return Rejected("not_allowed", f"{hearing.sender} may not send control messages")
     if ledger.status == "unknown":
-        return Objection(UNKNOWN_REQUEST, "no such request")
+        return Rejected(UNKNOWN_REQUEST, "no such request")
     if ledger.knows(hearing.cause):
         return Late(getattr(control, "turn", ""), getattr(control, "round", 0), "decided")
     if hearing.role == "client" and ledger.client != hearing.sender:
-        return Objection("not_allowed", "a client controls its own requests only")
+        return Rejected("not_allowed", "a client controls its own requests only")
     if hearing.role == "client" and not isinstance(control, Cancel | Reply):
-        return Objection("not_allowed", "a client may cancel and reply; the rest is for operators")
+        return Rejected("not_allowed", "a client may cancel and reply; the rest is for operators")
     if not ledger.is_open:
         return Late(getattr(control, "turn", ""), getattr(control, "round", 0), ledger.status)
     return _of_open_control(ledger, hearing, control)
 
 
-def _of_open_control(ledger: Ledger, hearing: Hearing, control: Control) -> Standing:
+def _of_open_control(ledger: Ledger, hearing: Hearing, control: Control) -> Admission:
     match control:
         case Cancel():
-            return Fit()
+            return Accepted()
         case Freeze():
-            return Fit() if ledger.frozen_at is None else Objection("frozen", "the request is frozen already")
+            frozen = ledger.frozen_at is not None
+            return Rejected("frozen", "the request is frozen already") if frozen else Accepted()
         case Thaw():
-            return (
-                Fit()
-                if ledger.frozen_at is not None
-                else Objection("not_frozen", "the request is not frozen")
-            )
+            thawed = ledger.frozen_at is None
+            return Rejected("not_frozen", "the request is not frozen") if thawed else Accepted()
         case Assign() | Resolve():
             turn = ledger.turns.get(control.turn)
             if turn is None or turn.agent != HUMAN:
-                return Objection("unknown_turn", "no such escalation in this request")
+                return Rejected("unknown_turn", "no such escalation in this request")
             if turn.state == "ended":
                 return Late(turn.id, turn.round, "ended")
-            return Fit()
+            return Accepted()
         case Reply() | Settle():
             most = ledger.policy.max_handoff_bytes
             return _of_waiting(ledger.turns.get(control.turn), hearing, control, most)
 
 
-def _of_waiting(turn: Turn | None, hearing: Hearing, control: Reply | Settle, most: int) -> Standing:
+def _of_waiting(turn: TurnState | None, hearing: Hearing, control: Reply | Settle, most: int) -> Admission:
     if turn is None:
-        return Objection("unknown_turn", "no such turn was opened in this request")
+        return Rejected("unknown_turn", "no such turn was opened in this request")
     if control.round > turn.round:
-        return Objection(
-            "unknown_round", f"round {control.round} was not opened; the turn is in {turn.round}"
-        )
+        return Rejected("unknown_round", f"round {control.round} was not opened; the turn is in {turn.round}")
     awaited = "suspended" if isinstance(control, Reply) else "doubted"
     if control.round < turn.round or turn.state != awaited:
         return Late(turn.id, control.round, "ended" if turn.state == "ended" else "decided")
     may_answer = {hearing.sender, HUMAN} if hearing.role == "operator" else {hearing.sender}
     if isinstance(control, Reply) and turn.asked not in may_answer:
-        return Objection("not_allowed", f"the question was put to {turn.asked}")
+        return Rejected("not_allowed", f"the question was put to {turn.asked}")
     value = control.value if isinstance(control, Reply) else control.result
     if len(msgspec.json.encode(value)) > most:
-        return Objection("too_large", f"more than {most} bytes; put large things in a store and say where")
-    return Fit()
+        return Rejected("too_large", f"more than {most} bytes; put large things in a store and say where")
+    return Accepted()

@@ -1,11 +1,11 @@
-"""Who may speak: fit, late, or an objection that never becomes an event."""
+"""Who may speak: fit, late, or a rejection that never becomes an event."""
 
 from typing import Any
 
 import pytest
 
+from protocol.domain.admission import Late, Rejected
 from protocol.ledger import Ledger
-from protocol.standing import Late, Objection
 from protocol.wire.commands import (
     Assign,
     Cancel,
@@ -36,8 +36,8 @@ def late(ruling: object) -> Late:
     return ruling
 
 
-def objection(ruling: object) -> str:
-    assert isinstance(ruling, Objection), ruling
+def rejection(ruling: object) -> str:
+    assert isinstance(ruling, Rejected), ruling
     assert ruling.detail
     return ruling.code
 
@@ -47,7 +47,7 @@ def objection(ruling: object) -> str:
 
 @pytest.mark.parametrize("role", ["agent", "viewer", "nobody"])
 def test_only_clients_and_operators_submit(role: str) -> None:
-    assert objection(Court().hear_submit(Submit(text="x"), role=role)) == "not_allowed"
+    assert rejection(Court().hear_submit(Submit(text="x"), role=role)) == "not_allowed"
 
 
 def test_operators_submit_too() -> None:
@@ -58,10 +58,10 @@ def test_the_same_submit_again_is_late_and_another_under_its_id_is_objected_to()
     court = opened()
     same = Submit(text="help me")
     assert late(court.hear_submit(same)).ended == "decided"
-    assert objection(court.hear_submit(same, digest="other")) == "request_exists"
+    assert rejection(court.hear_submit(same, digest="other")) == "request_exists"
     court.move(complete())
     assert late(court.hear_submit(same)) == Late("", 0, "completed")
-    assert objection(court.hear_submit(same, digest="other")) == "request_exists"
+    assert rejection(court.hear_submit(same, digest="other")) == "request_exists"
     assert len(court.events) == 2
 
 
@@ -96,13 +96,13 @@ def test_a_stranger_never_writes_into_a_request(
     turn: str | None, round_: int, sender: str, code: str
 ) -> None:
     court = opened()
-    assert objection(court.propose(move(court, turn, round_), sender)) == code
+    assert rejection(court.propose(move(court, turn, round_), sender)) == code
     assert len(court.events) == 1
 
 
 def test_a_proposal_for_an_unknown_request_is_objected_to() -> None:
     court = Court()
-    assert objection(court.propose(move(court), "a")) == "unknown_request"
+    assert rejection(court.propose(move(court), "a")) == "unknown_request"
     assert court.ledger.status == Ledger().status == "unknown"
 
 
@@ -111,7 +111,7 @@ def test_a_repeated_proposal_is_late_wherever_the_request_went_on_to() -> None:
     first = move(court)
     is_(court.propose(first, "a"), HandoffAdmitted)
     assert late(court.propose(first, "a")) == Late(first.turn, 0, "ended")
-    assert objection(court.propose(first, "b")) == "not_the_holder"
+    assert rejection(court.propose(first, "b")) == "not_the_holder"
     court.move(complete())
     assert late(court.propose(first, "a")).ended == "completed"
 
@@ -155,7 +155,7 @@ def test_a_turn_that_a_person_took_over_is_over() -> None:
     turn = court.turn
     court.fail(permanent=True)
     assert late(court.propose(move(court, turn, 0), "a")).ended == "ended"
-    assert objection(court.propose(move(court), "a")) == "not_the_holder"  # it is people's now
+    assert rejection(court.propose(move(court), "a")) == "not_the_holder"  # it is people's now
 
 
 # --- control --------------------------------------------------------------------------------------
@@ -177,19 +177,19 @@ each_control = pytest.mark.parametrize(
 @each_control
 def test_agents_control_nothing(kind: type[Control], said: dict[str, Any]) -> None:
     court = opened()
-    assert objection(court.hear_control(court.message(kind, **said), "a")) == "not_allowed"
+    assert rejection(court.hear_control(court.message(kind, **said), "a")) == "not_allowed"
 
 
 @each_control
 def test_an_unknown_request_is_said_to_be_unknown(kind: type[Control], said: dict[str, Any]) -> None:
     court = Court()
-    assert objection(court.hear_control(court.message(kind, **said))) == "unknown_request"
+    assert rejection(court.hear_control(court.message(kind, **said))) == "unknown_request"
 
 
 @each_control
 def test_a_client_controls_its_own_requests_only(kind: type[Control], said: dict[str, Any]) -> None:
     court = opened()
-    assert objection(court.hear_control(court.message(kind, **said), "c2")) == "not_allowed"
+    assert rejection(court.hear_control(court.message(kind, **said), "c2")) == "not_allowed"
 
 
 @each_control
@@ -199,7 +199,7 @@ def test_a_client_only_cancels_and_replies(kind: type[Control], said: dict[str, 
     if kind is Cancel:
         is_(ruling, RequestCancelled)
     else:
-        assert objection(ruling) == ("unknown_turn" if kind is Reply else "not_allowed")
+        assert rejection(ruling) == ("unknown_turn" if kind is Reply else "not_allowed")
 
 
 @each_control
@@ -221,13 +221,13 @@ def test_after_the_end_every_control_is_late(kind: type[Control], said: dict[str
 )
 def test_what_is_not_there_cannot_be_controlled(kind: type[Control], said: dict[str, Any], code: str) -> None:
     court = opened()
-    assert objection(court.hear_control(court.message(kind, **said))) == code
+    assert rejection(court.hear_control(court.message(kind, **said))) == code
 
 
 def test_a_frozen_request_cannot_be_frozen_again() -> None:
     court = opened()
     court.control(Freeze)
-    assert objection(court.hear_control(court.message(Freeze))) == "frozen"
+    assert rejection(court.hear_control(court.message(Freeze))) == "frozen"
 
 
 def test_a_control_message_that_comes_twice_is_the_same_message() -> None:
@@ -243,14 +243,14 @@ def test_the_same_id_from_somebody_else_is_another_message() -> None:
     court = opened()
     message = court.message(Freeze)
     court.hear_control(message, "op1")
-    assert objection(court.hear_control(message, "op2")) == "frozen"
+    assert rejection(court.hear_control(message, "op2")) == "frozen"
 
 
 @pytest.mark.parametrize("kind", [Assign, Resolve])
 def test_an_agents_turn_is_no_escalation(kind: type[Control]) -> None:
     court = opened()
     said = {"to": "Ada"} if kind is Assign else {}
-    assert objection(court.hear_control(court.message(kind, turn=court.turn, **said))) == "unknown_turn"
+    assert rejection(court.hear_control(court.message(kind, turn=court.turn, **said))) == "unknown_turn"
 
 
 def test_an_escalation_is_resolved_once() -> None:
@@ -278,7 +278,7 @@ def test_a_question_is_answered_by_whom_it_was_put_to(asked: str, sender: str, a
     if allowed:
         is_(ruling, TurnResumed)
     else:
-        assert objection(ruling) == "not_allowed"
+        assert rejection(ruling) == "not_allowed"
 
 
 def test_a_reply_or_a_settlement_is_for_the_round_that_waits() -> None:
@@ -289,7 +289,7 @@ def test_a_reply_or_a_settlement_is_for_the_round_that_waits() -> None:
     def reply(round_: int) -> object:
         return court.hear_control(court.message(Reply, turn=turn, round=round_), "c1")
 
-    assert objection(reply(1)) == "unknown_round"
+    assert rejection(reply(1)) == "unknown_round"
     assert (
         late(court.hear_control(court.message(Settle, turn=turn, round=0, outcome="done"))).ended == "decided"
     )

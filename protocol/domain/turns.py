@@ -1,0 +1,187 @@
+"""A turn as the log tells it, its next round, and what later rounds are told of an earlier one.
+
+Earlier rounds pile up in every inbox event of a turn, and an event can be no larger than the bus takes. The
+event that ended a round holds everything. Later rounds are told (`remembered`) cut texts, and a large move
+without its load. Replies are kept whole: the code runs again with them, and they are few and limited.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import json
+from msgspec.structs import replace
+
+from protocol.domain import budget
+from protocol.wire.commands import (
+    Ask,
+    Complete,
+    Escalate,
+    Fail,
+    Failure,
+    HandBack,
+    Move,
+    Report,
+    Transfer,
+    UnknownMove,
+)
+from protocol.wire.config import Policy
+from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.ids import AgentName, TurnId, draw
+from protocol.wire.refusals import Refusal, Rule
+
+State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
+
+NO_REPORT = Report()
+
+
+@dataclass(slots=True)
+class TurnState:
+    """One agent's work on one handoff, as the log tells it."""
+
+    id: TurnId
+    agent: AgentName
+    work: Work
+    """As the newest round was opened."""
+    opened_at: int
+    round: int = 0
+    round_n: int = 0
+    """Number of the event that opened the newest round."""
+    clock: int = 0
+    """UTC µs from which the newest round's time counts: its opening, moved on by what it was frozen."""
+    state: State = "working"
+    since_n: int = 0
+    """Number of the event that brought it into its state."""
+    due_at: int | None = None
+    """When what it waits for comes: a retry or an ask's expiry."""
+    reason: str = ""
+    """Why it has to escalate, once it has to; of a person's turn, why it was raised first."""
+    refusals: int = 0
+    failures: int = 0
+    asks: int = 0
+    asked: AgentName | None = None
+    """Who has to reply while it is suspended."""
+    approval: str = ""
+    """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
+    doubted: str = ""
+    """The step whose effect is in doubt."""
+    past: tuple[Past, ...] = ()
+    report: Report = NO_REPORT
+    reported: bool = False
+    unaccounted: bool = False
+    """Whether a guard ended a round of it by the clock that had begun: nobody said what that cost."""
+    tier: int = 0
+    """Of an escalation: how often it was raised."""
+    instead_of: TurnId | None = None
+    """Of a person's turn: the agent's turn that the escalation ended."""
+    person: str = ""
+    """Of a person's turn: whom it was assigned to."""
+    ended_by: AnyEvent | None = None
+    """What ended it."""
+
+
+def summed_up(turn: TurnState, report: Report) -> Report:
+    """Return a turn's newest report, its usage not less than what was reported before."""
+    if turn.report is NO_REPORT:
+        return report
+    usage = budget.larger(report.usage, turn.report.usage)
+    return report if usage == report.usage else replace(report, usage=usage)
+
+
+def next_round(turn: TurnState, past: Past | None, report: Report | None = None) -> Work:
+    """Return a turn's work for its next round: the same handoff, and how the last round ended.
+
+    Args:
+        past: None where the ledger has taken that in already (a failure is an event of its own).
+        report: the newest, where it comes with the very proposal that is being judged.
+    """
+    ended = turn.past if past is None else (*turn.past, past)
+    reported = turn.report if report is None else summed_up(turn, report)
+    return replace(turn.work, round=turn.round + 1, past=ended, reported=reported)
+
+
+def retry_at(turn: TurnState, error: Failure, policy: Policy, now: int, cause: str) -> int | None:
+    """Return when (UTC µs) a failed round is tried again; None when it is not.
+
+    Exponential backoff with "equal jitter": half the wait is fixed, half is drawn, so that turns
+    which failed together do not come back together. The draw comes from the failure's own id, so
+    that every guard and every replay draws the same. A `retry_after_s` can only make it later.
+    """
+    if error.permanent or turn.failures >= policy.max_retries:
+        return None
+    backoff = min(policy.retry_backoff_s * 2.0 ** min(turn.failures, 64), policy.retry_backoff_max_s)
+    wait = max(backoff * (0.5 + 0.5 * draw("jitter", cause)), error.retry_after_s or 0.0)
+    return now + int(wait * 1e6)
+
+
+MAX_TEXT_CHARS = 2_000
+MAX_MOVE_BYTES = 16_384
+MAX_NUMBERS_BYTES = 8_192
+
+
+def remembered(past: Past) -> Past:
+    """Return an earlier round as later ones are told of it. Twice is the same as once."""
+    move, refusal, failure = past.move, past.refusal, past.failure
+    return replace(
+        past,
+        move=None if move is None else _short_move(move, refusal),
+        refusal=None if refusal is None else _short_refusal(refusal),
+        failure=None if failure is None else _short_failure(failure),
+    )
+
+
+def _short_move(move: Move, refusal: Refusal | None) -> Move:
+    too_large = refusal is not None and refusal.rule == Rule.SIZE
+    if too_large or len(json.encode(move)) > MAX_MOVE_BYTES:
+        move = _without_load(move)
+    return move if len(json.encode(move)) <= MAX_MOVE_BYTES else _bare(move)
+
+
+def _without_load(move: Move) -> Move:
+    match move:
+        case Transfer() | HandBack():
+            return replace(move, facts=(), artifacts=())
+        case Escalate():
+            return replace(move, facts=())
+        case Complete():
+            return replace(move, answer=None)
+        case Ask():
+            return replace(move, schema=None)
+        case Fail() | UnknownMove():
+            return move
+
+
+def _bare(move: Move) -> Move:
+    """Return whom a move was for and the beginning of what it said, and nothing else."""
+    match move:
+        case Transfer():
+            return Transfer(to_agent=AgentName(_cut(move.to_agent)), summary=_cut(move.summary))
+        case HandBack():
+            named = None if move.to_agent is None else AgentName(_cut(move.to_agent))
+            return HandBack(to_agent=named, summary=_cut(move.summary))
+        case Escalate():
+            return Escalate(summary=_cut(move.summary))
+        case Ask():
+            asked = AgentName(_cut(move.to_agent))
+            return replace(move, to_agent=asked, question=_cut(move.question), schema=None)
+        case Fail():
+            return Fail(reason=_cut(move.reason))
+        case Complete() | UnknownMove():
+            return move
+
+
+def _short_refusal(refusal: Refusal) -> Refusal:
+    few = len(json.encode(refusal.numbers)) <= MAX_NUMBERS_BYTES
+    return replace(
+        refusal,
+        detail=_cut(refusal.detail),
+        hint=_cut(refusal.hint),
+        numbers=refusal.numbers if few else {},
+    )
+
+
+def _short_failure(failure: Failure) -> Failure:
+    return replace(failure, code=_cut(failure.code), message=_cut(failure.message))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 1]}…"
