@@ -13,8 +13,10 @@ import msgspec
 
 from mesh.errors import MeshError
 
-WITHIN_S = 5.0
-"""How long a schema may be judged by, Python's own start included."""
+CPU_S = 5
+"""How much of the processor judging by a schema may cost (whole s), Python's own start included."""
+WITHIN_S = 60.0
+"""How long that may take: on a machine that is busy with much else, far longer than it costs."""
 MEMORY_BYTES = 1 << 30
 """Address space of the process that judges."""
 MAX_SCHEMA_BYTES = 16 * 1024
@@ -150,9 +152,10 @@ def _short(text: str) -> str:
 
 
 def _judged_apart(schema: Any, value: Any) -> _Judged:
+    import signal
     import subprocess
 
-    command = [sys.executable, "-P", "-m", "mesh.agent.reply_schema"]
+    command = [sys.executable, "-P", "-m", "mesh.agent.reply_schema", str(CPU_S)]
     try:
         ended = subprocess.run(
             command,
@@ -162,6 +165,8 @@ def _judged_apart(schema: Any, value: Any) -> _Judged:
             timeout=WITHIN_S,
             check=False,
         )
+        if ended.returncode == -signal.SIGXCPU:
+            return _Judged("unusable", f"judging by it takes more than {CPU_S} s of the processor")
         return msgspec.json.decode(ended.stdout, type=_Judged)
     except subprocess.TimeoutExpired:
         return _Judged("unusable", f"judging by it takes longer than {WITHIN_S:g} s")
@@ -172,11 +177,14 @@ def _judged_apart(schema: Any, value: Any) -> _Judged:
 
 
 def _main() -> None:
-    """Judge (schema, value) from standard input; print what came of it."""
+    """Judge (schema, value) from standard input and print what came of it; the argument limits CPU (s)."""
     import resource
 
+    cpu_s = int(sys.argv[1])
+
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (int(WITHIN_S) + 1,) * 2)  # who asked may be killed meanwhile
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the signal that ends it would write one
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     schema, value = msgspec.json.decode(sys.stdin.buffer.read())
     sys.stdout.buffer.write(msgspec.json.encode(_judged(schema, value)))
 

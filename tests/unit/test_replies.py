@@ -72,9 +72,15 @@ def multiplying(depth: int) -> dict[str, Any]:
 def test_a_schema_that_would_be_judged_for_ever_ends(
     schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "WITHIN_S", 1.5)
-    with pytest.raises(SchemaUnusable, match=r"longer than 1\.5 s"):
+    monkeypatch.setattr(replies, "CPU_S", 1)
+    with pytest.raises(SchemaUnusable, match="more than 1 s of the processor"):
         check_reply(schema, "a" * 60 + "!")
+
+
+def test_judging_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "WITHIN_S", 0.001)
+    with pytest.raises(SchemaUnusable, match=r"longer than 0\.001 s"):
+        check_reply({"pattern": "^x$"}, "x")
 
 
 def test_a_pattern_that_can_be_used_is() -> None:
