@@ -52,7 +52,7 @@ async def sizes(place: Place, driver: Member) -> Sizes:
     """Send one request and return how large its messages were."""
     async with await place.connect_as(ADMIN) as admin, sampled(admin) as found:
         await driver.ask(Task(1, 1))
-        await admin.settle()
+        await admin.flush()
         return found.sizes()
 
 

@@ -15,7 +15,7 @@ from bench.filling import fill
 from bench.place import FLEET, place
 from bench.stories import history
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.setup import apply
 from protocol.ledger import fold_bodies

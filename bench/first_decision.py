@@ -15,9 +15,9 @@ from bench.figures import Figure, ratio, spread
 from bench.load import ANSWER
 from bench.place import FLEET, Place, place
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.wire import Incoming
 from mesh.fleet.setup import apply
 from protocol.ledger import fold_bodies
 from protocol.wire import codec

@@ -24,9 +24,9 @@ from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.queues import controls_of, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.errors import StreamFull
 from mesh.fleet.setup import apply

@@ -16,7 +16,7 @@ from bench.filling import fill
 from bench.place import FLEET, VIEWER, place
 from bench.stories import history, originals
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
 from protocol.domain import hash_chain

@@ -20,8 +20,8 @@ from mesh.agent import Agent, Move, Turn, tool
 from mesh.agent.runtime import Runtime
 from mesh.bus.connection import connect
 from mesh.bus.keys import read_key, seed_file
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.model.anthropic.model import ROUTING, ClaudeModel

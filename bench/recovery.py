@@ -25,9 +25,9 @@ from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.queues import QUEUE_CONSUMERS, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard
@@ -171,7 +171,7 @@ async def _member(role: str, url: str, keys: Path, name: str) -> None:
         running = asyncio.create_task(service.run())
         while not service.ready and not running.done():  # noqa: ASYNC110 - it sets no event
             await asyncio.sleep(_LOOK_S)
-        await bus.settle()
+        await bus.flush()
         talk = asyncio.create_task(obey())
         done, _ = await asyncio.wait((running, talk), return_when=asyncio.FIRST_COMPLETED)
         await service.drain(1.0)

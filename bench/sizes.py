@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 
 
 class Sizes(msgspec.Struct, frozen=True):

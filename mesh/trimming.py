@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.streams import standing_journals
 from protocol.submit import AHEAD_S
 from protocol.wire import codec

@@ -8,7 +8,7 @@ import json
 import sys
 
 from mesh.bus.connection import connect
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 
 
 def say(text: str) -> None:
@@ -30,7 +30,7 @@ async def main() -> None:
     async with await connect(url, name="puller") as bus:
         puller = Puller(bus, stream, consumer, keep, slots=options["slots"], expires_s=options["expires_s"])
         await puller.start()
-        await bus.settle()
+        await bus.flush()
         say("ready")
         await asyncio.Event().wait()
 

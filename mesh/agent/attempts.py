@@ -5,7 +5,7 @@ turn is given back in good order. The server's count of deliveries would count d
 An instance that was held up finds in the same steps that another one has taken the round over meanwhile.
 """
 
-from mesh.bus.steps import StepStore, StepTaken
+from mesh.bus.step_store import StepStore, StepTaken
 
 CRASHES = 5
 """More attempts than were given back: the turn kills whoever runs it."""

@@ -28,7 +28,7 @@ from mesh.agent.step_spans import replayed
 from mesh.agent.stops import Fenced, InDoubt, JournalFull, RoundOver
 from mesh.agent.stored import FENCE, StoredSteps
 from mesh.agent.tally import Tally
-from mesh.bus.steps import StepStore
+from mesh.bus.step_store import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
 from protocol.wire.events import Past

@@ -11,7 +11,7 @@ import msgspec
 
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from protocol.wire.subjects import inbox
 
 _PREFIX = "io.nats.micro.v1."
@@ -35,7 +35,7 @@ class Presence:
         for verb in ("PING", "INFO", "STATS"):
             for tail in ("", f".{self._agent.name}", f".{self._agent.name}.{self._instance}"):
                 subject = f"$SRV.{verb}{tail}"
-                await self._bus.patiently(lambda on=subject: self._bus.subscribe(on, self._answer))  # type: ignore[misc]
+                await self._bus.retry_unavailable(lambda on=subject: self._bus.subscribe(on, self._answer))  # type: ignore[misc]
 
     def _answer(self, message: Incoming) -> None:
         verb = message.subject.split(".")[1]

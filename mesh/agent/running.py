@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from mesh.errors import BusError
 from protocol.wire import codec
 from protocol.wire.events import Work

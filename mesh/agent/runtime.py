@@ -35,9 +35,9 @@ from mesh.agent.watchdog import Watchdog
 from mesh.bus import dead_letters as notices
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 from mesh.bus.roles import GET
-from mesh.bus.steps import JetStreamSteps
+from mesh.bus.step_store import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import metrics, names, tracing
@@ -102,13 +102,13 @@ class Runtime:
 
         A bus that goes away meanwhile is waited for. Raises Denied for wrong credentials, ToolsUnusable.
         """
-        name, patiently = self._agent.name, self._bus.patiently
+        name, retry_unavailable = self._agent.name, self._bus.retry_unavailable
         tracing.look()
         await self._around.start()  # what a turn may do is in the fleet; without it none begins
-        await patiently(lambda: self._bus.subscribe(f"mesh.note.{name}.*", self._running.on_note))
+        await retry_unavailable(lambda: self._bus.subscribe(f"mesh.note.{name}.*", self._running.on_note))
         tools = await unpacked_in_time(self._agent.tools, self._bus.conditions)
         card = card_of(self._agent, tools, self.instance, self._model)
-        await patiently(lambda: publish_card(self._bus, card))
+        await retry_unavailable(lambda: publish_card(self._bus, card))
         await self._presence.announce()
         await _prepared(self._agent)
         puller = Puller(
@@ -122,7 +122,7 @@ class Runtime:
         self._puller = puller
         if self._leaving:
             return
-        await patiently(puller.start)
+        await retry_unavailable(puller.start)
         if self._leaving:
             return
         _log.info("agent_ready", agent=name, version=self._agent.version, instance=self.instance)
@@ -140,7 +140,7 @@ class Runtime:
         await self._puller.close()
         await rate_limit.give_back(self._bus)
         with contextlib.suppress(BusError):
-            await self._bus.settle(LEAVE_S)  # what was given back has left before the connection does
+            await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
         await put_away(self._agent.tools)
         _log.info("agent_drained", agent=self._agent.name, handled=self._presence.handled)
 
@@ -185,7 +185,7 @@ class Runtime:
     async def _was_ended(self, request: str, turn: str) -> bool:
         """Say whether a guard ended a turn, by the message that only guards can write."""
         subject = f"{GET}ENDS.{subjects.end(self._agent.name, request, turn)}"
-        return not (await self._bus.patiently(lambda: self._bus.request(subject))).status
+        return not (await self._bus.retry_unavailable(lambda: self._bus.request(subject))).status
 
     async def _work(self, message: Message, request: str, work: Work, trace: str) -> None:
         """Run one round and store what it proposes; acknowledge only then.

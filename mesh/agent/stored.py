@@ -10,7 +10,7 @@ import time
 import msgspec
 
 from mesh.agent.record import DONE, Record, decode, place_of
-from mesh.bus.steps import StepStore, StepTaken
+from mesh.bus.step_store import StepStore, StepTaken
 
 WINDOW = 16
 """Steps read at once, and the most that may run at once: a gap longer than this ends a round's journal."""

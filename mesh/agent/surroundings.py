@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from mesh.bus import rate_limit
 from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
-from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, BusError, Denied
 from protocol.wire import codec, documents, subjects
 from protocol.wire.config import AgentEntry, Fleet
@@ -61,7 +61,7 @@ class Surroundings:
         self._bus.on_back(lambda: self._on_change(_EVERYTHING))
         for subject in TOLD_AGENTS:
             await self._listen(subject)
-        while not await self._bus.patiently(self._look):
+        while not await self._bus.retry_unavailable(self._look):
             if not self._unreadable:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
             await asyncio.sleep(AGAIN_S)
@@ -87,7 +87,7 @@ class Surroundings:
 
     async def _listen(self, subject: str) -> None:
         try:
-            await self._bus.patiently(lambda: self._bus.subscribe(subject, self._on_message))
+            await self._bus.retry_unavailable(lambda: self._bus.subscribe(subject, self._on_message))
         except Denied:  # a server whose accounts were written by an older version
             _log.warning("changes_not_heard", subject=subject, hint="run `mesh setup`, and reload the server")
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from opentelemetry.trace import Span, get_current_span
 
 from mesh.agent.definition import Agent
-from mesh.bus.pull import Message
+from mesh.bus.consumer import Message
 from mesh.service import metrics, names, tracing
 from protocol.wire.commands import (
     Escalate,

@@ -19,11 +19,11 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from mesh.bus import conditions
 from mesh.bus.acks import PubAck, read_ack
-from mesh.bus.answers import Answers
 from mesh.bus.link import Link
+from mesh.bus.nats_protocol import Incoming, Sink, Wire, encode
+from mesh.bus.request_mux import Answers
 from mesh.bus.roles import API, OUTSIDE_API, inbox_prefix
 from mesh.bus.tls import NO_FILES, TlsFiles
-from mesh.bus.wire import Incoming, Sink, Wire, encode
 from mesh.errors import (
     PASSING,
     ApiError,
@@ -114,11 +114,11 @@ class Bus:
         """Call `callback` whenever the connection is back. Returns how to stop that."""
         return self._link.on_back(callback)
 
-    async def there(self) -> None:
+    async def wait_connected(self) -> None:
         """Wait until there is a connection. Raises Unreachable when there will be none any more."""
-        await self._link.there()
+        await self._link.wait_connected()
 
-    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_unavailable(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return what `attempt` returns, tried again for as long as the bus is away or in trouble.
 
         Only for what may be done twice. Raises what does not pass by itself, and Unreachable when this
@@ -133,7 +133,7 @@ class Bus:
                     raise
                 await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
                 tries += 1
-                await self.there()
+                await self.wait_connected()
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class Bus:
         try:
             if most is not None:
                 await inner.unsubscribe(limit=most)
-            await self.settle()
+            await self.flush()
         except BaseException:
             self._wire.sinks.pop(inner._id, None)
             with contextlib.suppress(nats_errors.Error):
@@ -311,14 +311,14 @@ class Bus:
         with contextlib.suppress(nats_errors.Error):
             await inner.unsubscribe()
         with contextlib.suppress(BusError):
-            await self.settle()
+            await self.flush()
         self._wire.sinks.pop(inner._id, None)
 
     def new_inbox(self) -> str:
         """Return a subject of this connection's own to subscribe to, for answers that are no single ones."""
         return self._answers.beside()
 
-    async def settle(self, timeout_s: float = 10.0) -> None:
+    async def flush(self, timeout_s: float = 10.0) -> None:
         """Wait until the server has handled everything written so far, subscriptions included.
 
         Twice, since nats-py 2.16 puts the first flush's PING on the wire ahead of a queued SUB.

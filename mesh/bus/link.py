@@ -11,8 +11,8 @@ import structlog
 from nats import errors as nats_errors
 
 from mesh.bus import conditions, tls
+from mesh.bus.nats_protocol import Wire
 from mesh.bus.tls import TlsFiles
-from mesh.bus.wire import Wire
 from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
 from mesh.service.conditions import Conditions
 
@@ -65,7 +65,7 @@ class Link:
         self._back.add(callback)
         return lambda: self._back.discard(callback)
 
-    async def there(self) -> None:
+    async def wait_connected(self) -> None:
         """Wait until there is a connection. Raises Unreachable when there will be none any more."""
         while not self.connected:
             if self.ended:

@@ -26,8 +26,8 @@ import msgspec
 import structlog
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import get
-from mesh.bus.log import CONFLICTS
+from mesh.bus.event_log import CONFLICTS
+from mesh.bus.reader import get
 from mesh.errors import PASSING, BusError, PublishRefused
 from protocol.domain.rate_limit import LEASE_US, RateLimitEntry, Usage, release, renew
 from protocol.wire import documents, subjects

@@ -148,7 +148,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 async def _fill(account: _Account, where: Where, source: str | None) -> None:
-    from mesh.bus.kept import every
+    from mesh.bus.reader import every
     from mesh.ops.requests import is_file, request_bodies
     from mesh.replay.load import load
     from protocol.wire.subjects import evt_of

@@ -127,7 +127,7 @@ def _complain(line: str) -> None:
 
 async def _models(mesh: Any, agents: Any) -> list[str]:
     """Return what drives the agents, by their own cards."""
-    from mesh.bus.kept import get
+    from mesh.bus.reader import get
     from protocol.wire import codec
     from protocol.wire.notices import Card
     from protocol.wire.subjects import card

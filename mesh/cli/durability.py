@@ -36,7 +36,7 @@ def _varz(url: str) -> Varz | None:
         return None
 
 
-class Kept(NamedTuple):
+class Placement(NamedTuple):
     """Where a stream lies."""
 
     stream: str
@@ -47,14 +47,14 @@ class Kept(NamedTuple):
     """Of these, who is away or has not everything yet."""
 
 
-async def kept(bus: Bus, stream: str) -> Kept:
+async def kept(bus: Bus, stream: str) -> Placement:
     """Return where a stream lies. Raises BusError."""
     info = await bus.api(f"STREAM.INFO.{stream}")
     cluster = info.get("cluster") or {}
     others = cluster.get("replicas") or ()
     names = [cluster.get("leader") or "", *(str(other.get("name", "")) for other in others)]
     behind = (str(other.get("name", "")) for other in others if other.get("offline") or not other["current"])
-    return Kept(
+    return Placement(
         stream, int(info["config"]["num_replicas"]), tuple(filter(None, names)), tuple(sorted(behind))
     )
 

@@ -27,8 +27,8 @@ async def tail(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest events of all requests, and go on as they come."""
-    from mesh.bus.kept import bounds
-    from mesh.bus.log import JetStreamLog
+    from mesh.bus.event_log import JetStreamLog
+    from mesh.bus.reader import bounds
     from mesh.ops.requests import glance
 
     async with await where.connect(*_READERS) as bus:
@@ -93,8 +93,8 @@ async def export(
 
 async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
     """Yield the stored events of the requests; of all of them when none is named."""
-    from mesh.bus.kept import bounds
-    from mesh.bus.log import JetStreamLog
+    from mesh.bus.event_log import JetStreamLog
+    from mesh.bus.reader import bounds
     from mesh.ops.requests import request_bodies
 
     async with await where.connect("viewer", "operator") as bus:

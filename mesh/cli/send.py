@@ -132,7 +132,7 @@ async def _what_now(where: Where, client: "Client", request: "RequestId", questi
 
 async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
-    from mesh.bus.log import JetStreamLog
+    from mesh.bus.event_log import JetStreamLog
     from mesh.ops.queue import waiting_in
     from mesh.ops.requests import decoded
 

@@ -17,9 +17,9 @@ import structlog
 
 from mesh.agent.reply_schema import SchemaUnusable, check_reply
 from mesh.bus.connection import Bus, connect
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.bus.tls import NO_FILES, TlsFiles
-from mesh.bus.wire import Incoming
 from mesh.client.follow import Following
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import names, tracing

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from mesh.agent.live import read_note
 from mesh.agent.record import Record
 from mesh.bus.connection import Bus, Subscription
-from mesh.bus.kept import batch
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import batch
 from mesh.client.in_order import MOST_WAITING, InOrder
 from mesh.client.in_order import Heard as Heard
 from mesh.client.journals import journaled
@@ -181,7 +181,7 @@ class Following:
                     await self._tell_steps(viewer, seen)
                     told = True
             except _AWAY:
-                await viewer.there()  # one that is closed never comes back, which it says
+                await viewer.wait_connected()  # one that is closed never comes back, which it says
                 part = []
             for kept in part:
                 seq = kept.seq + 1

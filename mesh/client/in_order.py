@@ -84,7 +84,7 @@ class InOrder:
             return
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
-                await self._bus.settle(LAST_WORDS_S)  # what was said before the event was stored has come
+                await self._bus.flush(LAST_WORDS_S)  # what was said before the event was stored has come
                 while key in self._speaking:
                     self._ended.clear()
                     await self._ended.wait()

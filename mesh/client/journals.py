@@ -17,8 +17,8 @@ import msgspec
 from mesh.agent.record import DONE, Record, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, every
 from mesh.bus.queues import steps_of
+from mesh.bus.reader import StoredMessage, every
 from protocol.spending import unpriced_in
 from protocol.views.entries import Cost, StepEntry
 from protocol.wire import codec
@@ -75,7 +75,7 @@ def agents_in(body: bytes) -> tuple[str, ...]:
 
 async def stored_steps(
     bus: Bus, request: str, agents: Iterable[str], journal: str = "*"
-) -> AsyncIterator[Kept]:
+) -> AsyncIterator[StoredMessage]:
     """Yield what these agents stored as steps of a request, of all requests with `*`. Raises BusError."""
     for agent in sorted(set(agents)):
         async for stored in every(bus, steps_of(agent), f"mesh.step.{agent}.{request}.{journal}.*"):

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.agent import Move, Turn, agent
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.event_log import JetStreamLog, Stored
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import consumer_table, inbox_consumer
 from mesh.client import Client, Question

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mesh.bus.connection import Bus
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 
 _ENDS_WITHIN_S = 15.0
 

@@ -1,6 +1,6 @@
 """The one timer of a request: it stands no later than the next time at which something falls due."""
 
-from mesh.bus import timer
+from mesh.bus import schedules
 from mesh.bus.connection import Bus
 from mesh.errors import SequenceConflict
 from mesh.guard.cache import Docket, Timer
@@ -19,7 +19,7 @@ async def see_to(bus: Bus, docket: Docket, request: str, at: int, now: int) -> N
         stands = await _standing(bus, request)
     while stands.at is None or stands.at > at:
         try:
-            seq = await timer.arm(bus, request, at, after=stands.seq)
+            seq = await schedules.arm(bus, request, at, after=stands.seq)
             stands = Timer(seq, at)
         except SequenceConflict:
             stands = await _standing(bus, request)
@@ -28,7 +28,7 @@ async def see_to(bus: Bus, docket: Docket, request: str, at: int, now: int) -> N
 
 async def _standing(bus: Bus, request: str) -> Timer:
     try:
-        found = await timer.standing(bus, request)
+        found = await schedules.standing(bus, request)
     except ValueError:
         return Timer(None, None)  # it says no time: whatever it is, it is replaced
     return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -7,9 +7,9 @@ import msgspec
 import structlog
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.log import CONFLICTS
+from mesh.bus.event_log import CONFLICTS
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
-from mesh.bus.wire import Incoming
 from mesh.errors import MeshError, NoResponders, PublishRefused
 from protocol.wire.documents import DocumentInvalid
 

@@ -12,7 +12,7 @@ import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.dead_letters import note_subject
-from mesh.bus.log import EventLog
+from mesh.bus.event_log import EventLog
 from mesh.errors import (
     LogUnreadable,
     MeshError,

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.bus.pull import Message
+from mesh.bus.consumer import Message
 from mesh.service import tracing
 from protocol.domain.admission import Rejected
 from protocol.wire import codec, subjects

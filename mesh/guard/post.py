@@ -8,7 +8,7 @@ import structlog
 
 from mesh.bus import dead_letters as notices
 from mesh.bus.connection import Bus
-from mesh.bus.pull import Message
+from mesh.bus.consumer import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names

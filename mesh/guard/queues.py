@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 from mesh.bus.connection import Bus
-from mesh.bus.pull import Handler, Message, Puller
+from mesh.bus.consumer import Handler, Message, Puller
 from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, Kind, kind_of
 from mesh.bus.streams import GUARD_GROUP, standing_queues
 from mesh.guard.turns import Turns
@@ -47,7 +47,7 @@ class Queues:
 
     async def find(self) -> None:
         """Begin to take from queues that are new. A bus that is away is waited for."""
-        for stream in await self._bus.patiently(lambda: standing_queues(self._bus)):
+        for stream in await self._bus.retry_unavailable(lambda: standing_queues(self._bus)):
             kind = kind_of(stream)
             if stream not in self._pullers and kind is not None:
                 self._pullers[stream] = [
@@ -61,7 +61,7 @@ class Queues:
                 if self._leaving:
                     return
                 if not puller.running:
-                    await self._bus.patiently(puller.start)
+                    await self._bus.retry_unavailable(puller.start)
 
     def _in_turn(self, stream: str, handler: Handler) -> Handler:
         if stream == CONTROLS:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
-from mesh.bus.pull import Handler, Message
+from mesh.bus.consumer import Handler, Message
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.queues import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import intake
@@ -122,7 +122,7 @@ class Guard:
         self._leaving = True  # what is only starting ends by itself
         await self._queues.drain(grace_s)
         with contextlib.suppress(BusError):
-            await self._bus.settle(LEAVE_S)  # what was given back has left before the connection does
+            await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
         _log.info("guard_drained", decided=self.decided, dead=self._post.dead)
 
     # --- messages ---------------------------------------------------------------------------------

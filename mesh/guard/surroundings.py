@@ -22,8 +22,8 @@ import structlog
 
 from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import CONF_CHANGED
-from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.guard import conf
 from mesh.guard.attendance import AttendanceWatch
@@ -97,7 +97,7 @@ class Surroundings:
         """Set whenever the fleet was read, changed or not."""
 
     async def start(self) -> None:
-        await self._bus.patiently(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
+        await self._bus.retry_unavailable(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
         while not await self._found():
             if not self._unreadable:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from mesh.bus.connection import Bus, Subscription
-from mesh.bus.kept import get
-from mesh.bus.log import JetStreamLog
-from mesh.bus.wire import Incoming
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import get
 from mesh.client import Client
 from mesh.errors import Denied
 from mesh.ops.errors import ControlRefused

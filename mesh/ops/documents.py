@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
+from mesh.bus.reader import every
 from mesh.ops.findings import Finding, found, ok
 from protocol.wire.documents import DocumentInvalid, read_fleet, read_policy, read_prices
 from protocol.wire.subjects import FLEET, PRICES

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, every, up_to
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import StoredMessage, every, up_to
 from mesh.cli.output import when
 from mesh.errors import LogError, ProtocolError
 from mesh.ops.findings import Finding, found, ok, unknown
@@ -47,7 +47,7 @@ async def breakers(bus: Bus) -> AsyncIterator[Finding]:
         yield ok("breakers", "none is open")
 
 
-def _breaker(kept: Kept) -> str | None:
+def _breaker(kept: StoredMessage) -> str | None:
     """Return what is to be said of a breaker's entry, None if it is closed."""
     agent = kept.subject.rpartition(".")[2]
     try:

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, get
+from mesh.bus.reader import StoredMessage, get
 from mesh.cli.output import when
 from mesh.client import Client
 from mesh.ops.control import Ears
@@ -46,7 +46,7 @@ async def mesh_freeze(bus: Bus) -> MeshFreeze:
     return THAWED if kept is None else _read(kept)
 
 
-def _read(kept: Kept) -> MeshFreeze:
+def _read(kept: StoredMessage) -> MeshFreeze:
     """Return what an entry says. One that cannot be read is a freeze, as it is to guards."""
     try:
         entry = read_freeze(kept.data)

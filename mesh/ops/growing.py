@@ -5,8 +5,8 @@ import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import up_to
 from mesh.bus.queues import steps_of
+from mesh.bus.reader import up_to
 from mesh.cli.output import remark
 from mesh.client.journals import Step, journaled, journals_in
 from mesh.ops.requests import NOT_THERE, check_numbers, has_ended, why_not_there
@@ -94,7 +94,7 @@ async def story_so_far(
         if steps is not None:
             happened = [codec.decode_event(stored.data) for stored in part]
             look = functools.partial(steps.look, happened)  # after the events: what led to them is there
-            await bus.patiently(look)
+            await bus.retry_unavailable(look)
         for kept in part:
             check_numbers(request, [kept.data], first=len(bodies))
             bodies.append(kept.data)
@@ -115,4 +115,6 @@ async def story_so_far(
         if not bodies and not missing_told and looks >= _QUIET_LOOKS:
             missing_told = True
             remark(f"mesh: {NOT_THERE.format(request)} yet; waiting{await why_not_there(bus)}")
-        part = await bus.patiently(functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq))
+        part = await bus.retry_unavailable(
+            functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq)
+        )

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, every, get_seq
+from mesh.bus.reader import StoredMessage, every, get_seq
 from mesh.ops.errors import NotFound
 from protocol.wire import codec
 from protocol.wire.notices import DeadLetter
@@ -30,7 +30,7 @@ async def letter_at(bus: Bus, seq: int) -> DeadLetter:
     return _letter(kept)
 
 
-def _letter(kept: Kept) -> DeadLetter:
+def _letter(kept: StoredMessage) -> DeadLetter:
     """Return a letter under the name that the broker knows, even if it cannot be read."""
     by = parse_dead(kept.subject)
     letter = codec.readable(kept.data, DeadLetter)

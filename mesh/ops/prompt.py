@@ -11,7 +11,7 @@ import msgspec
 from mesh.agent.definition import Agent, load
 from mesh.agent.rebuilt import Rebuilt, Sent, rebuild
 from mesh.bus.connection import Bus
-from mesh.bus.kept import get
+from mesh.bus.reader import get
 from mesh.cli.checkout import find_fleet
 from mesh.client.journals import journaled
 from mesh.fleet.file import FILE_NAME

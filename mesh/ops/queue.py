@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, every
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import StoredMessage, every
 from mesh.cli.output import remark
 from mesh.errors import LogError, ProtocolError
 from mesh.ops.errors import NotFound, UsageWrong
@@ -108,7 +108,7 @@ async def _doubted(bus: Bus) -> Any:
             yield kept
 
 
-def _type_of(kept: Kept) -> str:
+def _type_of(kept: StoredMessage) -> str:
     event = glance(kept.data)
     return "" if event is None else event.type
 

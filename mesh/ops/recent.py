@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, bounds, up_to
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import StoredMessage, bounds, up_to
 from mesh.cli.output import when
 from mesh.errors import LogError, ProtocolError
 from mesh.ops.queue import waiting_in
@@ -111,7 +111,7 @@ def _is(found: Recent, status: str | None) -> bool:
     return status in (None, found.status) or (status == "open" and found.status == "human")
 
 
-def _seen(kept: Kept) -> Recent | None:
+def _seen(kept: StoredMessage) -> Recent | None:
     event = glance(kept.data)
     if event is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.cli.story import as_json
 from mesh.client import Client
 from mesh.ops.errors import UsageWrong

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import every
 from mesh.cli.counts import counted
 from mesh.cli.options import Where
 from mesh.cli.output import remark

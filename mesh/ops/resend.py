@@ -10,7 +10,7 @@ import time
 from typing import Literal, NamedTuple
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import bounds
+from mesh.bus.reader import bounds
 from mesh.bus.roles import GUARD
 from mesh.guard.intake import is_submit
 from mesh.ops.control import Ears, Reader

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import get
 from mesh.bus.presence import ping, statistics
+from mesh.bus.reader import get
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied
 from mesh.ops.errors import NotFound

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every, get
+from mesh.bus.reader import every, get
 from mesh.ops.findings import Finding, found, ok, unknown
 from mesh.ops.roster import fleet_of
 from protocol.wire import codec

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import bounds, first_since
-from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.event_log import JetStreamLog, Stored
+from mesh.bus.reader import bounds, first_since
 from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import letters
 from mesh.ops.queue import Waiting, people_of, queue, waiting_in
@@ -99,7 +99,7 @@ class Watch:
         Raises BusError when the bus cannot be reached at the beginning.
         """
         async for alarm in self._alarms(since, waiting=waiting, goes_on=goes_on):
-            fleet = await self._bus.patiently(lambda: people_of(self._bus))
+            fleet = await self._bus.retry_unavailable(lambda: people_of(self._bus))
             raised = 0 if alarm.waiting is None else alarm.waiting.tier
             yield msgspec.structs.replace(alarm, tier_name=fleet.tier_for(raised))
 
@@ -164,7 +164,7 @@ class Watch:
     async def _looked_into(self, event: Glance) -> Alarm:
         """Return the alarm that an event raises, with what its request was like then."""
         try:
-            stored = await self._bus.patiently(lambda: self._log.read(event.request))
+            stored = await self._bus.retry_unavailable(lambda: self._log.read(event.request))
             happened = decoded([each.body for each in stored][: event.n + 1])
             found = [each for each in waiting_in(happened) if each.n == event.n]
         except BusError:
@@ -208,7 +208,7 @@ class Watch:
                     from_seq = seq + 1
                     yield self._dead(seq, letter)
             except PASSING:
-                await self._bus.there()
+                await self._bus.wait_connected()
             await asyncio.sleep(_DEAD_LOOK_S)
 
     def _dead(self, seq: int, letter: DeadLetter) -> Alarm:

@@ -31,7 +31,7 @@ class Connection(Protocol):
     @property
     def connected(self) -> bool: ...
 
-    async def settle(self) -> None: ...
+    async def flush(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -114,7 +114,7 @@ class _Service(Generic[C]):
             await asyncio.gather(working, return_exceptions=True)
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):
-                    await bus.settle()  # the last acknowledgements are on their way
+                    await bus.flush()  # the last acknowledgements are on their way
 
 
 def run_service(

@@ -7,7 +7,7 @@ a bus does on a bad day, so that what handles those days can be tested in millis
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
-from mesh.bus.log import Stored, number_of
+from mesh.bus.event_log import Stored, number_of
 from mesh.errors import LogUnreadable, SequenceConflict, TimedOut, Unreachable
 from protocol.wire.subjects import evt
 

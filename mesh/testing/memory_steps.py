@@ -1,6 +1,6 @@
 """Steps in memory, under the same contract as those in JetStream."""
 
-from mesh.bus.steps import StepTaken
+from mesh.bus.step_store import StepTaken
 
 
 class MemorySteps:

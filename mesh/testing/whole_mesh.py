@@ -16,7 +16,7 @@ import msgspec
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard

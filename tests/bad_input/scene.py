@@ -7,8 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.agent.runtime import Runtime
-from mesh.bus.kept import every
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import every
 from mesh.guard.intake import is_submit
 from mesh.guard.service import Guard
 from protocol.wire import codec

@@ -47,6 +47,6 @@ async def test_a_subject_that_the_server_itself_loses_harms_nobody(scene: Scene)
     client = await scene.bus("c1")
     before = await scene.last_seq("PROP")
     client._wire.write(b"PUB mesh.prop.c1.\x7f 2\r\n{}\r\n")
-    await client.settle()
+    await client.flush()
     await scene.still_works()
     assert await scene.last_seq("PROP") > before

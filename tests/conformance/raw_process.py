@@ -11,7 +11,7 @@ from typing import Any
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from mesh.errors import MeshError
 
 NAME = os.environ["MESH_NAME"]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.log import EventLog, JetStreamLog, Stored
+from mesh.bus.event_log import EventLog, JetStreamLog, Stored
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
 from mesh.testing import LocalBus, MemoryLog
 from protocol.wire.ids import RequestId

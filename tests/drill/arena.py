@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import BusError, Denied, MeshError

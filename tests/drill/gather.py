@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import every
 from mesh.client.journals import stored_steps
 from tests.drill.evidence import StepName
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from protocol.wire import codec, events
 from protocol.wire.errors import MeshError
 from protocol.wire.events import AnyEvent

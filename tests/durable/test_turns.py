@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import GET
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard

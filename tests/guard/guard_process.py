@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from mesh.bus import timer
+from mesh.bus import schedules
 from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus, connect
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.keys import read_key, seed_file
-from mesh.bus.log import JetStreamLog
 from mesh.guard import service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
@@ -72,14 +72,14 @@ async def main() -> None:
     FatalLog.point = point
     vars(service)["JetStreamLog"] = FatalLog
     if point == "armed":
-        arm = timer.arm
+        arm = schedules.arm
 
         async def armed(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
             seq = await arm(bus, request, at_us, after=after)
             die()
             return seq
 
-        timer.arm = armed
+        schedules.arm = armed
     async with await connect(url, name="guard", seed=read_key(seed_file(Path(keys), "guard")).seed) as bus:
         if point in ("buried", "frozen"):
             FatalBus.watch(bus, "mesh.dead." if point == "buried" else FREEZE)

@@ -15,10 +15,10 @@ import msgspec
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import every
 from mesh.bus.streams import inbox_consumer
-from mesh.bus.wire import Incoming
 from mesh.client import Client
 from mesh.errors import ApiError
 from mesh.guard.courtroom import Courtroom

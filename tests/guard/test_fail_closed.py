@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mesh.bus import streams
-from mesh.bus.pull import Message
+from mesh.bus.consumer import Message
 from mesh.client import SubmitRejected
 from mesh.guard import service, surroundings
 from mesh.ops.freezing import mesh_freeze

@@ -20,14 +20,14 @@ async def test_a_guard_without_a_grace_leaves_at_once(stage: Stage, passes: int)
         await guard.drain(0.0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await bus.settle()
+        await bus.flush()
         await bus.request("$JS.API.DIRECT.GET.CONF.mesh.conf.fleet")
 
 
 async def test_a_wait_for_the_server_that_is_given_up_costs_no_connection(stage: Stage) -> None:
     bus = await stage.bus("guard")
     for turn in range(200):
-        settling = asyncio.create_task(bus.settle())
+        settling = asyncio.create_task(bus.flush())
         for _ in range(turn % 7):
             await asyncio.sleep(0)
         settling.cancel()
@@ -35,5 +35,5 @@ async def test_a_wait_for_the_server_that_is_given_up_costs_no_connection(stage:
             await settling
         assert settling.cancelled(), "a cancellation is not lost"
     async with asyncio.timeout(PATIENCE_S):
-        await bus.settle()
+        await bus.flush()
         await bus.request("$JS.API.DIRECT.GET.CONF.mesh.conf.fleet")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mesh.bus.connection import Bus
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 from mesh.errors import ApiError
 from mesh.local.server import EmbeddedServer
 from tests.servers import child

@@ -12,12 +12,12 @@ import pytest_asyncio
 from mesh.bus import keys, roles
 from mesh.bus.accounts import server_config
 from mesh.bus.connection import Bus, connect
-from mesh.bus.log import JetStreamLog
+from mesh.bus.consumer import Message, Puller
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import is_served, statistics
-from mesh.bus.pull import Message, Puller
 from mesh.bus.roles import GET
 from mesh.bus.streams import Storage, inbox_consumer, provision
-from mesh.bus.wire import Incoming
 from mesh.errors import BusError
 from mesh.local.server import server_binary
 from protocol.wire.subjects import card, evt, live, note, prop
@@ -117,7 +117,7 @@ async def test_everything_crosses_between_accounts_on_different_servers(cluster:
     await agent.subscribe("$SRV.PING.a", lambda m: agent.send(m.reply, b'{"name":"a"}') and None)
     await agent.subscribe("$SRV.STATS.a", lambda m: agent.send(m.reply, b'{"name":"a"}') and None)
     puller = Puller(agent, "LOG", inbox_consumer("a"), take, slots=1, expires_s=4.0)
-    await agent.patiently(puller.start)
+    await agent.retry_unavailable(puller.start)
 
     await client.publish_durable(prop("c1", request), b"{}")
     opened = await JetStreamLog(guard).append("a", request, b'{"n":0}', after=0)
@@ -135,7 +135,7 @@ async def test_everything_crosses_between_accounts_on_different_servers(cluster:
 
     async def heard() -> bool:
         await agent.publish(live("c1", request, "a", "t"), b"a token")
-        await agent.settle()
+        await agent.flush()
         return bool(shown)
 
     await eventually(heard)  # what a client listens to becomes known to the other servers in a moment

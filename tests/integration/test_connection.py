@@ -10,8 +10,8 @@ from nats.aio.transport import TcpTransport
 
 from mesh.bus import acks, keys
 from mesh.bus.connection import Bus, connect
-from mesh.bus.steps import JetStreamSteps, StepTaken
-from mesh.bus.wire import Incoming, Scanner, Wire, encode
+from mesh.bus.nats_protocol import Incoming, Scanner, Wire, encode
+from mesh.bus.step_store import JetStreamSteps, StepTaken
 from mesh.errors import (
     ApiError,
     AuthenticationFailed,
@@ -195,7 +195,7 @@ async def test_without_a_bus_a_call_fails_at_once_and_is_never_sent_later(tmp_pa
         await bus.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
         await server.kill()
         await until(lambda: not bus.connected)
-        for call in (bus.publish_durable("s", b"ghost"), bus.publish("s", b"ghost"), bus.settle()):
+        for call in (bus.publish_durable("s", b"ghost"), bus.publish("s", b"ghost"), bus.flush()):
             with pytest.raises((Unreachable, Disconnected)):
                 await call
         assert not bus.send("s", b"ghost")
@@ -208,7 +208,7 @@ async def test_what_is_awaited_when_the_connection_breaks_is_of_unknown_outcome(
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         await bus.subscribe("silent", lambda message: None)
         waiting = [asyncio.ensure_future(bus.request("silent", timeout_s=60)) for _ in range(3)]
-        await bus.settle()
+        await bus.flush()
         await server.kill()
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(outcome, Disconnected)
@@ -269,14 +269,14 @@ async def test_a_closed_connection_says_so(tmp_path: Path) -> None:
 async def test_who_waits_for_the_server_hears_at_once_that_the_connection_broke(tmp_path: Path) -> None:
     async with through_a_proxy(tmp_path) as (proxy, bus):
         proxy.stall()
-        settling = asyncio.ensure_future(bus.settle(timeout_s=600))
+        settling = asyncio.ensure_future(bus.flush(timeout_s=600))
         await until(lambda: bus._wire._asked != set())
         proxy.cut()
         with pytest.raises(Disconnected):
             await settling
         proxy.flow()
-        await bus.there()
-        await bus.settle()
+        await bus.wait_connected()
+        await bus.flush()
 
 
 async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ async def test_a_server_that_hangs_is_left_for_a_new_connection_with_what_is_uns
         await bus._wire._process_op_err(TimeoutError())  # as after pings that nobody answered
         await until(lambda: proxy.connections == 2)
         proxy.flow()
-        await bus.there()
+        await bus.wait_connected()
         assert (await bus.api("INFO"))["type"]
 
 
@@ -312,10 +312,10 @@ async def test_a_subscription_that_the_server_never_confirmed_is_none(tmp_path: 
         with pytest.raises(Disconnected):
             await subscribing
         proxy.flow()
-        await bus.there()
-        await bus.patiently(lambda: bus.subscribe("news", got.append))
+        await bus.wait_connected()
+        await bus.retry_unavailable(lambda: bus.subscribe("news", got.append))
         await bus.publish("news", b"x")
-        await bus.settle()
+        await bus.flush()
         assert len(got) == 1
 
 
@@ -381,7 +381,7 @@ async def test_a_lost_connection_is_said_once_with_what_it_held_up(tmp_path: Pat
                     await bus.publish_durable("mesh.evt.a.r", b"")
             assert [each.code for each in bus.conditions.reasons()] == ["bus_disconnected"]
             await server.start()
-            await bus.there()
+            await bus.wait_connected()
             await until(lambda: not bus.conditions.reasons())
             await until(lambda: not bus.conditions)
         assert [line["event"] for line in lines] == ["bus_disconnected", "bus_reconnected"]
@@ -392,12 +392,12 @@ async def test_a_lost_connection_is_said_once_with_what_it_held_up(tmp_path: Pat
 async def test_what_can_be_done_twice_is_done_as_soon_as_the_bus_is_back(tmp_path: Path) -> None:
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         await server.kill()
-        asked = asyncio.ensure_future(bus.patiently(lambda: bus.api("INFO")))
+        asked = asyncio.ensure_future(bus.retry_unavailable(lambda: bus.api("INFO")))
         await until(lambda: not bus.connected)
         await server.start()
         assert (await asked)["type"]
-        ended = asyncio.ensure_future(bus.patiently(lambda: bus.request("nobody.there")))
-        await bus.settle()
+        ended = asyncio.ensure_future(bus.retry_unavailable(lambda: bus.request("nobody.there")))
+        await bus.flush()
         await bus.close()
         with pytest.raises((Unreachable, OutcomeUnknown)):
             await ended

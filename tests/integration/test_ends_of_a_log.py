@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import every
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import every
 from mesh.client import Client
 from mesh.errors import Denied, Disconnected, LogCutShort, Unreachable
 from mesh.ops.watch import Watch
@@ -96,7 +96,7 @@ async def test_who_may_no_longer_get_hears_it_while_reading(
     async def ends(bus: Bus, stream: str) -> tuple[int, int]:
         return 1, 3
 
-    monkeypatch.setattr("mesh.bus.kept.bounds", ends)
+    monkeypatch.setattr("mesh.bus.reader.bounds", ends)
     async with own_server.connected_as("c1") as client:
         async with asyncio.timeout(60):
             with pytest.raises(Denied):

@@ -7,10 +7,10 @@ import signal
 import msgspec
 
 from mesh.bus.accounts import accounts_config
+from mesh.bus.consumer import Message, Puller
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.keys import new_key
-from mesh.bus.log import JetStreamLog
 from mesh.bus.presence import is_served
-from mesh.bus.pull import Message, Puller
 from mesh.bus.streams import inbox_consumer, provision
 from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog, Stored
+from mesh.bus.event_log import JetStreamLog, Stored
 from mesh.bus.streams import provision, stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.testing import LocalBus, MemoryLog

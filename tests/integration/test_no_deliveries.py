@@ -3,7 +3,7 @@
 import pytest
 
 from mesh.bus.connection import connect
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from tests.integration.pulling import Busy, Queue
 from tests.logs import captured_logs
 from tests.servers import until
@@ -30,7 +30,7 @@ async def test_what_its_own_consumer_did_not_send_is_dropped_and_never_acknowled
         await queue.put(1)
         await until(lambda: bool(busy.messages))
         assert [message.data for message in busy.messages] == [b"0"]
-        await stranger.settle()
+        await stranger.flush()
     assert acknowledged == []
     said = [line for line in lines if line["log_level"] == "warning"]
     assert [(line["event"], line["reply"]) for line in said] == [("no_delivery", "stolen.ack")]

@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
-from mesh.bus.kept import get
 from mesh.bus.rate_limit import HeldBack, RateLimiter
+from mesh.bus.reader import get
 from mesh.bus.roles import GET
 from mesh.errors import Denied
 from mesh.testing import LocalBus

@@ -11,12 +11,12 @@ import pytest
 from mesh.bus import keys, roles
 from mesh.bus.accounts import accounts_config, server_config
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.queues import queue_consumer
 from mesh.bus.roles import CONF_CHANGED, CORE, Role, grants, members, role_of
 from mesh.bus.streams import GUARD_GROUP, inbox_consumer, stream_names
-from mesh.bus.wire import Incoming
 from mesh.local.server import server_binary
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import FLEET as FLEET_SUBJECT

@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 import pytest
 
-from mesh.bus.kept import batch, every, up_to
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import batch, every, up_to
 from mesh.testing import LocalBus
 from protocol.wire.subjects import evt_of
 from tests.integration.filled_log import LARGE, body, fill, slow_link

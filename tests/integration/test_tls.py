@@ -103,7 +103,7 @@ async def test_a_secure_connection_comes_back_after_a_restart_as_a_secure_one(
         await mine.server.kill()
         await until(lambda: not bus.connected)
         await mine.server.start()
-        await bus.patiently(lambda: bus.api("INFO"))
+        await bus.retry_unavailable(lambda: bus.api("INFO"))
         assert bus._wire._transport._io_writer.get_extra_info("cipher")  # type: ignore[union-attr]
 
 
@@ -126,7 +126,7 @@ async def test_a_connection_that_can_no_longer_be_secured_says_so_and_is_made_on
         server.cert.write_bytes(good[0])
         server.key.write_bytes(good[1])
         await mine.server.start()
-        await bus.patiently(lambda: bus.api("INFO"))
+        await bus.retry_unavailable(lambda: bus.api("INFO"))
         assert bus.conditions.reasons() == []
 
 

@@ -10,9 +10,9 @@ import pytest
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
-from mesh.bus import kept
-from mesh.bus.kept import Kept
-from mesh.bus.wire import Incoming
+from mesh.bus import reader
+from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import StoredMessage
 from mesh.client import Client, Outcome, Question, in_order
 from mesh.client import follow as following
 from mesh.client.follow import Following, Happened, Heard, Journaled
@@ -199,9 +199,9 @@ async def test_what_is_heard_while_the_journal_is_read_comes_after_it_and_once(
     stage: Stage, client: Client, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_read = asyncio.Event()
-    usual = kept.batch
+    usual = reader.batch
 
-    async def slow(*arguments: Any) -> list[Kept]:
+    async def slow(*arguments: Any) -> list[StoredMessage]:
         await may_read.wait()
         return await usual(*arguments)
 
@@ -381,7 +381,7 @@ async def test_what_any_agent_may_put_there_does_no_harm(
             json.dumps({"v": 1, "kind": "ended", "turn": "other"}).encode(),
         ):
             liar.send(subjects.live("c1", request, "b", "turn"), data)
-        await liar.settle()
+        await liar.flush()
         speaker.go_on.set()
         await client.submit("Where is it?", request=request)
         items = await everything(feed)

@@ -11,7 +11,7 @@ import pytest
 from mesh.agent import runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Disconnected
 from protocol.wire import subjects

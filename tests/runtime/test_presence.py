@@ -12,7 +12,7 @@ from mesh.agent import surroundings
 from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from mesh.ops.fleet_health import agents
 from mesh.ops.roster import instances
 from protocol.wire import subjects

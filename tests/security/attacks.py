@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from protocol.wire.subjects import evt
 from tests.security.scenes import Scene, quiet
 from tests.servers import queues

@@ -139,7 +139,7 @@ async def attempt(
             bus.send(subject, data, headers, reply=reply)
         else:
             await bus.request(subject, data, headers, timeout_s=0.3)
-    await bus.settle()
+    await bus.flush()
 
 
 async def told(bus: Bus, subject: str, data: bytes = b"") -> list[bytes]:
@@ -147,7 +147,7 @@ async def told(bus: Bus, subject: str, data: bytes = b"") -> list[bytes]:
     got: list[bytes] = []
     inbox = await bus.subscribe(bus.new_inbox(), lambda m: None if m.status else got.append(m.data))
     bus.send(subject, data, reply=inbox.subject)
-    await bus.settle()
+    await bus.flush()
     await quiet(bus)
     await inbox.close()
     return got

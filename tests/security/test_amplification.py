@@ -79,10 +79,10 @@ async def test_no_reply_subject_reaches_anybody_else(
                 for bait in heard_by(name, mark):
                     for call in calls:
                         bus.send(call, body_for(call), reply=bait)
-            await bus.settle()
+            await bus.flush()
             await quiet(await scene.admin())
             for name in victims:
-                await (await scene.bus(name)).settle()
+                await (await scene.bus(name)).flush()
             return any(heard)
 
     assert await has_effect(without_walls, attack, attacker)
@@ -120,9 +120,9 @@ async def test_no_answer_is_sent_to_another(
             for _ in range(20):
                 for call in calls:
                     bus.send(call, b"", reply=bait)
-            await bus.settle()
+            await bus.flush()
             await quiet(await scene.admin())
-            await other.settle()
+            await other.flush()
             if not scene.shipped:
                 await until(lambda: len(heard) == 20 * len(calls))
             return bool(heard)
@@ -143,8 +143,8 @@ async def flooded(asker: Bus, subject: str, agent: Bus, count: int) -> int:
         await until(lambda: bool(asked))
         for _ in range(count):
             await agent.publish(asked[0], LARGE)
-        await agent.settle()
-        await asker.settle()
+        await agent.flush()
+        await asker.flush()
         return len(inbox)
     finally:
         await answering.close()
@@ -179,7 +179,7 @@ async def test_an_agent_cannot_keep_its_answers_to_send_them_at_once(
         await until(lambda: bool(asked))
         await asyncio.sleep(PRESENCE_S + 0.2)
         await attempt(agent, asked[0], LARGE, reply="nowhere")
-        await guard.settle()
+        await guard.flush()
         await answering.close()
         await listening.close()
         return not answers
@@ -196,7 +196,7 @@ async def test_an_agent_shows_live_output_to_a_client_in_its_own_name_alone(ship
         await agent.publish(f"mesh.live.c1.{mark}.b.t", b"a token")
         await attempt(agent, f"mesh.live.c1.{mark}.a.t", b"a lie", reply="nowhere")
         await until(lambda: bool(heard))
-        await client.settle()
+        await client.flush()
         assert [subject for subject, _ in heard] == [f"mesh.live.c1.{mark}.b.t"]
         assert not_heard == []
         with pytest.raises(BusError):

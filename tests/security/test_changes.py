@@ -23,7 +23,7 @@ async def test_an_agent_hears_of_changes_that_concern_it_and_nothing_of_what_the
                     await admin.publish_durable(f"mesh.conf.{what}", b'{"secret":1}')
                 scene.expected.add(("CARDS", subjects.card("a")))
                 await (await scene.bus("a")).publish_durable(subjects.card("a"), b'{"secret":1}')
-                await bus.settle()
+                await bus.flush()
                 await quiet(bus)
                 got += heard
         assert (f"{CONF_CHANGED}.card.a", b"") in got  # it does listen
@@ -44,7 +44,7 @@ async def test_an_agent_cannot_tell_others_that_something_changed(
         for subject in TOLD_AGENTS:
             async with hearing(other, subject) as heard:
                 await attempt(bus, subject.replace("*", "a"), b"forged")
-                await other.settle()
+                await other.flush()
                 await quiet(other)
                 got += heard
         return any(body == b"forged" for _, body in got)

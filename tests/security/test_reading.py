@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import API, GET
 from protocol.wire.subjects import card, end, evt, live, note, prop, step
 from tests.security.attacks import append, has_effect
@@ -131,7 +131,7 @@ async def test_nobody_listens_to_what_is_anothers(
             if "ADVISORY" in subject:
                 await (await scene.admin()).api("CONSUMER.PAUSE.LOG.in-d", {})
             await quiet(await scene.admin())
-            await bus.settle()
+            await bus.flush()
             return bool(heard)
 
     assert await has_effect(without_permissions, attack, attacker)

@@ -73,7 +73,7 @@ async def test_no_reply_subject_writes_anything(
                 own = concrete(subject, f"{request}{number}")
                 for exact in {own, own.replace(f"{request}{number}", "LOG")}:
                     bus.send(exact, body_for(exact), reply=bait)
-            await bus.settle()
+            await bus.flush()
         await quiet(admin)
         await eventually(lambda: _no_pulls(scene))
         after = {find: await last_seq(scene, stream, find) for stream, _, find in baits(request)}
@@ -118,7 +118,7 @@ async def test_a_reply_subject_of_an_agent_does_not_speak_to_a_client(
                 for subject in (card("b"), prop("b", request), GET + "CARDS." + card("b")):
                     await attempt(attacker, subject, b"", reply=bait)
             await quiet(await scene.admin())
-            await client.settle()
+            await client.flush()
             return bool([*notes, *output])
 
     assert await has_effect(without_walls, attack)

@@ -28,7 +28,7 @@ async def test_nobody_speaks_in_anothers_feed(
         listening = "mesh.live.c1.>" if ".live." in subject else "mesh.note.c1.*"
         async with hearing(client, listening) as heard:
             await attempt(await scene.bus(attacker), subject, b"a lie", reply="nowhere")
-            await client.settle()
+            await client.flush()
             await quiet(await scene.admin())
             return bool(heard)
 

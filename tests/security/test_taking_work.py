@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 from mesh.bus.roles import API, NEXT
 from protocol.wire.subjects import card
 from tests.security.attacks import append, has_effect

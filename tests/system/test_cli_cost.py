@@ -9,7 +9,7 @@ import msgspec
 from mesh.agent import Turn
 from mesh.agent.definition import Agent
 from mesh.agent.record import Record
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall

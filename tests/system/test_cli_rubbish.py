@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from mesh.agent.record import Record
 from mesh.bus.dead_letters import dead_letter
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from mesh.testing import LocalBus
 from protocol.wire import events, subjects
 from protocol.wire.ids import request_id

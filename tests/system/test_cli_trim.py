@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mesh import trimming
-from mesh.bus.kept import every
+from mesh.bus.reader import every
 from mesh.cli.exits import Exit
 from mesh.errors import StreamFull
 from protocol.wire import subjects

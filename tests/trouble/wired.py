@@ -9,7 +9,7 @@ from mesh.agent import Turn, agent, tool
 from mesh.agent.runtime import Runtime
 from mesh.agent.tools import NOT_DONE, Tool
 from mesh.bus.connection import Bus, connect
-from mesh.bus.log import JetStreamLog
+from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.testing import LocalBus

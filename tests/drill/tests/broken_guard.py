@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import JetStreamLog
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
+from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
 from mesh.guard import alarm, queues, service
 from mesh.guard.cache import Cache

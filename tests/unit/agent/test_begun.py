@@ -8,7 +8,7 @@ import pytest
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.agent.stored import WINDOW
-from mesh.bus.pull import Message
+from mesh.bus.consumer import Message
 from mesh.testing import MemorySteps, turn
 
 NOW = 1_000_000_000_000_000

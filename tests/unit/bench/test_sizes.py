@@ -3,7 +3,7 @@
 import pytest
 
 from bench.sizes import Sample
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 
 WHOLE = ("mesh.prop.app.r", "mesh.evt.a.r", "mesh.timer.at.r", "mesh.prop.a.r", "mesh.evt.app.r")
 

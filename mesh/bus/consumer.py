@@ -17,9 +17,9 @@ import structlog
 
 from mesh.bus.conditions import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.connection import Bus, Subscription
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
-from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
 

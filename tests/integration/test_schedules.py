@@ -5,10 +5,10 @@ import time
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 from mesh.bus.queues import queue_consumer
+from mesh.bus.schedules import arm, due_of, rfc3339, standing
 from mesh.bus.streams import GUARD_GROUP
-from mesh.bus.timer import arm, due_of, rfc3339, standing
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import LocalBus
 from protocol.wire.subjects import parse_fire, partition

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
-from mesh.bus.wire import Incoming
 from mesh.errors import PASSING, ApiError, LogCutShort
 
 BATCH = 1000
@@ -38,7 +38,7 @@ _PLACE = re.compile(
 )
 
 
-class Kept(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message of any stream."""
 
     seq: int
@@ -68,7 +68,7 @@ async def batch(
     most: int = BATCH,
     *,
     timeout_s: float = TIMEOUT_S,
-) -> list[Kept]:
+) -> list[StoredMessage]:
     """Return messages of a subject, of all without one, from `from_seq` on and in order.
 
     There are up to `most`. Fewer need not be the last ones: a batch ends early when it is large, or when
@@ -79,12 +79,14 @@ async def batch(
     if subject is not None:  # without one the server need not look for what matches: many times as fast
         asked["next_by_subj"] = subject
     answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked), timeout_s=timeout_s)
-    return [kept(answer) for answer in answers]
+    return [stored_message(answer) for answer in answers]
 
 
-async def up_to(bus: Bus, stream: str, subject: str | None, from_seq: int, most: int = BATCH) -> list[Kept]:
+async def up_to(
+    bus: Bus, stream: str, subject: str | None, from_seq: int, most: int = BATCH
+) -> list[StoredMessage]:
     """Return up to `most` messages of a subject from `from_seq` on, in order; fewer if there are no more."""
-    found: list[Kept] = []
+    found: list[StoredMessage] = []
     while len(found) < most:
         part = await batch(bus, stream, subject, from_seq, min(BATCH, most - len(found)))
         if not part:
@@ -94,7 +96,9 @@ async def up_to(bus: Bus, stream: str, subject: str | None, from_seq: int, most:
     return found
 
 
-async def every(bus: Bus, stream: str, subject: str | None, from_seq: int = 1) -> AsyncIterator[Kept]:
+async def every(
+    bus: Bus, stream: str, subject: str | None, from_seq: int = 1
+) -> AsyncIterator[StoredMessage]:
     """Yield all messages of a subject from `from_seq` on, in order, up to the last there is."""
     while part := await batch(bus, stream, subject, from_seq):
         for each in part:
@@ -104,7 +108,7 @@ async def every(bus: Bus, stream: str, subject: str | None, from_seq: int = 1) -
 
 async def ahead(
     bus: Bus, stream: str, from_seq: int = 1, *, timeout_s: float = TIMEOUT_S
-) -> AsyncGenerator[list[Kept]]:
+) -> AsyncGenerator[list[StoredMessage]]:
     """Yield all of a stream from `from_seq` to what is now the last, in order, in batches of one or more.
 
     Of the log, or another stream that nothing is ever taken out of but its beginning. While a batch is
@@ -112,9 +116,9 @@ async def ahead(
     late, or a replica is behind, is asked for anew from where it ended, in smaller pieces. A bus that is
     away is waited for. Raises what does not pass by itself, and LogCutShort.
     """
-    first, last = await bus.patiently(lambda: bounds(bus, stream))
+    first, last = await bus.retry_unavailable(lambda: bounds(bus, stream))
     following = asking = max(from_seq, first)
-    asked = deque[tuple[int, asyncio.Task[list[Kept]]]]()
+    asked = deque[tuple[int, asyncio.Task[list[StoredMessage]]]]()
     size = _FIRST
     try:
         while following <= last:
@@ -138,7 +142,7 @@ async def ahead(
             if not found:
                 size = max(1, size // 4)
                 await asyncio.sleep(_AGAIN_S)
-                first, there = await bus.patiently(lambda: bounds(bus, stream))
+                first, there = await bus.retry_unavailable(lambda: bounds(bus, stream))
                 if there < last:
                     raise LogCutShort(last, there)
                 following = max(following, first)  # the beginning may have gone meanwhile
@@ -147,13 +151,13 @@ async def ahead(
         await _give_up(asked)
 
 
-def _fitting(found: list[Kept]) -> int:
+def _fitting(found: list[StoredMessage]) -> int:
     """Return how many such messages fill half a batch: what is larger than expected still fits then."""
     average = sum(len(each.data) for each in found) // len(found) + _HEAD_BYTES
     return max(1, min(_MOST, MOST_BYTES // 2 // average))
 
 
-async def _give_up(asked: deque[tuple[int, asyncio.Task[list[Kept]]]]) -> None:
+async def _give_up(asked: deque[tuple[int, asyncio.Task[list[StoredMessage]]]]) -> None:
     tasks = [task for _, task in asked]
     asked.clear()
     for task in tasks:
@@ -161,23 +165,23 @@ async def _give_up(asked: deque[tuple[int, asyncio.Task[list[Kept]]]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def get(bus: Bus, stream: str, subject: str) -> Kept | None:
+async def get(bus: Bus, stream: str, subject: str) -> StoredMessage | None:
     """Return the last message under a subject, None if there is none."""
     message = await bus.request(f"{GET}{stream}.{subject}")
-    return None if message.status == _NO_MESSAGE else kept(message)
+    return None if message.status == _NO_MESSAGE else stored_message(message)
 
 
-async def get_seq(bus: Bus, stream: str, seq: int) -> Kept | None:
+async def get_seq(bus: Bus, stream: str, seq: int) -> StoredMessage | None:
     """Return the message at a sequence number, None if there is none."""
     message = await bus.request(f"{GET}{stream}", msgspec.json.encode({"seq": seq}))
-    return None if message.status == _NO_MESSAGE else kept(message)
+    return None if message.status == _NO_MESSAGE else stored_message(message)
 
 
-async def first_since(bus: Bus, stream: str, subject: str, since: str) -> Kept | None:
+async def first_since(bus: Bus, stream: str, subject: str, since: str) -> StoredMessage | None:
     """Return the first message of a subject stored at `since` (RFC 3339) or later, None if there is none."""
     asked = {"batch": 1, "start_time": since, "next_by_subj": subject}
     answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked))
-    return kept(answers[0]) if answers else None
+    return stored_message(answers[0]) if answers else None
 
 
 async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
@@ -186,7 +190,7 @@ async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
     return int(state["first_seq"]), int(state["last_seq"])
 
 
-def kept(message: Incoming) -> Kept:
+def stored_message(message: Incoming) -> StoredMessage:
     """Return what a direct get answered with. Raises ApiError where it is a refusal.
 
     The server's own headers stand behind the sender's, who may have chosen the same names. They are read
@@ -198,4 +202,4 @@ def kept(message: Incoming) -> Kept:
             GET.rstrip("."), message.status, message.description or "not what a direct get answers"
         )
     subject, seq, stamp = place.groups()
-    return Kept(int(seq), subject.decode("utf-8", "backslashreplace"), message.data, stamp.decode())
+    return StoredMessage(int(seq), subject.decode("utf-8", "backslashreplace"), message.data, stamp.decode())

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.kept import Kept, ahead, batch, bounds, kept
+from mesh.bus.reader import StoredMessage, ahead, batch, bounds, stored_message
 from mesh.bus.roles import GET
 from mesh.errors import (
     ApiError,
@@ -144,7 +144,7 @@ class JetStreamLog:
             return await self._leaders_head(request)
         body = msgspec.json.encode({"last_by_subj": evt_of(request)})
         message = await self._bus.request(GET + STREAM, body, timeout_s=self._timeout_s)
-        return None if message.status == 404 else _stored(kept(message))
+        return None if message.status == 404 else _stored(stored_message(message))
 
     async def _leaders_head(self, request: str) -> Stored | None:
         verb = f"STREAM.MSG.GET.{STREAM}"
@@ -204,26 +204,26 @@ class JetStreamLog:
                 yield _stored(each)
             following = part[-1].seq + 1
 
-    async def _next(self, following: int, since_s: float) -> list[Kept]:
+    async def _next(self, following: int, since_s: float) -> list[StoredMessage]:
         """Wait until there are events from `following` on; return the first of them.
 
         On a connection that was made after `since_s` the log may be another one. Raises LogCutShort.
         """
         pauses = itertools.chain(_LOOKS_S, itertools.repeat(_LOOKS_S[-1]))
-        part: list[Kept] = []
+        part: list[StoredMessage] = []
         while not part:
             await asyncio.sleep(next(pauses))
-            part = await self._bus.patiently(lambda: self._from(following, None))
+            part = await self._bus.retry_unavailable(lambda: self._from(following, None))
             if not part and self._bus.since_s != since_s:
                 since_s = self._bus.since_s
-                _, last = await self._bus.patiently(lambda: bounds(self._bus, STREAM))
+                _, last = await self._bus.retry_unavailable(lambda: bounds(self._bus, STREAM))
                 if last < following - 1:
                     raise LogCutShort(following - 1, last)
         return part
 
-    async def _from(self, seq: int, subject: str | None, most: int = _BATCH) -> list[Kept]:
+    async def _from(self, seq: int, subject: str | None, most: int = _BATCH) -> list[StoredMessage]:
         return await batch(self._bus, STREAM, subject, seq, most, timeout_s=self._timeout_s)
 
 
-def _stored(kept: Kept) -> Stored:
+def _stored(kept: StoredMessage) -> Stored:
     return Stored(kept.seq, kept.subject.split(".", 3)[2], kept.data)

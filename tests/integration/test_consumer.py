@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mesh.bus.connection import connect
-from mesh.bus.pull import Message, Puller
+from mesh.bus.consumer import Message, Puller
 from mesh.errors import TimedOut, Unreachable
 from mesh.local.server import EmbeddedServer
 from tests.integration.pulling import EXPIRES_S, LEASE_S, NS, Busy, Queue
@@ -183,7 +183,7 @@ async def test_a_paused_puller_takes_nothing_and_goes_on_when_resumed(queue: Que
     busy.go.set()
     puller = queue.puller(busy)
     await puller.start()
-    await queue.bus.settle()
+    await queue.bus.flush()
     puller.pause()
     await queue.put(3)  # its pull still waits at the server, and brings them here all the same
     await until_waiting(queue, 0)
@@ -201,7 +201,7 @@ async def test_drain_waits_for_what_is_in_hand_and_takes_no_more(queue: Queue) -
     await puller.start()
     await until(lambda: len(busy.messages) == 2)
     draining = asyncio.ensure_future(puller.drain())
-    await queue.bus.settle()
+    await queue.bus.flush()
     assert not draining.done()
     busy.go.set()
     await draining
@@ -273,7 +273,7 @@ async def test_a_puller_that_ends_while_it_starts_takes_nothing(queue: Queue, ho
     assert not puller.running
     await until_waiting(queue, 0)
     before = queue.bus.counters.in_messages
-    await queue.bus.settle()
+    await queue.bus.flush()
     assert queue.bus.counters.in_messages == before
     assert busy.messages == []
     await puller.close()
@@ -285,7 +285,7 @@ async def test_a_puller_that_has_ended_does_not_start(queue: Queue) -> None:
     await puller.close()
     await puller.start()
     assert not puller.running
-    await queue.bus.settle()
+    await queue.bus.flush()
     assert (await queue.info())["num_waiting"] == 0
 
 
@@ -302,7 +302,7 @@ async def test_a_puller_that_could_not_start_can_be_started_again(tmp_path: Path
         with pytest.raises(Unreachable):
             await puller.start()
         await server.start()
-        await bus.patiently(puller.start)
+        await bus.retry_unavailable(puller.start)
         await until(lambda: len(busy.messages) == 1)
         await puller.close()
 
@@ -431,8 +431,8 @@ async def test_with_priorities_the_first_is_served_and_the_second_when_it_is_gon
         ]
         for puller in pullers:
             await puller.start()
-        await one.settle()
-        await two.settle()
+        await one.flush()
+        await two.flush()
         await queue.bus.publish_durable(f"{queue.stream}.x", b"")
         await eventually(queue.empty)
         assert (len(first.messages), len(second.messages)) == (1, 0)

@@ -9,7 +9,7 @@ import secrets
 import time
 from typing import Any
 
-from mesh.bus.wire import Incoming
+from mesh.bus.nats_protocol import Incoming
 from mesh.errors import ApiError, Denied, Disconnected, MeshError, NoResponders, TimedOut
 
 _NO_RESPONDERS = 503

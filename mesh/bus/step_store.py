@@ -43,11 +43,11 @@ class JetStreamSteps:
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
         subject = f"{GET}{steps_of(self._agent)}.{step(self._agent, request, turn, name)}"
-        found = await self._bus.patiently(lambda: self._bus.request(subject))
+        found = await self._bus.retry_unavailable(lambda: self._bus.request(subject))
         return None if found.status == 404 else found.data
 
     async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
-        await self._bus.patiently(lambda: self._put(request, turn, name, body))
+        await self._bus.retry_unavailable(lambda: self._put(request, turn, name, body))
 
     async def _put(self, request: str, turn: str, name: str, body: bytes) -> None:
         try:

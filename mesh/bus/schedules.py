@@ -10,7 +10,7 @@ import datetime as dt
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.log import CONFLICTS
+from mesh.bus.event_log import CONFLICTS
 from mesh.errors import ApiError, PublishRefused, SequenceConflict
 from protocol.wire import codec
 from protocol.wire.subjects import timer_at, timer_fire

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.bus.kept import Kept, batch, every, first_since, get, get_seq, microseconds
+from mesh.bus.reader import StoredMessage, batch, every, first_since, get, get_seq, microseconds
 from mesh.bus.roles import GET
 from mesh.errors import ApiError
 from mesh.testing import LocalBus
@@ -51,7 +51,7 @@ async def test_the_first_since_a_time(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         assert await first_since(viewer, "LOG", "mesh.evt.>", "2000-01-01T00:00:00Z") is None
         await fill(admin, 3)
-        stored: list[Kept] = await batch(viewer, "LOG", None, 1)
+        stored: list[StoredMessage] = await batch(viewer, "LOG", None, 1)
         for since, wanted in (("2000-01-01T00:00:00Z", stored[0]), (stored[1].stamp, stored[1])):
             assert await first_since(viewer, "LOG", "mesh.evt.>", since) == wanted
         assert await first_since(viewer, "LOG", "mesh.evt.>", "2099-01-01T00:00:00Z") is None
