@@ -3,10 +3,10 @@
 from mesh.bus import schedules
 from mesh.bus.connection import Bus
 from mesh.errors import SequenceConflict
-from mesh.guard.cache import Docket, Timer
+from mesh.guard.cache import CachedRequest, Timer
 
 
-async def see_to(bus: Bus, docket: Docket, request: str, at: int, now: int) -> None:
+async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now: int) -> None:
     """Arm the request's timer unless it stands early enough; it is only ever moved to earlier.
 
     Args:
@@ -14,7 +14,7 @@ async def see_to(bus: Bus, docket: Docket, request: str, at: int, now: int) -> N
 
     Raises BusError.
     """
-    stands = docket.timer
+    stands = cached.timer
     if stands is None or (stands.at is not None and stands.at <= now):
         stands = await _standing(bus, request)
     while stands.at is None or stands.at > at:
@@ -23,7 +23,7 @@ async def see_to(bus: Bus, docket: Docket, request: str, at: int, now: int) -> N
             stands = Timer(seq, at)
         except SequenceConflict:
             stands = await _standing(bus, request)
-    docket.timer = stands
+    cached.timer = stands
 
 
 async def _standing(bus: Bus, request: str) -> Timer:

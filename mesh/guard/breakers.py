@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import structlog
 
+from mesh.bus import conf
+from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
 from mesh.errors import BusError, OutcomeUnknown
-from mesh.guard import conf
-from mesh.guard.conf import ConfChanged, ConfUnreadable
 from mesh.service.conditions import Kind
 from protocol.domain import breaker
 from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Count, State, Use

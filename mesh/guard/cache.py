@@ -1,8 +1,8 @@
-"""The cache: dockets of requests that this guard judged lately. Never the truth, only saves reading it.
+"""The cache: requests that this guard decided on lately. It is never the truth, it only saves reading.
 
-A docket may be behind the log (another guard may have appended); the compare-and-set finds that out,
-and then the docket is dropped and read again. What is kept is bounded by the memory that it takes: a few
-large requests may take as much as thousands of small ones.
+A cached request may be behind the log (another guard may have appended). The compare-and-set finds that
+out; then it is dropped and read again. The cache is bounded by the memory that it takes: a few large
+requests may take as much as thousands of small ones.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from protocol.domain.decider import RequestDecider
 from protocol.ledger import Ledger
 
 MOST_BYTES = 96 << 20
-"""What all dockets may take: about 2,000 requests of six events of 1.5 KB."""
+"""What all cached requests may take: about 2,000 requests of six events of 1.5 KB."""
 _OBJECT_BYTES, _MAP_BYTES = 64, 240
 """What a value and an object take in CPython 3.11, at most, beside the text in them."""
 
@@ -38,7 +38,7 @@ class Timer:
 
 
 @dataclass(slots=True)
-class Docket:
+class CachedRequest:
     """One request: its decider, where its events lie, and its timer (None: not known)."""
 
     decider: RequestDecider = field(default_factory=RequestDecider)
@@ -69,36 +69,36 @@ class Cache:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self.held = 0
-        """Bytes of memory that the dockets take, as they were when they were last put."""
-        self._dockets: OrderedDict[str, tuple[Docket, int]] = OrderedDict()
+        """Bytes of memory that the cached requests take, as they were when they were last put."""
+        self._requests: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._dockets)
+        return len(self._requests)
 
-    def get(self, request: str) -> Docket | None:
-        found = self._dockets.get(request)
+    def get(self, request: str) -> CachedRequest | None:
+        found = self._requests.get(request)
         if found is None:
             return None
-        self._dockets.move_to_end(request)
+        self._requests.move_to_end(request)
         return found[0]
 
-    def put(self, request: str, docket: Docket) -> None:
-        """Keep a docket, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
+    def put(self, request: str, cached: CachedRequest) -> None:
+        """Keep a request, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
         self._forget(request)
-        if docket.weight > self._most:
+        if cached.weight > self._most:
             return
-        self._dockets[request] = docket, docket.weight
-        self.held += docket.weight
+        self._requests[request] = cached, cached.weight
+        self.held += cached.weight
         while self.held > self._most:
-            _, (_, weighed) = self._dockets.popitem(last=False)
+            _, (_, weighed) = self._requests.popitem(last=False)
             self.held -= weighed
 
     def drop(self, request: str) -> None:
         self._forget(request)
 
     def _forget(self, request: str) -> None:
-        _, weighed = self._dockets.pop(request, (None, 0))
+        _, weighed = self._requests.pop(request, (None, 0))
         self.held -= weighed
 
     def lock(self, request: str) -> "_Held":

@@ -1,4 +1,4 @@
-"""The guard as a service: takes proposals, controls and fired timers off their queues, one courtroom for all.
+"""The guard as a service: takes proposals, controls and fired timers off their queues, one processor for all.
 
 Each message ends in exactly one of three ways. *Decided* (or late): acknowledged once everything
 that follows is in the log. *Objected to or unreadable*: a dead letter is stored, a notice sent, then
@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.queues import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
-from mesh.guard import intake
-from mesh.guard.conf import ConfChanged, ConfUnreadable
-from mesh.guard.courtroom import Contended, Courtroom, Frozen
-from mesh.guard.mesh_wide import MeshWide
-from mesh.guard.post import Post
+from mesh.guard import parsing
+from mesh.guard.context import DecisionContext
+from mesh.guard.dead_letters import DeadLetters
+from mesh.guard.freeze import MeshFreeze
+from mesh.guard.processor import Contended, Frozen, RequestProcessor
 from mesh.guard.queues import Queues
-from mesh.guard.surroundings import Surroundings
 from mesh.service import metrics, names, tracing
 from mesh.service.conditions import Kind
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
@@ -52,28 +52,28 @@ _FULL_MOST_S = 10.0
 class Guard:
     """One guard process's work. `run` until cancelled; `drain` first to leave nothing half-done."""
 
-    def __init__(self, bus: Bus, *, identity: str, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, bus: Bus, *, identity: str, context: DecisionContext | None = None) -> None:
         self._bus = bus
         self._identity = identity
-        self._around = surroundings or Surroundings(bus)
-        self._courtroom = Courtroom(bus, JetStreamLog(bus), self._around)
-        self._mesh_wide = MeshWide(bus)
+        self._context = context or DecisionContext(bus)
+        self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context)
+        self._mesh_freeze = MeshFreeze(bus)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
             "TIMER": self._guarded(self._on_fire),
         }
-        self._queues = Queues(bus, identity, handlers, lambda: self._around.fleet.guard_pull_s)
+        self._queues = Queues(bus, identity, handlers, lambda: self._context.fleet.guard_pull_s)
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
-        self._post = Post(bus, self._around.now)
+        self._dead_letters = DeadLetters(bus, self._context.now)
         self.decided = 0
 
     @property
     def dead(self) -> int:
         """How many dead letters it stored."""
-        return self._post.dead
+        return self._dead_letters.dead
 
     @property
     def ready(self) -> bool:
@@ -86,7 +86,7 @@ class Guard:
         A bus that goes away meanwhile is waited for.
         """
         tracing.look()
-        await self._around.start()
+        await self._context.start()
         self._starting = asyncio.Event()
         try:
             await self._queues.find()
@@ -94,27 +94,27 @@ class Guard:
             self._starting.set()
         if self._leaving:
             return
-        _log.info("guard_ready", identity=self._identity, fleet=self._around.fleet.name)
+        _log.info("guard_ready", identity=self._identity, fleet=self._context.fleet.name)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._around.keep_current())
-            tasks.create_task(self._around.attendance.keep())
+            tasks.create_task(self._context.keep_current())
+            tasks.create_task(self._context.attendance.keep())
             tasks.create_task(self._follow_freeze())
             tasks.create_task(self._follow_fleet())
 
     async def _follow_fleet(self) -> None:
         """Take from the queues of those who join the fleet."""
         while True:
-            await self._around.read_again.wait()
-            self._around.read_again.clear()
+            await self._context.read_again.wait()
+            self._context.read_again.clear()
             with contextlib.suppress(BusError):  # the fleet is read again soon, whatever happens
                 await self._queues.find()
 
     async def _follow_freeze(self) -> None:
         """Stop taking proposals and timers while the mesh is frozen; control messages go on."""
         while True:
-            await self._around.frozen.wait()
+            await self._context.frozen.wait()
             self._queues.pause()
-            await self._around.thawed.wait()
+            await self._context.thawed.wait()
             self._queues.resume()
 
     async def drain(self, grace_s: float) -> None:
@@ -123,7 +123,7 @@ class Guard:
         await self._queues.drain(grace_s)
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
-        _log.info("guard_drained", decided=self.decided, dead=self._post.dead)
+        _log.info("guard_drained", decided=self.decided, dead=self._dead_letters.dead)
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -171,14 +171,14 @@ class Guard:
 
     async def _on_proposal(self, message: Message) -> None:
         _, request = subjects.parse_queued(message.subject)
-        rejection = intake.unusable(request)
+        rejection = parsing.unusable(request)
         if rejection is None:
             try:
-                hearing = intake.proposal_of(message, self._around.role_of)
+                hearing = parsing.proposal_of(message, self._context.role_of)
             except Malformed as error:
                 await self._fail_round(message, error)
                 raise
-            rejection = intake.foreign(hearing)
+            rejection = parsing.foreign(hearing)
             if rejection is None:
                 await self._hear(message, hearing)
                 return
@@ -189,39 +189,39 @@ class Guard:
 
         So nobody waits for the round's time to end. The message itself becomes a dead letter all the same.
         """
-        hearing = intake.failure_of(message, self._around.role_of, error)
+        hearing = parsing.failure_of(message, self._context.role_of, error)
         if hearing is not None:
-            await self._courtroom.hear(hearing)
+            await self._processor.process(hearing)
 
     async def _on_control(self, message: Message) -> None:
         sender, request = subjects.parse_queued(message.subject)
-        control, role = codec.parse_control(message.data), self._around.role_of(sender)
+        control, role = codec.parse_control(message.data), self._context.role_of(sender)
         if request == subjects.MESH_WIDE:
-            rejection = await self._mesh_wide.obey(
+            rejection = await self._mesh_freeze.obey(
                 control, sender, role, seq=message.stream_seq, stored_us=message.stored_us
             )
             if rejection is None:
                 message.ack()
                 return
         else:
-            rejection = intake.unusable(request)
+            rejection = parsing.unusable(request)
             if rejection is None:
-                await self._hear(message, intake.control_of(message, control, role))
+                await self._hear(message, parsing.control_of(message, control, role))
                 return
         await self._bury(message, rejection)
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
-        rejection = intake.unusable(request)
+        rejection = parsing.unusable(request)
         if rejection is not None:
             await self._bury(message, rejection)
             return
-        await self._courtroom.look(request)
+        await self._processor.wake(request)
         self._tell_lag(message, "timer")
         message.ack()
 
     async def _hear(self, message: Message, hearing: Hearing) -> None:
-        outcome = await self._courtroom.hear(hearing)
+        outcome = await self._processor.process(hearing)
         if isinstance(outcome, Rejected) and self._may_have_overtaken(message, hearing, outcome):
             message.nak(_AGAIN_S)
             return
@@ -230,23 +230,23 @@ class Guard:
             await self._bury(message, outcome)
             return
         if isinstance(outcome, Late):
-            await self._post.tell_late(hearing, outcome)
+            await self._dead_letters.tell_late(hearing, outcome)
         self.decided += 1
         message.ack()
 
     def _tell_lag(self, message: Message, kind: str) -> None:
-        lag_s = max(0.0, (self._around.now() - message.stored_us) / 1e6)
+        lag_s = max(0.0, (self._context.now() - message.stored_us) / 1e6)
         metrics.guard_lag.record(lag_s, {names.KIND: kind})
 
     def _may_have_overtaken(self, message: Message, hearing: Hearing, found: Rejected) -> bool:
         if found.code != UNKNOWN_REQUEST or not isinstance(hearing.what, Control):
             return False
-        waited_s = (self._around.now() - message.stored_us) / 1e6
-        return waited_s < OVERTAKEN_S and intake.may_come_yet(hearing, self._around.now(), OVERTAKEN_S)
+        waited_s = (self._context.now() - message.stored_us) / 1e6
+        return waited_s < OVERTAKEN_S and parsing.may_come_yet(hearing, self._context.now(), OVERTAKEN_S)
 
     async def _bury(self, message: Message, rejection: Rejected) -> None:
         """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""
-        if await self._post.bury(message, rejection):
+        if await self._dead_letters.store(message, rejection):
             message.ack()
         else:
             message.nak(_AGAIN_S)

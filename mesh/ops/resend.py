@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from mesh.bus.connection import Bus
 from mesh.bus.reader import bounds
 from mesh.bus.roles import GUARD
-from mesh.guard.intake import is_submit
+from mesh.guard.parsing import is_submit
 from mesh.ops.control import Ears, Reader
 from mesh.ops.errors import ControlRefused, Impossible
 from mesh.ops.letters import STREAM, letters

@@ -14,9 +14,9 @@ from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
 from mesh.bus import dead_letters as notices
 from mesh.bus import roles, streams
+from mesh.bus.conf import CODES
 from mesh.bus.connection import Bus
 from mesh.client.client import POLL_S
-from mesh.guard.conf import CODES
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.breaker import BreakerEntry
 from protocol.domain.rate_limit import RateLimitEntry

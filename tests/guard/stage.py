@@ -21,9 +21,9 @@ from mesh.bus.reader import every
 from mesh.bus.streams import inbox_consumer
 from mesh.client import Client
 from mesh.errors import ApiError
-from mesh.guard.courtroom import Courtroom
+from mesh.guard.context import DecisionContext
+from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
-from mesh.guard.surroundings import Surroundings
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
 from protocol.domain.breaker import BreakerRules
@@ -121,9 +121,9 @@ class Stage:
         return self._buses[name + use]
 
     async def guard(self, identity: str = "g1", **around: Any) -> Guard:
-        """Start a guard in this process; `around` is for its `Surroundings`."""
+        """Start a guard in this process; `around` is for its `DecisionContext`."""
         bus = await self.bus("guard", identity)
-        guard = Guard(bus, identity=identity, surroundings=Surroundings(bus, **around))
+        guard = Guard(bus, identity=identity, context=DecisionContext(bus, **around))
         self._guards[guard] = asyncio.create_task(guard.run())
         return guard
 
@@ -140,12 +140,12 @@ class Stage:
     def alive(self, guard: Guard) -> bool:
         return not self._guards[guard].done()
 
-    async def courtroom(self, identity: str = "court", **around: Any) -> Courtroom:
+    async def processor(self, identity: str = "court", **around: Any) -> RequestProcessor:
         """Return the judging part of a guard alone, which hears what the test tells it and nothing else."""
         bus = await self.bus("guard", identity)
-        surroundings = Surroundings(bus, **around)
-        await surroundings.start()
-        return Courtroom(bus, JetStreamLog(bus), surroundings)
+        context = DecisionContext(bus, **around)
+        await context.start()
+        return RequestProcessor(bus, JetStreamLog(bus), context)
 
     @contextlib.asynccontextmanager
     async def doomed_guard(self, point: str, identity: str = "doomed") -> AsyncIterator[Child]:

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard.breakers import Breakers
+from mesh.guard.context import wall_clock_us
 from mesh.guard.service import Guard
-from mesh.guard.surroundings import wall_clock_us
 from mesh.testing import LocalBus
 from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Use
 from protocol.wire import events, subjects
@@ -117,7 +117,7 @@ async def test_work_for_an_agent_that_fails_is_refused_and_goes_to_another(
     client, a, c = await stage.client(), await stage.actor("a"), await stage.actor("c")
     with captured_logs() as lines:
         opened = await open_it(stage)
-        await until(lambda: guard._around.breakers.state("b") == "open")
+        await until(lambda: guard._context.breakers.state("b") == "open")
     assert [line["agent"] for line in lines if line["event"] == "breaker_opened"] == ["b"]
     request = await client.submit("hello")
     work = await a.work(request)
@@ -185,16 +185,16 @@ async def test_retries_go_on_and_people_are_not_refused_while_it_is_open(stage: 
 
 
 async def test_a_breaker_that_is_off_never_opens(stage: Stage, guard: Guard) -> None:
-    admin, seen = await stage.bus("admin"), guard._around.fleet.revision
+    admin, seen = await stage.bus("admin"), guard._context.fleet.revision
     off = msgspec.structs.replace(GUARDED, breakers={B: BreakerRules(failures=0)})
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(off))
-    await until(lambda: guard._around.fleet.revision > seen)
+    await until(lambda: guard._context.fleet.revision > seen)
     for _ in range(4):
         await fail(stage)
     assert await entry(stage) == CLOSED
-    seen = guard._around.fleet.revision
+    seen = guard._context.fleet.revision
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(GUARDED))
-    await until(lambda: guard._around.fleet.revision > seen)
+    await until(lambda: guard._context.fleet.revision > seen)
 
 
 # --- trials ---------------------------------------------------------------------------------------
@@ -342,11 +342,11 @@ async def test_one_that_was_opened_by_hand_stays_open_until_it_is_closed_by_hand
 ) -> None:
     admin = await stage.bus("admin")
     await admin.publish_durable(subjects.breaker("b"), b'{"state":"open"}')
-    await until(lambda: guard._around.breakers.state("b") == "open")
+    await until(lambda: guard._context.breakers.state("b") == "open")
     clock.ahead_s = 3000
     assert isinstance(await submitted(stage), events.RequestRefused)
     await admin.publish_durable(subjects.breaker("b"), b"{}")
-    await until(lambda: guard._around.breakers.state("b") == "closed")
+    await until(lambda: guard._context.breakers.state("b") == "closed")
     assert isinstance(await submitted(stage), events.RequestOpened)
 
 
@@ -358,7 +358,7 @@ async def test_an_entry_that_cannot_be_read_is_taken_for_open_until_a_trial_writ
 ) -> None:
     admin, b = await stage.bus("admin"), await stage.actor("b")
     await admin.publish_durable(subjects.breaker("b"), body)
-    await until(lambda: guard._around.breakers.state("b") == "open")
+    await until(lambda: guard._context.breakers.state("b") == "open")
     refused = await submitted(stage)
     assert isinstance(refused, events.RequestRefused)
     assert refused.refusal.rule == "agent_available"
@@ -371,4 +371,4 @@ async def test_an_entry_that_cannot_be_read_is_taken_for_open_until_a_trial_writ
 
 
 async def test_an_unknown_agent_has_no_breaker(stage: Stage, guard: Guard) -> None:
-    assert await guard._around.breakers.ask(AgentName("nobody"), "c") == Use("closed")
+    assert await guard._context.breakers.ask(AgentName("nobody"), "c") == Use("closed")

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.guard import service
-from mesh.guard.courtroom import Frozen
+from mesh.guard.processor import Frozen
 from mesh.guard.service import Guard
 from protocol.wire import events
 from protocol.wire.commands import (
@@ -163,8 +163,8 @@ async def test_a_frozen_mesh_takes_no_proposals_and_obeys_controls(stage: Stage,
     work, _ = await a.work(moving), await a.work(ended)
     await stage.drained()
     await stage.control("_", Freeze(id="f", by="kim"))
-    await guard._around.frozen.wait()
-    await other._around.frozen.wait()
+    await guard._context.frozen.wait()
+    await other._context.frozen.wait()
     await a.propose(moving, work, TO_B)
     fresh = await client.submit("hello")
     await stage.control(ended, Cancel(id="x"))
@@ -174,20 +174,20 @@ async def test_a_frozen_mesh_takes_no_proposals_and_obeys_controls(stage: Stage,
     await stage.control("_", Thaw(id="t"))
     await b.work(moving)
     await a.work(fresh)
-    assert guard._around.thawed.is_set()
+    assert guard._context.thawed.is_set()
 
 
 async def test_what_was_in_hand_when_the_mesh_froze_comes_again(stage: Stage, guard: Guard) -> None:
-    court = await stage.courtroom("late")
-    court._around._set_frozen(True)
+    court = await stage.processor("late")
+    court._context._set_frozen(True)
     client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
     request = await client.submit("hello")
     work = await a.work(request)
     proposal = MoveProposed(turn=work.turn, round=0, move=TO_B)
     with pytest.raises(Frozen):
-        await court.hear(proposal_hearing(request, "a", proposal))
+        await court.process(proposal_hearing(request, "a", proposal))
     with pytest.raises(Frozen):
-        await court.look(request)
+        await court.wake(request)
     assert await stage.types(request) == ["request.opened"]
     await a.say(request, proposal)
     await b.work(request)
@@ -198,10 +198,10 @@ async def test_a_reply_while_the_mesh_is_frozen_sees_to_the_next_rounds_timer(st
     request = await client.submit("hello", policy="brisk")
     event = await asked(stage, request, "c1")
     await stage.drained()
-    court = await stage.courtroom("late")
-    court._around._set_frozen(True)
+    court = await stage.processor("late")
+    court._context._set_frozen(True)
     reply = Reply(id="r", turn=event.turn, round=0, value="red")
-    await court.hear(control_hearing(request, "c1", reply, "client"))
+    await court.process(control_hearing(request, "c1", reply, "client"))
     resumed = (await stage.log(request))[-1]
     assert type_of(resumed) == "turn.resumed"
     schedule = await stage.schedule(request)
@@ -222,7 +222,7 @@ async def test_a_client_does_not_freeze_the_mesh(stage: Stage, guard: Guard) -> 
     after = await stage.last_seq("DEAD")
     await stage.control("_", Freeze(id="x"), "c1")
     await stage.buried("not_allowed", after=after)
-    assert not guard._around.frozen.is_set()
+    assert not guard._context.frozen.is_set()
 
 
 # --- escalations ----------------------------------------------------------------------------------

@@ -56,16 +56,16 @@ async def test_a_submit_that_is_published_twice_opens_one_request(stage: Stage) 
 
 
 async def test_two_courts_that_hear_the_same_proposal_at_once_write_one_verdict(stage: Stage) -> None:
-    courts = [await stage.courtroom(f"court{number}") for number in range(3)]
+    courts = [await stage.processor(f"court{number}") for number in range(3)]
     requests = [(await stage.client()).new_id() for _ in range(20)]
-    opened = [await courts[0].hear(submit_hearing(request, Submit(text="hello"))) for request in requests]
+    opened = [await courts[0].process(submit_hearing(request, Submit(text="hello"))) for request in requests]
     for request, ruling in zip(requests, opened, strict=True):
         assert isinstance(ruling, Decided)
         assert isinstance(ruling.event, events.RequestOpened)
         move = MoveProposed(turn=ruling.event.work.turn, round=0, move=TO_B)
         heard = proposal_hearing(request, "a", move)
-        await asyncio.gather(*(court.look(request) for court in courts))  # each has its own copy now
-        await asyncio.gather(*(court.hear(heard) for court in courts for _ in range(3)))
+        await asyncio.gather(*(court.wake(request) for court in courts))  # each has its own copy now
+        await asyncio.gather(*(court.process(heard) for court in courts for _ in range(3)))
         assert await stage.types(request) == ["request.opened", "handoff.admitted"]
     assert sum(court.conflicts for court in courts) >= len(requests), "nobody was second: nothing was tried"
 
@@ -90,29 +90,29 @@ async def test_many_requests_among_several_guards_each_get_one_successor_per_tur
 
 
 async def test_an_event_behind_a_guards_back_makes_it_read_again_and_decide_right(stage: Stage) -> None:
-    one, other = await stage.courtroom("one"), await stage.courtroom("other")
+    one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.hear(submit_hearing(request, Submit(text="hello")))
+    opened = await one.process(submit_hearing(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     turn = opened.event.id
     ask = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
-    assert isinstance(await other.hear(proposal_hearing(request, "a", ask)), Decided)
+    assert isinstance(await other.process(proposal_hearing(request, "a", ask)), Decided)
     late = MoveProposed(turn=turn, round=0, move=TO_B)  # type: ignore[arg-type]
-    await one.hear(proposal_hearing(request, "a", late))
+    await one.process(proposal_hearing(request, "a", late))
     assert one.conflicts == 1
     assert await stage.types(request) == ["request.opened", "turn.suspended"]
 
 
 async def test_a_turn_that_another_guard_opened_is_known_to_one_with_an_older_copy(stage: Stage) -> None:
-    one, other = await stage.courtroom("one"), await stage.courtroom("other")
+    one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.hear(submit_hearing(request, Submit(text="hello")))
+    opened = await one.process(submit_hearing(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     to_b = MoveProposed(turn=opened.event.id, round=0, move=TO_B)  # type: ignore[arg-type]
-    admitted = await other.hear(proposal_hearing(request, "a", to_b))
+    admitted = await other.process(proposal_hearing(request, "a", to_b))
     assert isinstance(admitted, Decided)
     back = MoveProposed(turn=admitted.event.id, round=0, move=HandBack(summary="here"))  # type: ignore[arg-type]
-    ruling = await one.hear(proposal_hearing(request, "b", back))
+    ruling = await one.process(proposal_hearing(request, "b", back))
     assert isinstance(ruling, Decided), ruling
     assert type_of(ruling.event) == "handoff.admitted"
 
@@ -123,17 +123,17 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
     client = await stage.client()
     request = client.new_id()
     clock = [submitted_ms(request) * 1000]
-    rooms = {name: await stage.courtroom(name, clock=lambda: clock[0]) for name in ("one", "other")}
+    rooms = {name: await stage.processor(name, clock=lambda: clock[0]) for name in ("one", "other")}
     week = Constraints(max_resolution_time_s=12 * 86_400.0)
     hearing = submit_hearing(request, Submit(text="hello", constraints=week))
-    assert isinstance(await rooms["one"].hear(hearing), Decided)
+    assert isinstance(await rooms["one"].process(hearing), Decided)
     clock[0] += 8 * 86_400_000_000
-    assert isinstance(await rooms[whose].hear(hearing), Late)
+    assert isinstance(await rooms[whose].process(hearing), Late)
     other = submit_hearing(request, Submit(text="good-bye"))
-    found = await rooms[whose].hear(msgspec.structs.replace(other, digest="another"))
+    found = await rooms[whose].process(msgspec.structs.replace(other, digest="another"))
     assert isinstance(found, Rejected)
     assert found.code == "request_exists"
-    found = await rooms[whose].hear(submit_hearing(client.new_id(), Submit(text="hello")))
+    found = await rooms[whose].process(submit_hearing(client.new_id(), Submit(text="hello")))
     assert isinstance(found, Rejected)
     assert found.code == "stale_id"
 
@@ -141,18 +141,18 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
 async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stage: Stage) -> None:
     request = (await stage.client()).new_id()
     clock = [submitted_ms(request) * 1000]
-    one = await stage.courtroom("one", clock=lambda: clock[0])
-    other = await stage.courtroom("other", clock=lambda: clock[0])
-    opened = await one.hear(submit_hearing(request, Submit(text="hello")))
+    one = await stage.processor("one", clock=lambda: clock[0])
+    other = await stage.processor("other", clock=lambda: clock[0])
+    opened = await one.process(submit_hearing(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     ask = MoveProposed(
         turn=opened.event.id,  # type: ignore[arg-type]
         round=0,
         move=Ask(to_agent="c1", question="which?", expires_s=2.0),  # type: ignore[arg-type]
     )
-    await other.hear(proposal_hearing(request, "a", ask))
+    await other.process(proposal_hearing(request, "a", ask))
     clock[0] += 3_000_000
-    await one.look(request)
+    await one.wake(request)
     assert (await stage.types(request))[-1] == "turn.resumed"
 
 

@@ -11,7 +11,7 @@ import pytest
 from mesh.bus import streams
 from mesh.bus.consumer import Message
 from mesh.client import SubmitRejected
-from mesh.guard import service, surroundings
+from mesh.guard import context, service
 from mesh.ops.freezing import mesh_freeze
 from mesh.testing import LocalBus
 from protocol.wire import codec, subjects
@@ -28,7 +28,7 @@ DONE = Complete(answer="done")
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits looks again soon."""
     monkeypatch.setattr(service, "_AGAIN_S", 0.02)
-    monkeypatch.setattr(surroundings, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(context, "_AGAIN_S", 0.02)
 
 
 @contextlib.contextmanager
@@ -297,12 +297,12 @@ async def test_a_freeze_that_cannot_be_read_freezes_until_somebody_thaws(stage: 
     admin, client, guard = await stage.bus("admin"), await stage.client(), await stage.guard()
     await stage.ready(guard)
     await admin.publish_durable(subjects.FREEZE, body)
-    await until(guard._around.frozen.is_set)
+    await until(guard._context.frozen.is_set)
     request = await client.submit("hello")
     assert (await mesh_freeze(admin)).frozen
     await stage.control(subjects.MESH_WIDE, Thaw(id=f"thaw-{request}"))
     await stage.reaches(request, "request.opened")
-    assert not guard._around.frozen.is_set()
+    assert not guard._context.frozen.is_set()
     await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FREEZE})
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from mesh.bus.conf import read
 from mesh.bus.roles import GET
-from mesh.guard.conf import read
 from mesh.testing import LocalBus
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
@@ -132,9 +132,9 @@ async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_
         await stage.control("_", Freeze(id="f1", by="kim"))
         await doomed.ended()
     heir = await stage.guard("heir")
-    await heir._around.frozen.wait()
+    await heir._context.frozen.wait()
     await stage.control("_", Thaw(id="t1", by="lee"))
-    await heir._around.thawed.wait()
+    await heir._context.thawed.wait()
     await stage.drained("CTL")
     found = await read(await stage.bus("guard", "reader"), FREEZE)
     assert found is not None

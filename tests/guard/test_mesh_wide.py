@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 
-from mesh.guard import conf
-from mesh.guard.mesh_wide import MeshWide
+from mesh.bus import conf
+from mesh.guard.freeze import MeshFreeze
 from protocol.wire.commands import Control, Freeze, Thaw
 from protocol.wire.config import FreezeEntry
 from protocol.wire.subjects import FREEZE
@@ -20,7 +20,7 @@ async def entry(stage: Stage) -> FreezeEntry:
 
 
 async def obey(stage: Stage, control: Control, seq: int, at: int, identity: str = "") -> None:
-    wide = MeshWide(await stage.bus("guard", identity))
+    wide = MeshFreeze(await stage.bus("guard", identity))
     assert await wide.obey(control, "op", "operator", seq=seq, stored_us=at) is None
 
 

@@ -38,11 +38,11 @@ async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Pa
             await stage.ready(guard)
             assert WRITTEN not in await apply(admin, bare)
             assert await apply(admin, priced) == [WRITTEN]
-            await until(lambda: bool(guard._around._prices))
+            await until(lambda: bool(guard._context._prices))
             assert (await opened()).work.prices == {"m": {"input": 1, "output": 2, **unsaid(1)}}
             assert await apply(admin, bare, dry_run=True) == [WRITTEN]
             assert await apply(admin, bare) == [WRITTEN]
-            await until(lambda: not guard._around._prices)
+            await until(lambda: not guard._context._prices)
             event = await opened()
             assert (event.prices, event.work.prices) == ({}, {})
             assert await apply(admin, bare) == []
@@ -62,9 +62,9 @@ async def test_setup_writes_anew_what_guards_cannot_read(tmp_path: Path) -> None
             await stage.ready(guard)
             for document in documents:
                 await admin.publish_durable(document, b"?")
-            await until(lambda: len(guard._around._unreadable) == 2)
+            await until(lambda: len(guard._context._unreadable) == 2)
             assert {change.what for change in await apply(admin, file)} >= set(documents)
-            await until(lambda: not guard._around._unreadable)
+            await until(lambda: not guard._context._unreadable)
             for policy in ("default", "strict"):
                 request = await (await stage.client()).submit("hello", policy=policy)
                 await stage.reaches(request, "request.opened")

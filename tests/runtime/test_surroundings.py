@@ -118,7 +118,7 @@ async def priced(stage: Stage, nano_dollars: int) -> None:
     said = {"strict": {"input": nano_dollars * MTOK, "output": 0}}
     await (await stage.bus("admin")).publish_durable(subjects.PRICES, msgspec.json.encode(said))
     (guard,) = stage._guards
-    await until(lambda: guard._around._prices == said)
+    await until(lambda: guard._context._prices == said)
 
 
 async def test_a_change_while_the_connection_was_away_is_seen_when_it_is_back(stage: Stage) -> None:

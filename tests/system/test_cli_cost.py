@@ -44,7 +44,7 @@ async def priced(stage: Stage) -> None:
     prices = {"big": dict.fromkeys(kinds, NANO * MTOK)}
     await (await stage.bus("admin")).publish_durable(subjects.PRICES, msgspec.json.encode(prices))
     (guard,) = stage._guards
-    await until(lambda: guard._around._prices == prices)
+    await until(lambda: guard._context._prices == prices)
 
 
 class Halting(StrictModel):

@@ -53,10 +53,10 @@ async def test_a_control_message_is_obeyed_once_there_is_what_it_speaks_of(
     request = await office.escalated()
     turn = (await office.last(request)).id
     guard = next(iter(stage._guards))
-    guard._around.fleet = msgspec.structs.replace(guard._around.fleet, operators=())
+    guard._context.fleet = msgspec.structs.replace(guard._context.fleet, operators=())
     await stage.control(request, Assign(id="x", turn=turn, to="rosa", by="kim"))  # type: ignore[arg-type]
     await stage.buried("not_allowed", request=request)
-    guard._around.fleet = msgspec.structs.replace(guard._around.fleet, operators=FLEET.operators)
+    guard._context.fleet = msgspec.structs.replace(guard._context.fleet, operators=FLEET.operators)
     seq = await seq_of(office, request)
     done = await office.mesh("dead", "resend", seq, who="admin")
     assert (done.status, done.out) == (Exit.DONE, f"{request}: decided: escalation.assigned (event 2)\n"), (

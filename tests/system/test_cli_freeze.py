@@ -81,7 +81,7 @@ async def test_the_mesh_is_frozen_until_the_thaw_and_everybody_is_told(office: O
     assert done.status == Exit.DONE, done
     assert done.out.startswith("the mesh is frozen by kim (op) since 2")
     guard = next(iter(stage._guards))
-    await guard._around.frozen.wait()
+    await guard._context.frozen.wait()
     for request, work in begun:
         await a.propose(request, work, TO_B)
     fresh = await (await stage.client()).submit("hello")
@@ -133,7 +133,7 @@ async def test_an_order_to_a_mesh_without_guards_is_kept(office: Office, stage: 
         guard = await stage.guard("late")
         assert await asyncio.to_thread(freezing.ended) == Exit.DONE
         assert "frozen by kim (op)" in freezing.said
-    await guard._around.frozen.wait()
+    await guard._context.frozen.wait()
     assert (await office.mesh("thaw")).status == Exit.DONE
 
 

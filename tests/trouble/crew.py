@@ -20,7 +20,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.keys import seed_file
 from mesh.bus.streams import DEFAULT_STORAGE, Storage
 from mesh.client import Client, Outcome
-from mesh.guard import service, surroundings
+from mesh.guard import context, service
 from mesh.testing import LocalBus
 from protocol.wire import subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
@@ -40,7 +40,7 @@ FLEET = Fleet(
 KINDS = (
     *(conditions.DISCONNECTED, conditions.FULL, conditions.ABSENT, conditions.SILENT),
     *(conditions.PULL_REFUSED, conditions.PULL_SILENT),
-    *(conditions.NO_FLEET, surroundings.UNREACHABLE, service.NOT_NOW, proposals.NOT_STORED),
+    *(conditions.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, proposals.NOT_STORED),
 )
 TROUBLES = {kind.begins for kind in KINDS}
 

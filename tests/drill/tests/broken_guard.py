@@ -73,7 +73,7 @@ def no_timer() -> None:
     async def forget(*_: Any) -> None:
         pass
 
-    replace(alarm, "see_to", forget)
+    replace(alarm, "arm_timer", forget)
 
 
 def _never(*_: Any) -> None:

@@ -5,30 +5,30 @@ import tracemalloc
 
 import pytest
 
-from mesh.guard.cache import Cache, Docket, weight
+from mesh.guard.cache import Cache, CachedRequest, weight
 from protocol.wire import codec
 from protocol.wire.commands import Submit
 from protocol.wire.handoff import Fact
 
 
-def docket(weighs: int) -> Docket:
-    return Docket(weight=weighs)
+def request(weighs: int) -> CachedRequest:
+    return CachedRequest(weight=weighs)
 
 
 def test_the_longest_unused_goes_first_when_the_bytes_are_too_many() -> None:
     cache = Cache(most_bytes=100)
     for name in "abc":
-        cache.put(name, docket(40))
+        cache.put(name, request(40))
     assert (cache.get("a"), cache.held, len(cache)) == (None, 80, 2)
     cache.get("b")
-    cache.put("d", docket(60))
+    cache.put("d", request(60))
     assert cache.get("b") is not None
     assert (cache.get("c"), cache.held) == (None, 100)
 
 
-def test_a_docket_that_grew_is_weighed_anew() -> None:
-    cache, growing = Cache(most_bytes=100), docket(10)
-    cache.put("a", docket(50))
+def test_a_request_that_grew_is_weighed_anew() -> None:
+    cache, growing = Cache(most_bytes=100), request(10)
+    cache.put("a", request(50))
     cache.put("b", growing)
     growing.weight = 90
     cache.put("b", growing)
@@ -39,9 +39,9 @@ def test_a_docket_that_grew_is_weighed_anew() -> None:
 
 
 def test_one_beyond_the_bound_is_not_kept_and_puts_nobody_out() -> None:
-    cache, small = Cache(most_bytes=100), docket(50)
+    cache, small = Cache(most_bytes=100), request(50)
     cache.put("a", small)
-    cache.put("b", docket(101))
+    cache.put("b", request(101))
     assert (cache.get("a"), cache.get("b"), cache.held) == (small, None, 50)
 
 

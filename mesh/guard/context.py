@@ -20,15 +20,15 @@ from typing import Any
 import msgspec
 import structlog
 
+from mesh.bus import conf
 from mesh.bus.conditions import NO_FLEET, UNREADABLE
+from mesh.bus.conf import ConfUnreadable, T
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import CONF_CHANGED
 from mesh.errors import BusError
-from mesh.guard import conf
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
-from mesh.guard.conf import ConfUnreadable, T
 from mesh.service.conditions import Kind
 from protocol.domain.breaker import Use
 from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
@@ -66,7 +66,7 @@ class _Salts:
 fresh_salt = _Salts()
 
 
-class Surroundings:
+class DecisionContext:
     """The fleet, policies, prices and breakers as a guard knows them now.
 
     `start` must be awaited before anything else; it returns once a fleet was read.

@@ -21,7 +21,7 @@ from protocol.wire.notices import Ended, Notice, NoticeError
 _log = structlog.get_logger(__name__)
 
 
-class Post:
+class DeadLetters:
     """Writes them. `now` is UTC µs."""
 
     def __init__(self, bus: Bus, now: Callable[[], int]) -> None:
@@ -30,7 +30,7 @@ class Post:
         self.dead = 0
         """How many dead letters it stored."""
 
-    async def bury(self, message: Message, rejection: Rejected) -> bool:
+    async def store(self, message: Message, rejection: Rejected) -> bool:
         """Keep a message that came to nothing and tell its sender; False if it could not be kept."""
         sender, request = _address(message.subject)
         letter = notices.dead_letter(

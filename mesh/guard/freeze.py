@@ -5,9 +5,9 @@ acknowledged. So the entry says which message it is from, and only a newer one r
 freeze must not undo the thaw that came after it.
 """
 
+from mesh.bus import conf
+from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
-from mesh.guard import conf
-from mesh.guard.conf import ConfChanged, ConfUnreadable
 from protocol.domain.admission import Rejected
 from protocol.wire.commands import Control, Freeze, Thaw
 from protocol.wire.config import FreezeEntry
@@ -19,7 +19,7 @@ SKEW_US = 60_000_000
 """How far apart the clocks of two servers may be that stored messages one after the other."""
 
 
-class MeshWide:
+class MeshFreeze:
     """Obeys operators who speak to no request in particular."""
 
     def __init__(self, bus: Bus) -> None:

@@ -1,8 +1,8 @@
-"""The courtroom: read, decide, append, finish what is due, arm the timer.
+"""The request processor: read, let the decider decide, append, arm the timer.
 
-Whatever is heard is acknowledged by the caller only after `hear` or `look` returns, and these return
-only when the verdict is in the log, nothing else is due, and the request's timer stands no later
-than its next due time. A guard that dies anywhere in between is finished by whoever hears next.
+A message is acknowledged by the caller only after `process` or `wake` returns. They return only when the
+verdict is in the log, nothing else is due, and the request's timer stands no later than its next due time.
+If a guard dies before that, the next one that takes a message of the request finishes its work.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from mesh.errors import (
     UnknownEvent,
     Unreachable,
 )
-from mesh.guard import alarm, telling
-from mesh.guard.cache import Cache, Docket, Timer
-from mesh.guard.surroundings import Surroundings
+from mesh.guard import alarm, observer
+from mesh.guard.cache import Cache, CachedRequest, Timer
+from mesh.guard.context import DecisionContext
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
 from protocol.domain.admission import Late, Rejected
@@ -71,20 +71,18 @@ class Frozen(MeshError):
     code = "guard.frozen"
 
 
-class Courtroom:
-    """Judges requests, one at a time each, any number at once."""
+class RequestProcessor:
+    """Processes commands: those of one request one after the other, any number of requests at once."""
 
-    def __init__(
-        self, bus: Bus, log: EventLog, surroundings: Surroundings, cache: Cache | None = None
-    ) -> None:
+    def __init__(self, bus: Bus, log: EventLog, context: DecisionContext, cache: Cache | None = None) -> None:
         self._bus = bus
         self._log = log
-        self._around = surroundings
+        self._context = context
         self._cache = cache or Cache()
         self.conflicts = 0
         """How often another guard had been first."""
 
-    async def hear(self, hearing: Hearing) -> Outcome:
+    async def process(self, hearing: Hearing) -> Outcome:
         """Decide one message, or say why it is not decided.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
@@ -93,10 +91,10 @@ class Courtroom:
             failpoint("guard.heard")
             outcome = await self._until_settled(hearing.request, hearing)
             assert outcome is not None
-        telling.counted(hearing, outcome)
+        observer.counted(hearing, outcome)
         return outcome
 
-    async def look(self, request: str) -> None:
+    async def wake(self, request: str) -> None:
         """Append what is due on a request whose timer fired. Raises as `hear`."""
         async with self._cache.lock(request):
             failpoint("guard.fired")
@@ -110,12 +108,12 @@ class Courtroom:
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
-                docket = known or await self._docket(request, fresh=is_submit and not certain)
-                outcome = await self._session(docket, request, hearing)
+                cached = known or await self._cached_request(request, fresh=is_submit and not certain)
+                outcome = await self._session(cached, request, hearing)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(outcome, Rejected) or (is_control and isinstance(outcome, Late))
                 if not unsure or certain or not (known or is_submit):
-                    self._cache.put(request, docket)  # what was appended made it larger
+                    self._cache.put(request, cached)  # what was appended made it larger
                     return outcome
                 self._cache.drop(request)
             except SequenceConflict:
@@ -132,38 +130,38 @@ class Courtroom:
             certain = True
         raise Contended(f"{request}: {ATTEMPTS} races lost")
 
-    async def _docket(self, request: str, *, fresh: bool) -> Docket:
-        """Return the docket, read from the log unless it is `fresh`.
+    async def _cached_request(self, request: str, *, fresh: bool) -> CachedRequest:
+        """Return the request as it is cached, read from the log unless it is `fresh`.
 
         A submit that is not in the cache is taken for new without looking: if it is not, the
         compare-and-set with "no event yet" fails, and the second attempt reads.
         """
-        docket = Docket(timer=Timer(0, None)) if fresh else await self._read(request)
-        self._cache.put(request, docket)
-        return docket
+        cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
+        self._cache.put(request, cached)
+        return cached
 
-    async def _read(self, request: str) -> Docket:
-        docket = Docket()
+    async def _read(self, request: str) -> CachedRequest:
+        cached = CachedRequest()
         for stored in await self._log.read(request):
             try:
-                docket.ledger.apply(codec.decode_event(stored.body), stored.body)
+                cached.ledger.apply(codec.decode_event(stored.body), stored.body)
             except UnknownEvent:
                 raise
             except Exception as broken:
                 # Not the fault of the message: it waits until somebody has looked at the log.
                 raise LogUnreadable(request, f"the event at {stored.seq} cannot be folded") from broken
-            docket.stored(stored.body, stored.seq)
-        return docket
+            cached.stored(stored.body, stored.seq)
+        return cached
 
-    async def _session(self, docket: Docket, request: str, hearing: Hearing | None) -> Outcome | None:
+    async def _session(self, cached: CachedRequest, request: str, hearing: Hearing | None) -> Outcome | None:
         """Take all steps of one command, or of what is due, on one copy of the request."""
-        fleet, frozen = self._around.fleet, self._around.frozen.is_set()
+        fleet, frozen = self._context.fleet, self._context.frozen.is_set()
         steps: Steps[Outcome | None]
         if hearing is None:
-            steps = docket.decider.wake(fleet, mesh_frozen=frozen)
+            steps = cached.decider.wake(fleet, mesh_frozen=frozen)
         else:
-            steps = docket.decider.handle(hearing, fleet, mesh_frozen=frozen)
-        steps = telling.observed(steps, docket.ledger, hearing)
+            steps = cached.decider.handle(hearing, fleet, mesh_frozen=frozen)
+        steps = observer.observed(steps, cached.ledger, hearing)
         said: object = None
         while True:
             try:
@@ -172,7 +170,7 @@ class Courtroom:
                 outcome: Outcome | None = done.value
                 break
             try:
-                said = await self._answer(step, docket, request)
+                said = await self._answer(step, cached, request)
             except BaseException as error:
                 steps.throw(error)
                 raise
@@ -181,23 +179,23 @@ class Courtroom:
         failpoint("guard.armed")
         return outcome
 
-    async def _answer(self, step: Step, docket: Docket, request: str) -> object:
+    async def _answer(self, step: Step, cached: CachedRequest, request: str) -> object:
         match step:
             case NeedMoment():
-                return self._around.moment()
+                return self._context.moment()
             case NeedVerdictContext():
-                return await self._around.verdict_context(step)
+                return await self._context.verdict_context(step)
             case NeedPeers(agents):
-                return self._around.breakers.not_open(agents)
+                return self._context.breakers.not_open(agents)
             case NeedAttendance(turn):
                 journal = turn.work.continues or turn.id
                 first = subjects.step(turn.agent, request, journal, f"{turn.round}-0")
-                return await self._around.attendance.of(turn.agent, docket.placed[turn.round_n], first)
+                return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
             case Append():
-                return await self._append(docket, step)
+                return await self._append(cached, step)
             case Appended(event, counts, command):
                 for count in counts:
-                    await self._around.breakers.count(count)
+                    await self._context.breakers.count(count)
                 if command is None:
                     failpoint("guard.followed")
                 else:
@@ -205,10 +203,10 @@ class Courtroom:
             case TurnOver(event, turn):
                 await self._end(event, turn)
             case WakeAt(at):
-                await alarm.see_to(self._bus, docket, request, at, self._around.now())
+                await alarm.arm_timer(self._bus, cached, request, at, self._context.now())
         return None
 
-    async def _append(self, docket: Docket, step: Append) -> Stored | None:
+    async def _append(self, cached: CachedRequest, step: Append) -> Stored | None:
         event = step.event
         if step.command is None:
             failpoint("guard.due")
@@ -217,13 +215,13 @@ class Courtroom:
         if event.trace:
             headers[tracing.HEADER] = event.trace
         try:
-            seq = await self._log.append(event.to, event.request, body, after=docket.seq, headers=headers)
+            seq = await self._log.append(event.to, event.request, body, after=cached.seq, headers=headers)
         except TooLarge as refused:
             if step.command is None:
                 said = {"type": type_of(event), "size": refused.size, "limit": refused.limit}
                 _log.error("event_too_large", request=event.request, **said)
             return None
-        docket.stored(body, seq)
+        cached.stored(body, seq)
         _say(event, seq)
         return Stored(event, body)
 
