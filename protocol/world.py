@@ -9,11 +9,8 @@ from typing import Any
 
 import msgspec
 
-from protocol.domain import breaker
-from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.config import AgentEntry, BreakerState, Policy
 from protocol.wire.ids import AgentName
-
-Breaker = breaker.State
 
 
 class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -27,7 +24,7 @@ class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     """The agent that the work would go to; None if it is not in the fleet."""
     human: bool = False
     """Whether people read the `human` queue."""
-    breaker: Breaker = "closed"
+    breaker: BreakerState = "closed"
     """Of the target. `half_open`: this very message is what is let through on trial."""
     breaker_since: int | None = None
     """UTC µs since when it is open; None too where it was opened by hand."""

@@ -89,7 +89,6 @@ from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Storage
 from mesh.errors import MeshError
 from mesh.fleet.prices import PriceSection, Strict
-from protocol.domain.breaker import BreakerRules
 from protocol.wire.config import (
     GUARD_LEASE_S,
     LEASE_S,
@@ -98,6 +97,7 @@ from protocol.wire.config import (
     MOST_PER_MINUTE,
     SHORTEST_LEASE_S,
     AgentEntry,
+    BreakerRules,
     Fleet,
     ModelLimits,
     Policy,

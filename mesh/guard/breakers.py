@@ -16,8 +16,9 @@ from mesh.bus.connection import Bus
 from mesh.errors import BusError, OutcomeUnknown
 from mesh.service.conditions import Kind
 from protocol.domain import breaker
-from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Count, State, Use
+from protocol.domain.breaker import CLOSED, Count, Use
 from protocol.wire import documents, subjects
+from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState
 from protocol.wire.ids import AgentName
 
 _log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class Breakers:
         """Say whether the entry of this sequence was read or written already."""
         return self._copies.get(agent, _NONE).seq == seq
 
-    def state(self, agent: str) -> State:
+    def state(self, agent: str) -> BreakerState:
         """Return the state as it is known, for what takes no trial."""
         return self._copies.get(agent, _NONE).entry.state
 
@@ -153,7 +154,7 @@ class Breakers:
         self._bus.conditions.raise_(NOT_WRITTEN, agent, code=error.code)
 
 
-def _say(agent: str, was: State, entry: BreakerEntry) -> None:
+def _say(agent: str, was: BreakerState, entry: BreakerEntry) -> None:
     """Log a breaker's change of state; whoever wrote it says so, so that it is said once."""
     if entry.state == was:
         return

@@ -16,7 +16,7 @@ import msgspec
 
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.breaker import CLOSED, BreakerEntry, Use
+from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.decider import (
     Append,
     Appended,
@@ -53,7 +53,7 @@ from protocol.wire.commands import (
     id_of,
     submit_id,
 )
-from protocol.wire.config import Fleet, Policy
+from protocol.wire.config import BreakerEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
 

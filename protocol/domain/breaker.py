@@ -15,59 +15,17 @@ The state of each agent is one entry of CONF that guards change by compare-and-s
 can: a lost count harms nothing.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from protocol.wire.commands import Failure
+from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState, FailedTurn, Trial
 from protocol.wire.ids import AgentName, Cause, TurnId, event_id
-from protocol.wire.values import DAY_S, Times
-
-State = Literal["closed", "open", "half_open"]
-Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-"""UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
-BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
 
 AGENTS_OWN = ("crash_loop", "journal_mismatch")
 """Permanent failures that no other request would have fared better with."""
 _OPENERS = ("request.opened", "handoff.admitted")
-
-
-class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """When a breaker opens and closes. All times in seconds."""
-
-    failures: Times = 5
-    """Different turns that have to fail within `window_s`; 0 switches the breaker off."""
-    window_s: BreakerSpan = 60.0
-    open_s: BreakerSpan = 30.0
-    """How long nothing is admitted before one handoff is tried."""
-    trial_s: BreakerSpan = 60.0
-    """How long the others wait for what a trial comes to."""
-
-
-class FailedTurn(msgspec.Struct, frozen=True, gc=False):
-    """A turn that failed, and when it last did (UTC µs)."""
-
-    turn: TurnId
-    at: Moment
-
-
-class Trial(msgspec.Struct, frozen=True, gc=False):
-    """The message whose handoff is let through, and since when (UTC µs)."""
-
-    cause: Cause
-    since: Moment
-
-
-class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What `mesh.conf.breaker.<agent>` holds; no entry is a closed breaker without failures."""
-
-    state: State = "closed"
-    failures: tuple[FailedTurn, ...] = ()
-    """While closed: those of the window, at most as many as open it."""
-    opened_at: Moment | None = None
-    """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
-    trial: Trial | None = None
 
 
 class Count(NamedTuple):
@@ -83,7 +41,7 @@ class Count(NamedTuple):
 class Use(NamedTuple):
     """What a verdict rests on."""
 
-    state: State
+    state: BreakerState
     since: int | None = None
     """UTC µs since when it is open."""
     until: int | None = None

@@ -14,14 +14,14 @@ from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, TurnId, p
 from protocol.wire.prices import Metered
 
 
-class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class _Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of what is read from the wire: unknown fields are ignored, so that peers may be newer.
 
     `kw_only` holds only for the class that says it, so that every class here says it.
     """
 
 
-class Submit(Message, frozen=True, kw_only=True):
+class Submit(_Message, frozen=True, kw_only=True):
     """A client's request, the plain JSON that anything that speaks NATS can publish."""
 
     text: str
@@ -41,7 +41,7 @@ class Submit(Message, frozen=True, kw_only=True):
 # --- moves ----------------------------------------------------------------------------------------
 
 
-class Transfer(Message, tag_field="move", tag="transfer", frozen=True, kw_only=True):
+class Transfer(_Message, tag_field="move", tag="transfer", frozen=True, kw_only=True):
     """Give the work to another agent. Brings only what is new; the guard carries the rest on."""
 
     to_agent: AgentName
@@ -55,7 +55,7 @@ class Transfer(Message, tag_field="move", tag="transfer", frozen=True, kw_only=T
     no_return: bool = False
 
 
-class HandBack(Message, tag_field="move", tag="hand_back", frozen=True, kw_only=True):
+class HandBack(_Message, tag_field="move", tag="hand_back", frozen=True, kw_only=True):
     """Give the work back along the path, with what was found out."""
 
     summary: str
@@ -65,7 +65,7 @@ class HandBack(Message, tag_field="move", tag="hand_back", frozen=True, kw_only=
     drop: tuple[str, ...] = ()
 
 
-class Ask(Message, tag_field="move", tag="ask", frozen=True, kw_only=True):
+class Ask(_Message, tag_field="move", tag="ask", frozen=True, kw_only=True):
     """Put a question to the client or to `human` and suspend the turn until the reply."""
 
     to_agent: AgentName
@@ -80,27 +80,27 @@ class Ask(Message, tag_field="move", tag="ask", frozen=True, kw_only=True):
     """For an approval: the tool that waits for it. Only with it is an ask an approval."""
 
 
-class Escalate(Message, tag_field="move", tag="escalate", frozen=True, kw_only=True):
+class Escalate(_Message, tag_field="move", tag="escalate", frozen=True, kw_only=True):
     """Give the work to a person."""
 
     summary: str
     facts: tuple[Fact, ...] = ()
 
 
-class Complete(Message, tag_field="move", tag="complete", frozen=True, kw_only=True):
+class Complete(_Message, tag_field="move", tag="complete", frozen=True, kw_only=True):
     """Answer the request."""
 
     answer: Any
     """Any JSON value; mostly a string."""
 
 
-class Fail(Message, tag_field="move", tag="fail", frozen=True, kw_only=True):
+class Fail(_Message, tag_field="move", tag="fail", frozen=True, kw_only=True):
     """Give the request up."""
 
     reason: str
 
 
-class UnknownMove(Message, tag_field="move", tag="?", frozen=True, kw_only=True):
+class UnknownMove(_Message, tag_field="move", tag="?", frozen=True, kw_only=True):
     """A move that this build does not have; `known_move` refuses it by its name."""
 
     name: str
@@ -133,7 +133,7 @@ def move_summary(move: Move) -> str:
 # --- proposals ------------------------------------------------------------------------------------
 
 
-class Usage(Message, frozen=True, kw_only=True):
+class Usage(_Message, frozen=True, kw_only=True):
     """What a turn spent, cumulative over its rounds."""
 
     nano_dollars: int = 0
@@ -143,7 +143,7 @@ class Usage(Message, frozen=True, kw_only=True):
     """The same by model, where it is known; nothing is judged by it."""
 
 
-class Report(Message, frozen=True, kw_only=True):
+class Report(_Message, frozen=True, kw_only=True):
     """What a turn says it did. The guard accounts for it; the journal lets others check it."""
 
     usage: Usage = Usage()
@@ -156,7 +156,7 @@ class Report(Message, frozen=True, kw_only=True):
     """Version of the prompt that the agent gives its model; empty for an agent without one."""
 
 
-class Failure(Message, frozen=True, kw_only=True):
+class Failure(_Message, frozen=True, kw_only=True):
     """Why a turn broke. `message` is a safe sentence: no prompt, no model text, no repr."""
 
     code: str
@@ -165,7 +165,7 @@ class Failure(Message, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Doubt(Message, frozen=True, kw_only=True):
+class Doubt(_Message, frozen=True, kw_only=True):
     """An effect between its intent and its result when the process died."""
 
     step: str
@@ -173,7 +173,7 @@ class Doubt(Message, frozen=True, kw_only=True):
     key: str = ""
 
 
-class _Proposal(Message, tag_field="kind", frozen=True, kw_only=True):
+class _Proposal(_Message, tag_field="kind", frozen=True, kw_only=True):
     turn: TurnId
     round: int
     report: Report = Report()
@@ -212,7 +212,7 @@ def submit_id(request: str) -> ProposalId:
 # --- control --------------------------------------------------------------------------------------
 
 
-class _Control(Message, tag_field="kind", frozen=True, kw_only=True):
+class _Control(_Message, tag_field="kind", frozen=True, kw_only=True):
     id: str
     """The sender's own id of this message: the same id again is the same message."""
     by: str = ""

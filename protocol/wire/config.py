@@ -1,4 +1,4 @@
-"""Configuration in the bucket CONF: the fleet, policies, and the freeze of the whole mesh.
+"""The documents in CONF: the fleet, policies, and what guards keep there, the freeze and breakers.
 
 The fleet says who exists, what each may do, and whom each may hand to. The admin's `mesh.toml` becomes this
 document, which guards watch. It is the authority that verdicts rest on; what a running agent says of itself
@@ -15,10 +15,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from protocol.domain.breaker import BreakerRules
 from protocol.wire.handoff import Budget
-from protocol.wire.ids import AgentName
-from protocol.wire.values import Bytes, Hops, Seconds, SomeSeconds, Times
+from protocol.wire.ids import AgentName, Cause, TurnId
+from protocol.wire.values import DAY_S, Bytes, Hops, Seconds, SomeSeconds, Times
 
 LEASE_S = 6.0
 GUARD_LEASE_S = 3.0
@@ -27,6 +26,10 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 600.0
 Lease = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_S)]
 MOST_AT_ONCE = 100_000
 MOST_PER_MINUTE = 10_000_000
+BreakerState = Literal["closed", "open", "half_open"]
+BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
 
 
 class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -43,6 +46,18 @@ class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     """Agents that it may give work to."""
     description: str = ""
     """One line for models and people."""
+
+
+class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """When a breaker opens and closes. All times in seconds."""
+
+    failures: Times = 5
+    """Different turns that have to fail within `window_s`; 0 switches the breaker off."""
+    window_s: BreakerSpan = 60.0
+    open_s: BreakerSpan = 30.0
+    """How long nothing is admitted before one handoff is tried."""
+    trial_s: BreakerSpan = 60.0
+    """How long the others wait for what a trial comes to."""
 
 
 class ModelLimits(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -153,6 +168,31 @@ class Policy(
 def policy_hash(policy: Policy) -> str:
     """Return SHA-256 (hex) over the policy's canonical JSON: sorted keys, defaults left out."""
     return hashlib.sha256(msgspec.json.encode(policy, order="deterministic")).hexdigest()
+
+
+class FailedTurn(msgspec.Struct, frozen=True, gc=False):
+    """A turn that failed, and when it last did (UTC µs)."""
+
+    turn: TurnId
+    at: Moment
+
+
+class Trial(msgspec.Struct, frozen=True, gc=False):
+    """The message whose handoff is let through, and since when (UTC µs)."""
+
+    cause: Cause
+    since: Moment
+
+
+class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What `mesh.conf.breaker.<agent>` holds; no entry is a closed breaker without failures."""
+
+    state: BreakerState = "closed"
+    failures: tuple[FailedTurn, ...] = ()
+    """While closed: those of the window, at most as many as open it."""
+    opened_at: Moment | None = None
+    """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
+    trial: Trial | None = None
 
 
 class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

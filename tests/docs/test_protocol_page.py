@@ -18,7 +18,6 @@ from mesh.bus.conf import CODES
 from mesh.bus.connection import Bus
 from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
-from protocol.domain.breaker import BreakerEntry
 from protocol.domain.rate_limit import RateLimitEntry
 from protocol.domain.rules import RULES_FOR
 from protocol.submit import AHEAD_S
@@ -33,7 +32,7 @@ from protocol.wire.commands import (
     Proposal,
     Submit,
 )
-from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent, Event, Past, Work, type_of
 from protocol.wire.handoff import Handoff

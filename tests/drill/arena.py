@@ -22,9 +22,9 @@ from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.local.fleet import LocalFleet
 from mesh.service import failpoints
-from protocol.domain.breaker import BreakerEntry
 from protocol.wire import subjects
 from protocol.wire.commands import Submit
+from protocol.wire.config import BreakerEntry
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import AgentName, RequestId
 from tests.drill import ledger

@@ -26,10 +26,9 @@ from mesh.guard.processor import RequestProcessor
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
-from protocol.domain.breaker import BreakerRules
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Control, Hearing, Proposal, Submit, id_of, submit_id
-from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.config import AgentEntry, BreakerRules, Fleet, Policy
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
 from protocol.wire.notices import DeadLetter, Notice

@@ -12,10 +12,10 @@ from mesh.guard.breakers import Breakers
 from mesh.guard.context import wall_clock_us
 from mesh.guard.service import Guard
 from mesh.testing import LocalBus
-from protocol.domain.breaker import CLOSED, BreakerEntry, BreakerRules, Use
+from protocol.domain.breaker import CLOSED, Use
 from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Failure, ReportFailure, Resolve, Transfer
-from protocol.wire.config import Fleet
+from protocol.wire.config import BreakerEntry, BreakerRules, Fleet
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, RequestId
 from protocol.wire.refusals import Rule

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.walking import FleetHarness
-from protocol.domain.breaker import BreakerEntry
 from protocol.wire.commands import Submit
+from protocol.wire.config import BreakerEntry
 from tests.drill import agents, ledger
 from tests.drill.evidence import Evidence, Submitted
 from tests.drill.fleet import SHUT, drill_fleet

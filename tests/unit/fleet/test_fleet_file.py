@@ -8,7 +8,7 @@ from mesh.bus.keys import new_key
 from mesh.bus.queues import Limits
 from mesh.bus.streams import Storage
 from mesh.fleet.file import LISTED, FleetFileError, load_fleet, parse_fleet
-from protocol.domain.breaker import BreakerRules
+from protocol.wire.config import BreakerRules
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import MTOK, Price, Tokens, cost, price_list

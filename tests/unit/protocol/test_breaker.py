@@ -6,10 +6,6 @@ import pytest
 
 from protocol.domain.breaker import (
     CLOSED,
-    BreakerEntry,
-    BreakerRules,
-    FailedTurn,
-    Trial,
     Use,
     asked,
     failed,
@@ -18,6 +14,7 @@ from protocol.domain.breaker import (
     worked,
 )
 from protocol.wire.commands import Failure
+from protocol.wire.config import BreakerEntry, BreakerRules, FailedTurn, Trial
 from protocol.wire.ids import Cause, TurnId, event_id
 
 RULES = BreakerRules(failures=3, window_s=10.0, open_s=5.0, trial_s=20.0)

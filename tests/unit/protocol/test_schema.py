@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped]
 
-from protocol.domain.breaker import BreakerEntry, Trial
 from protocol.wire import codec, schema, subjects
 from protocol.wire.commands import (
     Control,
@@ -20,7 +19,7 @@ from protocol.wire.commands import (
     Settle,
     Submit,
 )
-from protocol.wire.config import AgentEntry, Fleet, FreezeEntry, Policy
+from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, FreezeEntry, Policy, Trial
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, TurnId

@@ -8,12 +8,12 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.hash_chain import GENESIS
 from protocol.views.timeline import timeline
 from protocol.wire.commands import Submit, submit_id
-from protocol.wire.config import AgentEntry, Policy, policy_hash
+from protocol.wire.config import AgentEntry, BreakerState, Policy, policy_hash
 from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused, type_of
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName, event_id, request_id
 from protocol.wire.refusals import Refusal, Rule
-from protocol.world import Breaker, Grounds
+from protocol.world import Grounds
 from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
 
 
@@ -185,7 +185,7 @@ def test_the_rules_for_submits_are_tried_in_their_order() -> None:
     small = Policy(max_handoff_bytes=500)
     rules = []
 
-    def refuse(policy: Policy | None, breaker: Breaker = "open") -> None:
+    def refuse(policy: Policy | None, breaker: BreakerState = "open") -> None:
         court = Court(policy=policy, fleet=agents("a"), breakers={"a": breaker, "nobody": breaker})
         rules.append(refused(court.submit(**bad)).rule)
 

@@ -53,11 +53,10 @@ from protocol.wire.commands import (
     id_of,
     submit_id,
 )
-from protocol.wire.config import AgentEntry, Fleet, Policy
+from protocol.wire.config import AgentEntry, BreakerState, Fleet, Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause, request_id
-from protocol.world import Breaker
 
 START = 1_700_000_000_000_000
 """UTC µs: when every court begins."""
@@ -119,7 +118,7 @@ class Court:
     entry: str = "a"
     longest_s: float = 1_296_000.0
     prices: dict[str, Any] | None = None
-    breakers: dict[str, Breaker | Use] = field(default_factory=dict)
+    breakers: dict[str, BreakerState | Use] = field(default_factory=dict)
     too_large: tuple[type[AnyEvent], ...] = ()
     """Events that the log takes none of."""
     served: bool = True
