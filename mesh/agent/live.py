@@ -93,7 +93,7 @@ class LiveOutput:
             self._say("step", what=what, name=name[:_NAME_CHARS], state=state)
 
     def proposed(self, move: str, to: str = "") -> None:
-        """The round came to a move, and it is proposed."""
+        """The round came to a move, which is proposed next."""
         self._say("ended", move=move[:_NAME_CHARS], to=to[:_NAME_CHARS])
 
     def stopped(self, code: str) -> None:

@@ -219,11 +219,11 @@ class Runtime:
             if proposal is not None:
                 failpoint("turn.journaled")
                 proposal = sound(proposal)
+                _show_end(live, proposal)  # before the proposal: nothing that follows from it comes earlier
                 with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
                     await store(self._bus, self._agent.name, request, proposal, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
-                _show_end(live, proposal)
             message.ack()
         except Fenced as late:
             # Somebody else has the turn, and the lease: neither acknowledge it nor give it back. But the

@@ -1,13 +1,14 @@
-"""Following a request: what is known of it so far, then what happens, and its end.
+"""Following a request: what is known of it so far, then what happens as it happens, and its end.
 
-A client may know what is addressed to it, and hear what the turns say while they work. With a viewer's
-connection beside its own, the events and the journaled steps come first, and the rest as it happens, in its
-order (`mesh.client.in_order`). What is heard is never the only place of a truth: the end comes all the same.
+A client may know what is addressed to it, and hear what the turns show while they work. With a viewer's
+connection beside its own it reads the log and the journals, too. Log and live notes travel by different ways
+and are given out as they arrive: an event may come after the first notes of the round that it opened. Each
+item has its time (`at`), by which a reader can sort them. The end is always the last item.
 """
 
 import asyncio
 import contextlib
-from collections import deque
+from collections.abc import Coroutine
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -17,22 +18,31 @@ from mesh.agent.record import Record
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import batch
-from mesh.client.in_order import MOST_WAITING, InOrder
-from mesh.client.in_order import Heard as Heard
 from mesh.client.journals import journaled
-from mesh.errors import OutcomeUnknown, Unreachable
+from mesh.errors import BusError, OutcomeUnknown, Unreachable
 from protocol.wire import codec, events, subjects
 from protocol.wire.notices import LiveNote
 
 if TYPE_CHECKING:
     from mesh.client.client import Client, Outcome, Question
 
+MOST_WAITING = 1_000
+"""Items that wait to be taken; live notes beyond them are dropped."""
 LOOK_S = 0.2
-"""How often a viewer looks for more events; at once, when something is heard that an event comes before."""
+"""How often a viewer looks for more events."""
 LAST_EVENTS_S = 5.0
-"""How long the end waits for a viewer's events before it."""
+"""How long the end waits for the events before it, in seconds."""
+LAST_WORDS_S = 1.0
+"""How long the end waits for notes that the bus has already taken, in seconds."""
 _BATCH = 256
 _AWAY = (OutcomeUnknown, Unreachable)
+
+
+class Heard(NamedTuple):
+    """A live note."""
+
+    agent: str
+    note: LiveNote
 
 
 class Happened(NamedTuple):
@@ -50,24 +60,22 @@ class Journaled(NamedTuple):
     step: Record
 
 
-Followed = "Heard | Happened | Journaled | Question | Outcome"
-
-
 class Following:
     """`async for item in client.follow(request)`: the last item is an `Outcome`, and then it ends.
 
-    As `async with client.follow(request) as feed:` it listens from the beginning of the block, so that
-    nothing is missed of a request that is submitted in it.
+    As `async with client.follow(request) as feed:` it listens from the beginning of the block, so that it
+    misses nothing of a request that is submitted in the block.
     """
 
     def __init__(self, client: "Client", bus: Bus, request: str, viewer: Bus | None) -> None:
         self._client, self._bus, self._request, self._viewer = client, bus, request, viewer
-        self._items: deque[object] = deque()
-        self._came = asyncio.Event()
+        self._items: asyncio.Queue[Heard | Happened | Journaled | Question | Outcome | Exception | None] = (
+            asyncio.Queue()
+        )
+        """None ends the iteration."""
+        self._early: list[Heard] | None = None if viewer is None else []
+        """Notes that came while the log up to now was read; None once that is done."""
         self._subscription: Subscription | None = None
-        self._look = asyncio.Event()
-        """Says that the log is worth a look."""
-        self._order = InOrder(bus, self._put_note, reads=viewer is not None, look=self._look.set)
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = self._over = False
 
@@ -88,18 +96,16 @@ class Following:
         from mesh.client.client import Outcome
 
         await self.start()
-        while not self._items:
-            if self._over:
-                raise StopAsyncIteration
-            self._came.clear()
-            await self._came.wait()
-        item = self._items.popleft()
+        if self._over and self._items.empty():
+            raise StopAsyncIteration
+        item = await self._items.get()
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, Exception | Outcome):
+            await self.close()
         if isinstance(item, Exception):
-            await self.close()
             raise item
-        if isinstance(item, Outcome):
-            await self.close()
-        return item  # type: ignore[return-value]  # only these are put there
+        return item
 
     async def start(self) -> None:
         """Begin to listen. Idempotent. Raises BusError."""
@@ -108,113 +114,116 @@ class Following:
         self._begun = True
         subject = f"mesh.live.{self._client.name}.{self._request}.>"
         self._subscription = await self._bus.subscribe(subject, self._on_note)
-        reading = None
-        if self._viewer is not None:
-            reading = asyncio.create_task(self._guarded(self._read(self._viewer)))
-            self._tasks.append(reading)
-        self._tasks.append(asyncio.create_task(self._guarded(self._wait(reading))))
+        reading = None if self._viewer is None else self._run(self._read(self._viewer))
+        self._run(self._wait(reading))
 
     async def close(self) -> None:
         """Stop listening. Idempotent; what has come already can still be taken."""
         self._begun = self._over = True
-        self._came.set()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._order.close()
+        self._items.put_nowait(None)
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close()
 
     # --- what comes in ----------------------------------------------------------------------------
 
-    def _put(self, item: object) -> None:
-        self._items.append(item)
-        self._came.set()
+    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task whose error ends the iteration."""
 
-    async def _guarded(self, work: "asyncio.Future[None] | object") -> None:
-        try:
-            await work  # type: ignore[misc]  # a coroutine
-        except Exception as error:
-            self._put(error)
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._items.put_nowait(error)
+
+        task = asyncio.create_task(guarded())
+        self._tasks.append(task)
+        return task
 
     def _on_note(self, message: Incoming) -> None:
         note = read_note(message.data)
         parts = message.subject.split(".")
         if note is None or len(parts) != 6 or note.turn != parts[5]:
             return
-        self._order.hear(Heard(parts[4], note))
+        waiting = self._items.qsize() + len(self._early or ())
+        if waiting >= MOST_WAITING and note.kind != "ended":
+            return
+        heard = Heard(parts[4], note)
+        if self._early is None:
+            self._items.put_nowait(heard)
+        else:
+            self._early.append(heard)
 
-    def _put_note(self, heard: Heard) -> None:
-        if len(self._items) < MOST_WAITING or heard.note.kind == "ended":
-            self._put(heard)
-
-    async def _wait(self, reading: "asyncio.Task[None] | None") -> None:
-        """Put what is addressed to the client: questions, and the end."""
+    async def _wait(self, reading: asyncio.Task[None] | None) -> None:
+        """Give out what is addressed to the client: questions, and the end."""
         from mesh.client.client import outcome_of, question_of
 
         async with aclosing(self._client.addressed(self._request)) as addressed:
             async for event in addressed:
-                self._look.set()
-                if reading is None:
-                    await self._order.before(event)
                 if isinstance(event, events.TurnSuspended):
-                    self._put(question_of(event))
+                    self._items.put_nowait(question_of(event))
                 elif isinstance(event, events.Ended):
-                    if reading is not None:  # the log's last events are put before the end
+                    if reading is not None:
                         await asyncio.wait({reading}, timeout=LAST_EVENTS_S)
-                    self._put(outcome_of(event))
+                    with contextlib.suppress(BusError):
+                        await self._bus.flush(
+                            LAST_WORDS_S
+                        )  # notes that were sent before the end are here now
+                    self._items.put_nowait(outcome_of(event))
                     return
 
     # --- what a viewer may read -------------------------------------------------------------------
 
     async def _read(self, viewer: Bus) -> None:
-        """Put the events so far, the journals of the turns that run, what was held, and every event since."""
-        seen, seq = _Open(), 1
-        told = False
+        """Give out the events so far, the running journal, early notes, and then every event since."""
+        running, seq = _Running(), 1
         while True:
-            self._look.clear()
             try:
                 part = await batch(viewer, "LOG", subjects.evt_of(self._request), seq, _BATCH)
-                if not part and not told:
-                    await self._tell_steps(viewer, seen)
-                    told = True
+                if not part and self._early is not None:
+                    await self._catch_up(viewer, running)
             except _AWAY:
-                await viewer.wait_connected()  # one that is closed never comes back, which it says
+                await viewer.wait_connected()  # one that is closed never comes back, and raises
                 part = []
-            for kept in part:
-                seq = kept.seq + 1
-                event = codec.decode_event(kept.data)
-                await self._order.before(event)
-                seen.take(event)
-                self._put(Happened(event))
-                self._order.after(event)
+            for stored in part:
+                seq = stored.seq + 1
+                event = codec.decode_event(stored.data)
+                running.take(event)
+                self._items.put_nowait(Happened(event))
                 if isinstance(event, events.Ended):
-                    self._order.let_out()
+                    self._let_out({})
                     return
             if not part:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await self._look.wait()
+                await asyncio.sleep(LOOK_S)
 
-    async def _tell_steps(self, viewer: Bus, seen: "_Open") -> None:
-        """Put the steps of the turns that run, and then what was heard that is not among them."""
-        newest: dict[tuple[str, int], int] = {}
-        for turn in seen.journals:
-            for step in await journaled(viewer, self._request, (seen.agent,), turn):
-                self._put(Journaled(step.agent, turn, step.round, step.record))
-                newest[turn, step.round] = max(step.record.at, newest.get((turn, step.round), 0))
-        last = {(seen.journals[turn], round_): at for (turn, round_), at in newest.items()}
+    async def _catch_up(self, viewer: Bus, running: "_Running") -> None:
+        """Give out the steps of the turn that runs, then the early notes that are not among them."""
+        last: dict[tuple[str, int], int] = {}
+        for journal, turn in running.journals.items():
+            for step in await journaled(viewer, self._request, (running.agent,), journal):
+                self._items.put_nowait(Journaled(step.agent, journal, step.round, step.record))
+                last[turn, step.round] = max(step.record.at, last.get((turn, step.round), 0))
+        self._let_out(last)
 
-        def is_told(note: LiveNote) -> bool:
-            return note.kind != "ended" and note.at <= last.get((note.turn, note.round), -1)
+    def _let_out(self, last: dict[tuple[str, int], int]) -> None:
+        """Give out early notes, but for those that journaled steps have told.
 
-        self._order.caught_up(is_told)
+        Args:
+            last: when the newest step of a turn's round was journaled (UTC µs).
+        """
+        early, self._early = self._early or [], None
+        for heard in early:
+            note = heard.note
+            if note.kind == "ended" or note.at > last.get((note.turn, note.round), -1):
+                self._items.put_nowait(heard)
 
 
-class _Open:
-    """Which turns run, by the id under which each is journaled."""
+class _Running:
+    """The turn that runs, by the id under which it is journaled; at most one runs at a time."""
 
     def __init__(self) -> None:
         self.journals: dict[str, str] = {}
@@ -224,6 +233,6 @@ class _Open:
         work = getattr(event, "work", None)
         if isinstance(work, events.Work):
             self.agent = work.handoff.to_agent
-            self.journals = {work.continues or work.turn: work.turn}  # at most one turn is open at a time
+            self.journals = {work.continues or work.turn: work.turn}
         elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):
             self.journals = {}
