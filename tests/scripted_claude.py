@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mesh.model import choose
+from mesh.model import agent as driven
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.scripted import ScriptedModel, load_script
 from mesh.testing.claude_stub import Answer, StubClaude, calls, says
@@ -90,7 +90,7 @@ def scripted_claude(rules: Path) -> StubClaude:
 
 def sdk_at(url: str) -> dict[str, str]:
     """Return the environment in which agents ask the vendor's API at `url`, with a key that is none."""
-    return {choose.VARIABLE: "claude", choose.KEY: "not-a-key", "ANTHROPIC_BASE_URL": url}
+    return {driven.VARIABLE: "claude", driven.KEY: "not-a-key", "ANTHROPIC_BASE_URL": url}
 
 
 def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def run(
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent.definition import load
     from mesh.agent.runtime import Runtime
-    from mesh.model.choose import ModelUnavailable, driven_by, key_will_do
+    from mesh.model.agent import ModelUnavailable, driven_by, key_will_do
     from mesh.ops.errors import UsageWrong
 
     agent = load(reference)

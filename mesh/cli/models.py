@@ -36,7 +36,7 @@ def model_environment(kind: Kind) -> dict[str, str | None]:
     import os
 
     from mesh.local.server import VENDOR_KEYS
-    from mesh.model.choose import KEY, VARIABLE, has_sdk
+    from mesh.model.agent import KEY, VARIABLE, has_sdk
     from mesh.ops.errors import UsageWrong
 
     if kind is Kind.SCRIPTED:

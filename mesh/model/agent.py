@@ -1,4 +1,4 @@
-"""An agent that a model drives: instructions, tools, whom it may hand to. The rest is as with any agent.
+"""An agent that a model drives: instructions, tools, peers; and the choice of that model.
 
 agent = ClaudeAgent(
     "triage",
@@ -7,23 +7,35 @@ agent = ClaudeAgent(
     handoffs=["billing", "technical"],
     model=ROUTING,
 )
+
+The environment alone chooses the model. `MESH_MODEL` is `scripted` (a file of rules) or `claude` (the
+vendor's SDK). Left out, it is `scripted`: a key that happens to be there spends nothing in a test or a
+script. Only `mesh agent run` takes a key for a yes (`key_will_do`). The environment is read when a turn
+asks, not at import.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import structlog
 
 from mesh.agent.definition import Agent, checked_name
+from mesh.agent.failures import Permanent
 from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
 from mesh.agent.tools import Tool, short
-from mesh.model.anthropic.model import WORK
-from mesh.model.choose import model_for, warm
+from mesh.model.anthropic.model import MAX_TOKENS, WORK, ClaudeModel
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, answer_form, require_apart
+from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions
+from mesh.model.scripted import ScriptedModel, load_script
 from protocol.wire.codec import is_label
 
 if TYPE_CHECKING:
@@ -32,30 +44,44 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+VARIABLE = "MESH_MODEL"
+KEY = "ANTHROPIC_API_KEY"
+
+Mode = Literal["scripted", "claude"]
+
+
+class ModelUnavailable(Permanent):
+    """There is no such model here. Another round does not help; the text says what to do."""
+
+    code: ClassVar[str] = "model.unavailable"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{VARIABLE}={name}: {why}")
+        self.name = name
+
 
 class ClaudeAgent(Agent):
     """A mesh agent whose moves a model decides.
 
     Args:
         name: as in the fleet file.
-        instructions: the system text: a versioned file (its first line says the version), or
+        instructions: the system text: a versioned file (its first line gives the version), or
             `Instructions`.
-        tools: what it can do besides its moves, each with a name of its own and a description. Those that
-            a turn may not call are not offered.
-        handoffs: whom it may hand to, of those whom the fleet file lets it; None for all of these.
-        model: the id that it is pinned to: a cheap one routes, a strong one works.
-        fallback: asked instead when that one is overloaded or failing.
+        tools: its actions besides moves, each with a name of its own and a description. Tools that a turn
+            may not call are not offered.
+        handoffs: agents it may hand to, among those the fleet file allows; None for all of these.
+        model: the pinned id: a cheap model routes, a strong one works.
+        fallback: asked instead when that model is overloaded or failing.
         script: rules for the scripted model, which stands in without a key.
-        labels: labels that facts of a key have to have, whatever the model says.
-        live: whether the request's client may read along with what the model says.
+        labels: labels that facts of a key must have, whatever the model says.
+        live: True if the request's client may read along while the model replies.
         answer: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
         max_calls: calls that a round may take before its move.
-        version: the code's; a turn that is journaled is bound to it.
+        version: of the code; a journaled turn is bound to it.
 
-    Raises ValueError for a name or a label that cannot be one, and for instructions without a version or a
-    text; ToolsUnusable for tools that no model can tell from each other or from its moves, or knows nothing
-    of. Of tools in a box, the box raises it as it is opened; of arguments or an answer that have no JSON
-    schema, the agent's start.
+    Raises ValueError for an invalid name or label, and for instructions without a version or a text;
+    ToolsUnusable for tools without a description, or with the name of a move. Boxes of tools, and types
+    without a JSON schema, raise it as the agent starts.
     """
 
     def __init__(
@@ -80,15 +106,14 @@ class ClaudeAgent(Agent):
         text = load_instructions(instructions) if isinstance(instructions, Path) else instructions
         peers = _peers(handoffs)
         _require_labels(labels or {})
-        own = tuple(each if isinstance(each, Tool) else _Apart(each) for each in tools)
-        _require_told(tool for tool in own if isinstance(tool, Tool))
+        own = tuple(tools)
+        _require_described(tool for tool in own if isinstance(tool, Tool))
+        chosen = partial(model_for, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
         unknown = set(peers or ())
-        """Whom no turn could be handed to so far."""
+        """Peers that no turn could be handed to so far."""
 
         async def handle(turn: "Turn") -> "Move":
-            asked = model_for(
-                turn.agent, script=script, model=model, fallback=fallback, max_tokens=max_tokens
-            )
+            asked = chosen(turn.agent)
             if missing := sorted(unknown.difference(turn.peers)):
                 unknown.clear()  # it is said once
                 _log.warning("handoffs_out_of_reach", agent=turn.agent, names=missing)
@@ -105,10 +130,12 @@ class ClaudeAgent(Agent):
             )
 
         async def prepare() -> None:
+            require_apart(await unpacked(own))
             await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
             if answer is not None:
                 await asyncio.to_thread(answer_form, answer)
-            await warm(name, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
+            if (load := getattr(chosen(name), "warm", None)) is not None:
+                await asyncio.to_thread(load)  # the import of a vendor's SDK would block the loop for long
 
         super().__init__(
             name=checked_name(name),
@@ -124,27 +151,8 @@ class ClaudeAgent(Agent):
         )
 
 
-class _Apart:
-    """A box of tools none of which has the name of a move."""
-
-    def __init__(self, box: Toolbox) -> None:
-        self._box = box
-        self.name = box.name
-
-    def __repr__(self) -> str:
-        return repr(self._box)
-
-    async def tools(self) -> tuple[Tool, ...]:
-        tools = await self._box.tools()
-        require_apart(tools)
-        return tools
-
-    async def close(self) -> None:
-        await self._box.close()
-
-
-def _require_told(tools: Iterable[Tool]) -> None:
-    """Raise ToolsUnusable for a tool of our own that is no move's and says what it does."""
+def _require_described(tools: Iterable[Tool]) -> None:
+    """Raise ToolsUnusable for a tool that has the name of a move, or no description."""
     for tool in tools:
         require_apart([tool])
         if not tool.description.strip():
@@ -152,12 +160,12 @@ def _require_told(tools: Iterable[Tool]) -> None:
 
 
 def _require_schemas(tools: Iterable[Tool]) -> None:
-    """Raise ToolsUnusable for a tool whose arguments no model can be told; the others' schemas are made."""
+    """Make the tools' schemas. Raise ToolsUnusable for a tool whose arguments have none."""
     for tool in tools:
         try:
             _ = tool.schema
         except Exception as wrong:  # pydantic's own, or NameError for a hint that leads nowhere
-            # What pydantic advises beyond its first sentence is for models of its own.
+            # Beyond its first sentence pydantic's advice is for models of its own.
             why = short(str(wrong).partition("\n")[0].partition(". ")[0]).rstrip(".") or type(wrong).__name__
             raise ToolsUnusable(
                 f"the arguments of {tool.name} have no JSON schema ({why}): annotate them with what JSON has"
@@ -165,7 +173,7 @@ def _require_schemas(tools: Iterable[Tool]) -> None:
 
 
 def _peers(handoffs: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the names of agents. Raises ValueError for what cannot be one."""
+    """Return the names of agents. Raises ValueError for an invalid one."""
     if isinstance(handoffs, str):
         raise ValueError("`handoffs` is a list of agents")
     return None if handoffs is None else frozenset(map(checked_name, handoffs))
@@ -176,3 +184,130 @@ def _require_labels(labels: Labels) -> None:
         for label in needed:
             if not is_label(label):
                 raise ValueError(f"not a label: {label!r}, of {key!r}; 1 to 64 of a-z A-Z 0-9 _ . : / -")
+
+
+# --- which model ----------------------------------------------------------------------------------
+
+
+def mode() -> Mode:
+    """Return which kind of model is asked for, for cards and summaries. Raises ModelUnavailable."""
+    match os.environ.get(VARIABLE, ""):
+        case "":
+            return "claude" if _key_will_do.get() and os.environ.get(KEY) and has_sdk() else "scripted"
+        case "scripted":
+            return "scripted"
+        case "claude":
+            if not has_sdk():
+                raise ModelUnavailable("claude", "install handoff-mesh[claude]")
+            if not os.environ.get(KEY):
+                raise ModelUnavailable("claude", f"set {KEY}")
+            return "claude"
+        case other:
+            raise ModelUnavailable(other, "there is no such model; scripted or claude")
+
+
+_key_will_do: ContextVar[bool] = ContextVar("key_will_do", default=False)
+
+
+@contextmanager
+def key_will_do() -> Iterator[None]:
+    """Let a key in the environment be enough, in this block, to ask the real models, for money."""
+    token = _key_will_do.set(True)
+    try:
+        yield
+    finally:
+        _key_will_do.reset(token)
+
+
+def driven_by(model: str, prompt_version: str = "") -> str:
+    """Return what drives an agent, for its card: empty, `scripted`, or the pinned id.
+
+    Args:
+        model: the id that the agent is pinned to, if it is.
+        prompt_version: of its prompt; an agent without either has no model.
+
+    Raises ModelUnavailable.
+    """
+    if not model and not prompt_version:
+        return ""
+    kind = mode()
+    return kind if kind == "scripted" else model or kind
+
+
+def has_sdk() -> bool:
+    """Return True if the vendor's SDK is installed, without importing it."""
+    return find_spec("anthropic") is not None
+
+
+def model_for(
+    agent: str,
+    *,
+    script: Path | None = None,
+    model: str = WORK,
+    fallback: str | None = None,
+    max_tokens: int | None = None,
+) -> Model:
+    """Return the model that drives `agent`.
+
+    Args:
+        script: the fleet's rule file, for the scripted model.
+        model, fallback: ids of the vendor's models, for the others.
+        max_tokens: of one reply.
+
+    Raises ModelUnavailable, ScriptInvalid.
+    """
+    make = _instead.get()
+    if make is not None:
+        return make(model, fallback, max_tokens or MAX_TOKENS)
+    if mode() == "claude":
+        return _claude(model, fallback, max_tokens or MAX_TOKENS)
+    if script is None:
+        unset = f" ({VARIABLE} is not set, and a key alone spends nothing here)"
+        raise ModelUnavailable(
+            "scripted",
+            f"{agent} has no script{'' if os.environ.get(VARIABLE) else unset}; give it one, put a model of "
+            "yours behind it (mesh.testing.driven_by), "
+            f"or set {VARIABLE}=claude and {KEY} to ask the real one",
+        )
+    scripted = _scripted(script)
+    scripted.require(agent)
+    return scripted
+
+
+Make = Callable[[str, str | None, int], Model]
+"""Makes a model from its id, its fallback's id, and the most tokens of a reply."""
+
+_instead: ContextVar[Make | None] = ContextVar("instead", default=None)
+
+
+@contextmanager
+def instead(make: Make) -> Iterator[None]:
+    """Let `make` make every model that is asked for in this block, whatever the environment says."""
+    token = _instead.set(make)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
+@cache
+def _scripted(script: Path) -> ScriptedModel:
+    return ScriptedModel(load_script(script))
+
+
+_made: dict[tuple[str, str | None, int], ClaudeModel] = {}
+"""One of a kind for a process, and with it one pool of connections."""
+
+
+def _claude(model: str, fallback: str | None, max_tokens: int) -> ClaudeModel:
+    pinned = (model, fallback, max_tokens)
+    if pinned not in _made:
+        _made[pinned] = ClaudeModel(model, fallback=fallback, max_tokens=max_tokens)
+    return _made[pinned]
+
+
+async def close_models() -> None:
+    """Close every connection to a vendor. The end of the process does it too."""
+    while _made:
+        _, model = _made.popitem()
+        await model.close()

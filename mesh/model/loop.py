@@ -1,13 +1,13 @@
-"""The loop between a model and its tools: from one round of a turn to the move that it ends in.
+"""The loop between a model and its tools: from one round of a turn to the move that ends it.
 
-The model proposes, this file disposes: a call runs only if it was offered, a move counts only if it is
-well-formed, and every mistake goes back to the model as text. The loop is bounded, and what it cannot
-bring to an end it gives to a person.
+A call runs only if it was offered. A move counts only if it is well-formed. Every mistake goes back to the
+model as text. The loop is bounded: a person gets the work of a model that comes to no move.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from mesh.agent.turn import Turn
 from mesh.model.moves import Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing, replied, reply_span
-from mesh.model.prompt import Outlook, one_line, outlook_now, outlooks, render, told
+from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from protocol.wire.commands import Ask, Escalate, Move
 from protocol.wire.events import Past
 
@@ -34,10 +34,10 @@ FATAL = {
     "refusal": "the model declines to answer this",
     "model_context_window_exceeded": "the conversation is longer than the model's context",
 }
-"""Reasons to stop after which nothing that we could say helps."""
+"""Reasons to stop that no answer of ours can mend."""
 
 DONE = frozenset({"", "end_turn", "tool_use", "stop_sequence"})
-"""Reasons to stop after which a reply is whole. A model that gives none has said all."""
+"""Reasons to stop of a whole reply. A model may give none."""
 _SHOWN_CHARS = 64
 
 _CUT_OFF = "Not done: the reply was cut off at its greatest length. Say less, or do less at once."
@@ -49,7 +49,7 @@ _AFTER_A_MOVE = "Not done: it was said together with a move, without knowing wha
 
 
 class ModelGaveUp(Permanent):
-    """The model stopped in a way that another round would only repeat."""
+    """The model stopped, and another round would only repeat it."""
 
     code: ClassVar[str] = "model.gave_up"
 
@@ -69,49 +69,55 @@ async def drive(
     """Return the move that a model makes of this round.
 
     A reply without a call is the answer, unless the answer has a form. Of several moves in one reply the
-    first counts, and only if no call before it failed. What changes the world waits, too: nothing is done
-    that was asked for in one breath with a call that failed, or behind a move.
+    first counts, and only if no call before it failed. An effect is not done after a failed call or a move
+    of the same reply.
 
     Args:
         instructions: the system text.
-        tools: what the agent can do; those that the turn may not call are not offered.
-        handoffs: to whom it may transfer, of those whom the fleet lets it; None for all of these.
+        tools: the agent's actions; those that the turn may not call are not offered.
+        handoffs: agents it may transfer to, among those the fleet allows; None for all of these.
         max_calls: calls, wrong ones and empty replies included, from one move to the next.
-        labels: labels that facts of a key have to have, whatever the model says.
-        live: whether the request's client may read along with what the model says.
+        labels: labels that facts of a key must have, whatever the model says.
+        live: True if the request's client may read along while the model replies.
         answer: the type of the answer, as pydantic reads it; None for words.
 
-    Raises Retry and Permanent, the model's or a tool's, and what else stops a round; what a tool that
-    only reads raises besides is told to the model as the call's result. ToolsUnusable for a tool that is
-    called like a move.
+    Raises Retry and Permanent, the model's or a tool's, and whatever else stops a round. The model reads any
+    other error of a tool that only reads as the call's result. Raises ToolsUnusable for a tool that has the
+    name of a move.
     """
     offered = tuple(tools)
     require_apart(offered)
-
-    def beginning(seen: Outlook, *, is_new: bool) -> _Conversation:
-        return _Conversation(
-            turn, seen, is_new, model, instructions, offered, handoffs, max_calls, labels, live, answer
-        )
-
-    for began, seen in await outlooks(turn):
-        conversation = beginning(seen, is_new=False)
-        if turn.knows(model.mode, conversation.prompt):
+    conversation = partial(
+        _Conversation,
+        turn,
+        model,
+        instructions=instructions,
+        tools=offered,
+        handoffs=handoffs,
+        max_calls=max_calls,
+        labels=labels,
+        live=live,
+        answer=answer,
+    )
+    for began in await turn.begun():
+        going_on = conversation(msgspec.convert(began, PromptContext), is_new=False)
+        if turn.knows(model.mode, going_on.prompt):
             turn.take_up(began)
-            return await conversation.until_a_move()
-    # It begins now; or under another prompt, another model, a handoff that a person gave anew: then what was
-    # said before stands in its brief.
-    return await beginning(outlook_now(turn, offered), is_new=True).until_a_move()
+            return await going_on.until_a_move()
+    # It begins: for the first time, or because prompt, model or handoff changed: the brief tells the past.
+    return await conversation(context_now(turn, offered), is_new=True).until_a_move()
 
 
 class _Conversation:
-    """One turn's, from its beginning: what earlier rounds said is said again, at no cost."""
+    """One turn's conversation from its beginning. Recorded replies of earlier rounds cost nothing."""
 
     def __init__(
         self,
         turn: Turn,
-        seen: Outlook,
-        is_new: bool,
         model: Model,
+        seen: PromptContext,
+        *,
+        is_new: bool,
         instructions: str,
         tools: Iterable[Tool],
         handoffs: Container[str] | None,
@@ -127,15 +133,15 @@ class _Conversation:
         self._hear = turn.live.hear if live else None
         self._brief = render(turn, seen, handoffs)
         self._begins = seen if is_new else None
-        """What the first reply is recorded with."""
+        """Recorded with the first reply."""
         self._transcript: list[Exchange] = []
         self._so_far: list[str] = []
-        """What the model said before it paused."""
+        """The model's text before it paused."""
         self._left = self._most = max_calls
         self._answered = deque(_answers(turn.past[seen.past :]))
-        """What came of the moves that this conversation has made, in their order."""
+        """Outcomes of the moves that this conversation made, in their order."""
         self._said_before = False
-        """Whether the newest reply is an earlier round's."""
+        """True if the newest reply is an earlier round's."""
 
     async def until_a_move(self) -> Move:
         while True:
@@ -153,7 +159,7 @@ class _Conversation:
 
     @property
     def prompt(self) -> Prompt:
-        """What the model is sent next."""
+        """The next prompt."""
         specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self._tools.values())
         return Prompt(
             agent=self._turn.agent,
@@ -166,7 +172,7 @@ class _Conversation:
     async def _ask(self) -> Reply:
         prompt = self.prompt
         if self._answered and not self._turn.knows(self._model.mode, prompt):
-            # The code no longer comes to the moves that were made: what came of them is said all the same.
+            # The code no longer comes to moves that were made: the model is told their outcomes all the same.
             self._transcript += [ToolResult("", "", told(past), is_error=True) for past in self._answered]
             self._answered.clear()
             prompt = self.prompt
@@ -200,7 +206,7 @@ class _Conversation:
         return reply
 
     async def _take_up(self, reply: Reply) -> Move | None:
-        """Do what a reply asks for, in its order; return the move that it comes to."""
+        """Run a reply's calls in their order; return the move among them, if there is one."""
         said = "".join((*self._so_far, reply.text)).strip()
         self._so_far.clear()
         if not reply.calls:
@@ -226,7 +232,7 @@ class _Conversation:
                 self._left = -1
                 return None
             self._left -= len(together)
-            if not results and (failed or moved) and self._changes_the_world(first):
+            if not results and (failed or moved) and self._has_an_effect(first):
                 results = [_error(first, _AFTER_A_MOVE if moved else _TOO_EARLY)]
             results = results or await self._run_all(together)
             self._transcript += results
@@ -234,7 +240,7 @@ class _Conversation:
         return None
 
     def _answer(self, said: str) -> Move | None:
-        """Return the move that a reply without a call is; tell the model if it is none."""
+        """Return the answer that a reply without a call is; tell the model if it is none."""
         if said and self._moves.words_answer:
             return self._made(self._turn.complete(said))
         if self._take():
@@ -242,7 +248,7 @@ class _Conversation:
         return None
 
     def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
-        """Yield the calls in their order: those that only read run together, everything else alone."""
+        """Yield the calls in their order: reading calls together, every other call alone."""
         for reads, group in groupby(calls, key=self._only_reads):
             together = tuple(group)
             if reads:
@@ -254,12 +260,12 @@ class _Conversation:
         tool = self._tools.get(call.name)
         return tool is not None and tool.effect is None
 
-    def _changes_the_world(self, call: ToolCall) -> bool:
+    def _has_an_effect(self, call: ToolCall) -> bool:
         tool = self._tools.get(call.name)
         return tool is not None and tool.effect is not None
 
     def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
-        """Return a move, unless an earlier round made it: then the model is told what came of it."""
+        """Return a move, unless an earlier round made it: then tell the model its outcome."""
         if not (self._said_before and self._answered and _can_be_of(self._answered[0], move)):
             return move
         past = self._answered.popleft()
@@ -269,7 +275,7 @@ class _Conversation:
         return None
 
     def _cut_off(self, reply: Reply) -> Move | None:
-        """Tell the model that its reply was too long; nothing in it was done, since its end is missing."""
+        """Tell the model that its reply was too long. Nothing of it is done, as its end is missing."""
         self._so_far.clear()
         if self._take():
             lost = [_error(call, _CUT_OFF) for call in reply.calls]
@@ -277,7 +283,7 @@ class _Conversation:
         return None
 
     def _take(self) -> bool:
-        """Count one call; say whether it may still be made."""
+        """Count one call. Return True if it may still be made."""
         self._left -= 1
         return self._left >= 0
 
@@ -290,14 +296,12 @@ class _Conversation:
             return _error(call, str(wrong))
 
     async def _run_all(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Run calls at once and return their results in the calls' order. Raises as `_run`, the first's."""
+        """Run calls side by side; return their results in order. Raises what the first failed call raised."""
         found = await asyncio.gather(*(self._run(call) for call in calls), return_exceptions=True)
-        results = []
         for each in found:
             if isinstance(each, BaseException):
                 raise each
-            results.append(each)
-        return results
+        return [each for each in found if not isinstance(each, BaseException)]
 
     async def _run(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)
@@ -319,7 +323,7 @@ class _Conversation:
 
 
 def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
-    """Yield what came of moves: not of failures, and not of approvals, which their calls find."""
+    """Yield the outcomes of moves, without failures and approvals: an approved call finds its own."""
     for past in rounds:
         of_a_move = past.how in ("refused", "replied", "expired") or (past.how == "resolved" and past.move)
         for_approval = past.asked or (isinstance(past.move, Ask) and past.move.action)
@@ -328,7 +332,7 @@ def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
 
 
 def _can_be_of(past: Past, move: Move) -> bool:
-    """Say whether this can be what came of that move, and not of one that the code made by itself."""
+    """Return True if this can be the outcome of that move, and not of one that the code made by itself."""
     match past.how:
         case "replied" | "expired":
             return isinstance(move, Ask)

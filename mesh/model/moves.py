@@ -1,8 +1,7 @@
-"""The moves as tools: how a model says what should become of the work.
+"""The moves as tools: how a model asks for a move.
 
-A move is checked twice. Here, by pydantic and then as the guard reads it, whether it is a move at all: if
-not, the model is told and may try again in the same round. Whether it may happen is for the guard alone, and
-costs a round.
+A move is checked twice. Here pydantic and the guard's own reader check that it is a move: if not, the model
+is told and may try again in the same round. The guard alone decides if it may happen, and that costs a round.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, short, untitled
 from mesh.agent.turn import Turn
 from mesh.model.port import ToolCall, ToolSpec
-from mesh.model.prompt import Outlook, one_line, outlook_now
+from mesh.model.prompt import PromptContext, context_now, one_line
 from protocol.wire import codec
 from protocol.wire.commands import Move, MoveProposed
 from protocol.wire.config import AgentEntry
@@ -27,16 +26,16 @@ from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import HUMAN, TurnId
 
 TRANSFER = "transfer_to_"
-"""Followed by whom the work goes to."""
+"""Followed by the name of the agent that gets the work."""
 HAND_BACK, COMPLETE, ASK, ESCALATE = "hand_back", "complete", "ask", "escalate"
 _KEPT = 256
-"""Schemas that are kept: one for each set of intents, and one for each move."""
+"""Schemas in the cache: one for each set of intents, and one for each move."""
 
 Labels = Mapping[str, tuple[str, ...]]
-"""By fact key: labels that a fact of this key has to have, whatever the model says."""
+"""By fact key: labels that a fact of this key must have, whatever the model says."""
 
 _UNWRITABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
-"""What writing a move as JSON may raise."""
+"""Raised where a move cannot be written as JSON."""
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
 Text = Annotated[str, Field(pattern=r"\S")]
@@ -148,7 +147,7 @@ class MoveTools:
     def __init__(
         self,
         turn: Turn,
-        seen: Outlook | None = None,
+        seen: PromptContext | None = None,
         labels: Labels | None = None,
         handoffs: Container[str] | None = None,
         answer: Any = None,
@@ -157,7 +156,7 @@ class MoveTools:
         self._labels = labels or {}
         self.words_answer = answer is None
         """True where a reply without a call is the answer; False where the answer has a form of its own."""
-        offers = _offers(turn, seen or outlook_now(turn), handoffs, answer)
+        offers = _offers(turn, seen or context_now(turn), handoffs, answer)
         self._offers = {offer.spec.name: offer for offer in offers}
 
     @property
@@ -168,7 +167,7 @@ class MoveTools:
         return name in self._offers
 
     def read(self, call: ToolCall) -> Move:
-        """Return the move that a call asks for. Raises ToolArgumentsInvalid, for the model to read."""
+        """Return the move that a call asks for. Raises ToolArgumentsInvalid for the model to read."""
         try:
             said = self._offers[call.name].arguments.model_validate(dict(call.arguments))
         except ValidationError as wrong:
@@ -212,11 +211,10 @@ class MoveTools:
         raise AssertionError("every offer has one of these arguments")
 
     def _facts(self, said: _Bringing, drop: tuple[str, ...] = ()) -> tuple[Fact, ...]:
-        """Return the facts that a move brings, labelled as they have to be.
+        """Return the facts that a move brings, with the labels that they must have.
 
-        A carried fact that lacks a label it has to have is brought once more with it: a client does
-        not know what this fleet keeps to itself. What it has besides stays with its key. Of a key that is
-        said twice, the last one counts.
+        A carried fact that lacks such a label is brought once more with it: a client does not know this
+        fleet's labels. Of a key that is said twice, the last one counts.
         """
         brought = {
             given.key: Fact(key=given.key, value=given.value, labels=self._labelled(given.key, given.labels))
@@ -244,14 +242,14 @@ def _constraints(said: ConstraintsArgument | None) -> Constraints | None:
 
 
 def require_apart(tools: Iterable[Tool]) -> None:
-    """Raise ToolsUnusable for a tool that has the name of a move: nobody could tell which is meant."""
+    """Raise ToolsUnusable for a tool that has the name of a move."""
     for tool in tools:
         if tool.name in (HAND_BACK, COMPLETE, ASK, ESCALATE) or tool.name.startswith(TRANSFER):
             raise ToolsUnusable(f"{tool.name} is the name of a move; call the tool something else")
 
 
 def _require_readable(name: str, move: Move) -> None:
-    """Raise ToolArgumentsInvalid for a move that the guard could not read, or would read as another one."""
+    """Raise ToolArgumentsInvalid for a move that the guard cannot read, or reads as another one."""
     try:
         body = codec.encode(MoveProposed(turn=TurnId("turn"), round=0, move=move))
         read = codec.parse_proposal(body)
@@ -263,7 +261,9 @@ def _require_readable(name: str, move: Move) -> None:
         raise ToolArgumentsInvalid(name, (_NOT_JSON,))
 
 
-def _offers(turn: Turn, seen: Outlook, handoffs: Container[str] | None, answer: Any) -> Iterator[_Offer]:
+def _offers(
+    turn: Turn, seen: PromptContext, handoffs: Container[str] | None, answer: Any
+) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
     for peer in seen.peers:
         if handoffs is None or peer.name in handoffs:
@@ -307,7 +307,7 @@ def _schema(arguments: type[BaseModel]) -> Mapping[str, Any]:
 
 
 def _to(peer: AgentEntry) -> type[BaseModel]:
-    """Return the arguments of a transfer to `peer`: those of every transfer, with the intents it takes."""
+    """Return the arguments of a transfer to `peer`, with the intents that it takes."""
     return _with_intents(tuple(peer.intents)) if peer.intents else TransferArguments
 
 

@@ -1,8 +1,6 @@
-"""What replies cost, by the prices that a turn was given; a model that has none is never taken to be free.
+"""The cost of replies, by the prices that a turn was given. No model without a price is taken to be free.
 
-What the loop tells of model calls: a span where the vendor's SDK makes none, tokens and money.
-
-A reply that is read from the journal was told of when it was paid for; here it is told of no second time.
+Telemetry counts tokens and money of fresh replies alone: a recorded reply was counted when it was paid for.
 """
 
 from contextlib import AbstractContextManager
@@ -22,23 +20,23 @@ from protocol.wire.prices import Price, cost, metered, price_of
 _log = structlog.get_logger(__name__)
 
 _told: set[str] = set()
-"""Models of which this process has said that they have no price."""
+"""Models that this process has reported to have no price."""
 
 
 class BudgetUnpriced(Permanent):
-    """The grant limits dollars, and what the model costs is not known: no (further) call is made blindly."""
+    """The budget is in dollars, and the model has no price: no (further) call is made."""
 
     code: ClassVar[str] = "budget_unpriced"
 
 
 class Pricing:
-    """One turn's model, and what its replies cost."""
+    """The cost of one turn's model."""
 
     def __init__(self, turn: Turn, model: Model) -> None:
         self._turn, self._model = turn, model
 
     def cost(self, reply: Reply) -> Usage:
-        """Return what a reply cost; 0 dollars where nobody knows."""
+        """Return the cost of a reply; 0 dollars where it is unknown."""
         model = reply.model or self._model.mode
         price = self._price(reply)
         spent = reply.usage.nano_dollars if price is None else cost(reply.tokens, price)
@@ -54,16 +52,16 @@ class Pricing:
         return price_of(reply.model, prices) or price_of(asked, prices)
 
     def before(self) -> Model:
-        """Return the model to ask: one that asks no fallback where that has no price on a budget of dollars.
+        """Return the model to ask. On a budget of dollars it asks no fallback that has no price.
 
-        Raises BudgetUnpriced if it is a vendor's and has no price itself.
+        Raises BudgetUnpriced if the model itself is a vendor's and has none.
         """
         asked, fallback = self._model.mode, getattr(self._model, "fallback", None)
         if hasattr(self._model, "asked_of") and self._is_unpriced(asked):
             self._refuse(asked)
         if fallback is not None and self._in_dollars and self._is_unpriced(fallback):
             self._say_once(fallback, "it has no price: on a budget of dollars it is not asked")
-            alone: Model = self._model.alone()  # type: ignore[attr-defined]  # whoever has one can do without
+            alone: Model = self._model.alone()  # type: ignore[attr-defined]  # a model with a fallback has it
             return alone
         return self._model
 
@@ -76,9 +74,8 @@ class Pricing:
         return granted is not None and granted.nano_dollars is not None
 
     def after(self, reply: Reply) -> None:
-        """Take note of a reply that came just now; say once if nobody knows what it cost."""
-        unpriced = self._unpriced(reply)
-        if unpriced:
+        """Report once that a fresh reply has no price."""
+        if unpriced := self._unpriced(reply):
             self._say_once(unpriced, "in requests of before, its calls count as 0 dollars")
 
     @staticmethod
@@ -89,12 +86,12 @@ class Pricing:
             _log.warning("model_unpriced", model=model, hint=hint)
 
     def require(self, reply: Reply) -> None:
-        """Raise BudgetUnpriced if a reply cost nobody knows what, on a budget of dollars; recorded or not."""
+        """Raise BudgetUnpriced for a reply without a price, fresh or recorded, on a budget of dollars."""
         if unpriced := self._unpriced(reply):
             self._refuse(unpriced)
 
     def _unpriced(self, reply: Reply) -> str:
-        """Return the model that gave a reply, if it has no price; empty if it has one."""
+        """Return the model of a reply that has no price; empty for a reply that has one."""
         free = not reply.tokens.total or reply.usage.nano_dollars or self._price(reply) is not None
         return "" if free else reply.model or self._model.mode
 
@@ -112,7 +109,7 @@ _NANO = 1e-9
 
 
 def reply_span(model: Model, agent: str, request: str) -> AbstractContextManager[Span]:
-    """Open the span of one call, unless the model's own SDK does so (`makes_spans`): no call has two."""
+    """Open the span of one call, unless the model's SDK does so (`makes_spans`)."""
     if not tracing.traced() or getattr(model, "makes_spans", False):
         return tracing.OFF
     said = {
@@ -126,11 +123,10 @@ def reply_span(model: Model, agent: str, request: str) -> AbstractContextManager
 
 
 def replied(span: Span, model: Model, agent: str, reply: Reply, spent: Usage) -> None:
-    """Tell of a fresh reply.
+    """Count a fresh reply, and complete its span.
 
     Args:
-        span: as `reply_span` gave it.
-        spent: what it cost.
+        spent: its cost.
     """
     name = reply.model or model.mode
     if span.is_recording():

@@ -1,19 +1,12 @@
-"""The brief: one round of a turn as text, the same for every model.
+"""All that a model is shown: an agent's instructions, and the brief, one round of a turn as text.
 
-Whatever others wrote stands on one line, values as JSON: a customer's text cannot begin a section of
-its own. A line ends nowhere but where this file ends it, whatever a reader takes for the end of one. One
-fact, one peer, one refusal a line, so that what a model is shown can be read back.
+In the brief, text that others wrote stands on one line, and values are JSON: a customer's text cannot begin
+a section of its own. One fact, one peer, one refusal a line, so that the brief can be read back.
 
-Instructions: an agent's system text, a file with a version that its card and its journal can name.
-
-The first line says the version, `<!-- version: 3 -->`; the rest goes to the model as it stands.
-
-What a model's conversation began with, the same for the whole turn.
-
-A round after a refusal goes on where the last one ended: the recorded replies are said again, and what was
-refused is the result of the call that asked for it. That holds only while the prompt is the same to the
-letter (a vendor binds a model's thoughts to it, too), so that what may change between rounds is written down
-with the first reply: who is there, which tools there are, and what had happened before it all began.
+A round after a refusal goes on where the last one ended: the recorded replies are used again, and the
+refusal is the result of the call that asked for the move. That needs the same prompt to the letter, as a
+vendor binds a model's thoughts to it. So the first reply is recorded with everything that may change between
+rounds (`PromptContext`).
 """
 
 import datetime as dt
@@ -41,10 +34,10 @@ _FIRST = re.compile(rf"<!--\s*version:\s*(?P<version>{_VERSION})\s*-->")
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """A system text and its version.
+    """A system text and its version, which the agent's card and journal name.
 
-    Raises ValueError for a text that is blank, and for a version that is not 1 to 32 of letters, digits,
-    `_`, `.` and `-`.
+    A file's first line is the version, `<!-- version: 3 -->`. Raises ValueError for a blank text, and for a
+    version that is not 1 to 32 of letters, digits, `_`, `.` and `-`.
     """
 
     version: str
@@ -60,7 +53,7 @@ class Instructions:
 
 
 def parse_instructions(source: str, name: str = "instructions") -> Instructions:
-    """Return the instructions in `source`. Raises ValueError where the version line or the text lacks."""
+    """Return the instructions in `source`. Raises ValueError without a version line or a text."""
     first, _, rest = source.partition("\n")
     found = _FIRST.fullmatch(first.strip())
     if found is None:
@@ -75,23 +68,23 @@ def load_instructions(path: Path) -> Instructions:
     return parse_instructions(path.read_text(encoding="utf-8"), path.name)
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     """All that a prompt is made from besides the handoff."""
 
     peers: tuple[AgentEntry, ...]
-    """Whom the agent may hand to."""
+    """Agents that the agent may hand to."""
     human: bool
-    """Whether people can be asked."""
+    """True if people can be asked."""
     tools: tuple[str, ...]
     """Names of the tools that are offered."""
     past: int = 0
     """How many rounds had ended when the conversation began."""
 
 
-def outlook_now(turn: Turn, tools: Iterable[Tool] = ()) -> Outlook:
-    """Return what a conversation would begin with that begins now."""
+def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
+    """Return the context of a conversation that begins now."""
     allowed = turn.allowed_actions
-    return Outlook(
+    return PromptContext(
         peers=tuple(turn.peers.values()),
         human=turn.has_human,
         tools=tuple(tool.name for tool in tools if allowed is None or tool.name in allowed),
@@ -99,57 +92,47 @@ def outlook_now(turn: Turn, tools: Iterable[Tool] = ()) -> Outlook:
     )
 
 
-async def outlooks(turn: Turn) -> list[tuple[Any, Outlook]]:
-    """Return what this turn's conversations began with that were not taken up yet: as recorded, and read."""
-    return [(began, msgspec.convert(began, Outlook)) for began in await turn.begun()]
-
-
 _GO_ON = "A person says: go on."
 _PLAIN = re.compile(r"[\w.-]+")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""All at which `str.splitlines` begins another line, and what else is no character to be seen."""
+"""Line ends of `str.splitlines`, and other characters that nobody sees."""
 
 
-def render(turn: Turn, seen: Outlook | None = None, handoffs: Container[str] | None = None) -> str:
-    """Return what a model is told as its conversation begins.
+def render(turn: Turn, seen: PromptContext | None = None, handoffs: Container[str] | None = None) -> str:
+    """Return the brief with which a conversation begins.
 
     Args:
-        seen: what the conversation began with; by default, things as they are now.
-        handoffs: to whom it may transfer, of those whom the fleet lets it; None for all of these.
+        seen: the conversation's context; by default, things as they are now.
+        handoffs: agents it may transfer to, among those the fleet allows; None for all of these.
     """
     handoff = turn.handoff
-    seen = seen or outlook_now(turn)
-    rounds = turn.past[: seen.past]
-    number = sum(map(_says_something, rounds))
+    seen = seen or context_now(turn)
+    rounds = [past for past in turn.past[: seen.past] if _is_shown(past)]
     peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
     head = [
         f"You are: {turn.agent}",
         f"Given by: {handoff.from_agent} ({handoff.move})",
         f"Summary: {one_line(handoff.summary)}",
-        f"Intent: {one_line(handoff.intent)}" if handoff.intent is not None else None,
-        f"Path: {' > '.join(turn.path)}",
-        f"Round: {number}",
-        f"Withheld from you: {', '.join(map(_label, turn.withheld))} (it travels on without you)"
-        if turn.withheld
-        else None,
     ]
+    if handoff.intent is not None:
+        head.append(f"Intent: {one_line(handoff.intent)}")
+    head += [f"Path: {' > '.join(turn.path)}", f"Round: {len(rounds)}"]
+    if turn.withheld:
+        withheld = ", ".join(map(_label, turn.withheld))
+        head.append(f"Withheld from you: {withheld} (it travels on without you)")
     sections = (
-        ("Facts", map(_fact, handoff.facts)),
-        ("Artifacts", map(_artifact, handoff.artifacts)),
-        ("Constraints", _constraints(handoff.constraints)),
-        ("May hand to", map(_peer, peers)),
-        ("Earlier rounds of this turn", starmap(_past, _stretches(rounds))),
+        ("Facts:", map(_fact, handoff.facts)),
+        ("Artifacts:", map(_artifact, handoff.artifacts)),
+        ("Constraints:", _constraints(handoff.constraints)),
+        ("May hand to:", map(_peer, peers)),
+        ("Earlier rounds of this turn:", starmap(_past, enumerate(rounds))),
     )
-    blocks = ["\n".join(line for line in head if line is not None)]
-    for title, lines in sections:
-        listed = [f"- {line}" for line in lines]
-        if listed:
-            blocks.append("\n".join((f"{title}:", *listed)))
-    return "\n\n".join(blocks)
+    blocks = [head, *([title, *(f"- {line}" for line in lines)] for title, lines in sections)]
+    return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1)
 
 
 def one_line(text: str) -> str:
-    """Return text without line breaks and control characters, whatever stood there is a space."""
+    """Return text with a space for each line break and control character."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
@@ -163,7 +146,7 @@ def _key(key: str) -> str:
 
 
 def _label(label: str) -> str:
-    """Return a label as it stands, or as JSON: logs are older than the syntax of labels."""
+    """Return a label as it stands; as JSON if it is from a log older than the syntax of labels."""
     return label if is_label(label) else _json(label)
 
 
@@ -197,21 +180,11 @@ def _peer(peer: AgentEntry) -> str:
     return one_line(f"{peer.name}{says}{takes}")
 
 
-def _stretches(rounds: Iterable[Past]) -> Iterable[tuple[int, Past]]:
-    """Yield each earlier round that a model is told of, and its number among these."""
-    silent = 0
-    for past in rounds:
-        if _says_something(past):
-            yield past.round - silent, past
-        else:
-            silent += 1
+def _is_shown(past: Past) -> bool:
+    """Return True if a model is told how a round ended.
 
-
-def _says_something(past: Past) -> bool:
-    """Say whether how a round ended is any of a model's business.
-
-    After an approval, and after a failure that is tried again, all is told as before: so the model's replies
-    still stand, and it reads nothing of overloaded vendors and dying processes.
+    After an approval, and after a failure that is tried again, the prompt stays the same. So the model's
+    replies still stand, and it reads nothing of overloaded vendors and dying processes.
     """
     return not past.asked and past.how != "failed"
 
@@ -221,7 +194,7 @@ def _past(number: int, past: Past) -> str:
 
 
 def told(past: Past) -> str:
-    """Return in one line what came of a move."""
+    """Return the outcome of a move in one line."""
     match past.how:
         case "expired":
             return "Nobody replied in time."

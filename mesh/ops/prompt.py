@@ -15,8 +15,8 @@ from mesh.bus.reader import get
 from mesh.cli.checkout import find_fleet
 from mesh.client.journals import journaled
 from mesh.fleet.file import FILE_NAME
+from mesh.model.agent import instead
 from mesh.model.anthropic.model import MAX_TOKENS, ClaudeModel
-from mesh.model.choose import instead
 from mesh.model.port import Model, Prompt
 from mesh.ops.errors import NotFound, UsageWrong
 from mesh.ops.requests import decoded, request_bodies

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeVar, overload
 
-from mesh.model.choose import instead
+from mesh.model.agent import instead
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.testing.strict_model import StrictModel
 

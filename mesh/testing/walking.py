@@ -15,7 +15,7 @@ from mesh.agent.failures import failure_of
 from mesh.agent.journal import Journal
 from mesh.agent.stops import ApprovalNeeded
 from mesh.agent.turn import Turn
-from mesh.model.choose import ModelUnavailable
+from mesh.model.agent import ModelUnavailable
 from mesh.testing.court import Court, NotDecided
 from mesh.testing.memory_steps import MemorySteps
 from protocol.domain.turns import TurnState as Held

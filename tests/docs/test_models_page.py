@@ -19,7 +19,7 @@ from mesh.cli.models import Kind
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
-from mesh.model.prompt import Outlook, render
+from mesh.model.prompt import PromptContext, render
 from mesh.testing import LocalMesh, turn
 from protocol.domain.rate_limit import LEASE_US
 from protocol.wire.commands import Move
@@ -67,7 +67,7 @@ def test_the_brief_is_as_the_page_shows_it() -> None:
         constraints=Constraints(deadline=1_795_000_000_000_000, allowed_actions=("find_paper",)),
     )
     archivist = AgentEntry(name=AgentName("archivist"), description="Keeps what is old", intents=("fetch",))
-    seen = Outlook(peers=(archivist,), human=True, tools=())
+    seen = PromptContext(peers=(archivist,), human=True, tools=())
     assert render(given, seen) == shown
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh.model import ROUTING, choose
+from mesh.model import ROUTING
+from mesh.model import agent as driven
 from mesh.testing import LocalBus
 from mesh.testing.claude_stub import Answer, StubClaude, says
 from protocol.wire.config import ModelLimits
@@ -52,7 +53,7 @@ async def test_instances_ask_no_faster_than_the_fleet_says(
         go_on.set()
         outcomes = await asyncio.gather(*(client.wait(request, timeout_s=PATIENCE_S) for request in requests))
         await stage.close()
-        await choose.close_models()
+        await driven.close_models()
         await mesh.server.kill()
     assert {outcome.answer for outcome in outcomes} == {"ok"}
     assert most == 2

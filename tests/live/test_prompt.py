@@ -8,7 +8,8 @@ import pytest
 import pytest_asyncio
 
 from mesh.cli.exits import Exit
-from mesh.model import ROUTING, WORK, choose
+from mesh.model import ROUTING, WORK
+from mesh.model import agent as driven
 from mesh.testing.claude_stub import StubClaude, calls, fails, says
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
@@ -30,7 +31,7 @@ async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
     async with StubClaude(SCRIPT) as stub:
         ask_at(stub.url, monkeypatch)
         yield stub
-        await choose.close_models()
+        await driven.close_models()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mesh.agent.failures import failure_of
-from mesh.model.choose import ModelUnavailable
+from mesh.model.agent import ModelUnavailable
 from mesh.model.prompt import render
 from protocol.wire.handoff import Fact
 from tests.unit.agents.crews import SUPPORT

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mesh.model import ROUTING, WORK, choose
+from mesh.model import ROUTING, WORK
+from mesh.model import agent as driven
 from mesh.testing.claude_stub import StubClaude
 from tests.scripted_claude import ask_at, scripted_claude
 from tests.unit.agents.crews import RECRUITING, SUPPORT, Crew
@@ -26,7 +27,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Standing:
         async with scripted_claude(crew.home / "rules.toml") as stub:
             ask_at(stub.url, monkeypatch)
             yield stub
-            await choose.close_models()
+            await driven.close_models()
 
     return standing
 

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.model import ClaudeAgent
-from mesh.model.choose import KEY, ModelUnavailable, close_models, key_will_do, mode, model_for
+from mesh.model.agent import KEY, ModelUnavailable, close_models, key_will_do, mode, model_for
 from mesh.model.prompt import Instructions, load_instructions, parse_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import Court, FleetHarness, fleet_of, turn

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
+from mesh.agent.toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
@@ -41,19 +41,9 @@ async def test_no_tool_stands_beside_the_move_of_its_name(name: str) -> None:
     with pytest.raises(ToolsUnusable, match=f"{name} is the name of a move"):
         ClaudeAgent("a", instructions=WORDS, tools=[named(name)])
     boxed = ClaudeAgent("a", instructions=WORDS, tools=[Box(named("fine"), named(name))])
+    assert boxed.prepare is not None
     with pytest.raises(ToolsUnusable, match=f"{name} is the name of a move"):
-        await unpacked(boxed.tools)
-
-
-async def test_a_box_is_opened_and_closed_by_way_of_the_agent() -> None:
-    fine, box = named("fine"), Box(named("boxed"))
-    made = ClaudeAgent("a", instructions=WORDS, tools=[fine, box])
-    assert [each.name for each in await unpacked(made.tools)] == ["fine", "boxed"]
-    (closing,) = (each for each in made.tools if not isinstance(each, Tool))
-    assert isinstance(closing, Toolbox)
-    assert closing.name == "things"
-    await closing.close()
-    assert box.closed
+        await boxed.prepare()
 
 
 @pytest.mark.parametrize("description", ["", " \n"])

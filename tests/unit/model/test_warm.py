@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from mesh.model import ClaudeAgent
-from mesh.model.choose import KEY, VARIABLE, ModelUnavailable, instead, warm
+from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, instead
 from mesh.model.prompt import Instructions
 from mesh.testing import StrictModel
 from tests.servers import PATIENCE_S, ROOT
@@ -53,10 +53,11 @@ async def test_any_model_may_have_something_to_load() -> None:
             loaded.append(threading.current_thread() is threading.main_thread())
 
     loaded: list[bool] = []
-    with instead(lambda *_: Slow()):
-        await warm("a")
-    with instead(lambda *_: StrictModel()):
-        await warm("a")
+    agent = ClaudeAgent("a", instructions=Instructions("1", "Help."))
+    assert agent.prepare is not None
+    for model in (Slow(), StrictModel()):
+        with instead(lambda *_, made=model: made):
+            await agent.prepare()
     assert loaded == [False]
 
 
