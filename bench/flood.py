@@ -25,8 +25,8 @@ from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.queues import controls_of, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
+from mesh.bus.streams import controls_of, proposals_of
 from mesh.client import Client
 from mesh.errors import StreamFull
 from mesh.fleet.setup import apply

@@ -26,8 +26,8 @@ from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.queues import QUEUE_CONSUMERS, proposals_of
 from mesh.bus.roles import ADMIN, GUARD
+from mesh.bus.streams import QUEUE_CONSUMERS, proposals_of
 from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.guard.service import Guard

@@ -15,13 +15,14 @@ from mesh.bus import rate_limit
 from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import CONF_CHANGED, GET, TOLD_AGENTS
+from mesh.bus.roles import GET, TOLD_AGENTS
 from mesh.errors import PASSING, BusError, Denied
 from protocol.wire import codec, documents, subjects
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.documents import DocumentInvalid
 from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
+from protocol.wire.subjects import CONF_CHANGED
 
 _log = structlog.get_logger(__name__)
 

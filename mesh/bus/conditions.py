@@ -1,6 +1,6 @@
 """The conditions of a connection to the bus: their kinds, and the stream that a subject belongs to."""
 
-from mesh.bus.queues import proposals_of, steps_of
+from mesh.bus.streams import proposals_of, steps_of
 from mesh.errors import NoResponders, OutcomeUnknown, StreamFull, TimedOut
 from mesh.service.conditions import Conditions, Kind
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from mesh.bus.queues import QUEUE_CONSUMERS
+from mesh.bus.streams import QUEUE_CONSUMERS
 from protocol.wire.config import Fleet
 from protocol.wire.ids import is_name
+from protocol.wire.subjects import CONF_CHANGED
 
 CORE = "CORE"
 """The account of the streams, the guards and the admin. Every other member's account has its own name."""
@@ -65,10 +66,6 @@ RESERVED = frozenset({ADMIN, GUARD})
 """Names with a key in every mesh, beside those of its fleet."""
 INBOX = "_I"
 ANONYMOUS_INBOX = "_INBOX"
-
-CONF_CHANGED = "mesh.changed"
-"""Prefix of the wake-ups that follow each write to CONF, `mesh.changed.<what was after mesh.conf.>`, and to
-CARDS, `mesh.changed.card.<agent>`."""
 
 TOLD_AGENTS = tuple(f"{CONF_CHANGED}.{what}" for what in ("fleet", "card.*"))
 """Of these wake-ups, those that agents hear, too."""

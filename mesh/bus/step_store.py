@@ -6,8 +6,8 @@ That is what fences an instance that lost its turn without knowing: its next ste
 from typing import ClassVar, Protocol
 
 from mesh.bus.connection import Bus
-from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
+from mesh.bus.streams import steps_of
 from mesh.errors import MeshError, PublishRefused, StreamFull
 from protocol.wire.subjects import step
 

@@ -1,33 +1,16 @@
-"""Streams and consumers: one table, and the one command that brings a server to it.
+"""The table of streams and consumers: what every mesh has on its server.
 
-`provision` creates what lacks and updates what may be updated; it never deletes, and it refuses what
-would lose data or change what stored data means. Nothing else in this software creates a stream or a
-consumer, and only the admin may.
+**Queues** hold what agents, clients and operators want of guards. Each sender has a stream of its own with
+limits of its own, so that a flood fills its sender's queue and the broker refuses the rest. Guards take from
+all queues, so that nobody waits behind another. Operators share one queue for control messages: freeze and
+thaw have one order, and nobody else is in front of them. Each agent also has a stream for its journals.
 """
 
-import base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
-from mesh.bus.connection import Bus
-from mesh.bus.queues import (
-    CONTROLS,
-    PROPOSALS,
-    TIMERS,
-    Limits,
-    controls_of,
-    is_journal_stream,
-    kind_of,
-    queue_filters,
-    queue_table,
-    steps_of,
-)
-from mesh.bus.roles import CONF_CHANGED, members
-from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
-from protocol.wire.subjects import FLEET, inbox
+from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, inbox
 
 SCHEMA = 3
 """Version of this layout, kept in each stream's metadata."""
@@ -38,13 +21,9 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 GUARD_GROUP = "guard"
 
 _ENDS_BYTES = 256 * MIB
-_API_S = 30.0
-_NOT_FOUND = (10059, 10014)  # stream, consumer
-_NO_MESSAGE = 10037
-_NO_ROOM = 10047
-_SCHEMA_KEY = "mesh.schema"
+SCHEMA_KEY = "mesh.schema"
 _SHORT_WINDOW = NS // 10  # the least there is: a stray `Nats-Msg-Id` then costs no memory
-_NEVER = {
+NEVER = {
     "allow_rollup_hdrs": False,
     "allow_msg_ttl": False,
     "allow_msg_counter": False,
@@ -52,11 +31,28 @@ _NEVER = {
 }
 """What would let a writer erase or alter what others wrote, or write around the compare-and-set."""
 
-_STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *_NEVER)
-_CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
-_STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
-_CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")
-"""What an update may change, and what it may only widen. Everything else is unsafe."""
+PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
+_JOURNALS = "STEPS-"
+MESSAGE_BYTES = 256 << 10
+"""The largest message that a queue takes, with subject and headers."""
+_ADMIN = "admin"
+"""Who may publish in everybody's name; CTL has to have a subject where a fleet has no operators."""
+_CONTROLS_MESSAGES, _CONTROLS_BYTES = 10_000, 16 << 20
+
+Kind = Literal["PROP", "CTL", "TIMER"]
+
+
+class Limits(NamedTuple):
+    """How much one sender may store. Beyond it the broker refuses (`err_code` 10077)."""
+
+    messages: int = 10_000
+    """Messages that wait for guards."""
+    bytes: int = 64 << 20
+    """Bytes of these messages."""
+    steps: int = 250_000
+    """Steps in an agent's journals. The server keeps each one's subject in memory."""
+    step_bytes: int = 256 << 20
+    """Bytes of these steps."""
 
 
 class Storage(NamedTuple):
@@ -74,21 +70,93 @@ class Storage(NamedTuple):
 DEFAULT_STORAGE = Storage()
 
 
-class Change(NamedTuple):
-    """One thing that was done, or would be."""
-
-    action: Literal["create", "update", "write"]
-    what: str
-    detail: tuple[str, ...] = ()
-
-
 class Consumer(NamedTuple):
     stream: str
     name: str
     config: Mapping[str, Any]
 
 
-# --- the table ------------------------------------------------------------------------------------
+# --- queues and journals ----------------------------------------------------------------------------
+
+
+def proposals_of(sender: str) -> str:
+    """Return the stream of a sender's submits and proposals."""
+    return f"{PROPOSALS}-{sender}"
+
+
+def controls_of(client: str) -> str:
+    """Return the stream of a client's control messages; those of operators are in CTL."""
+    return f"{CONTROLS}-{client}"
+
+
+def steps_of(agent: str) -> str:
+    """Return the stream of an agent's journals."""
+    return f"{_JOURNALS}{agent}"
+
+
+def is_journal_stream(stream: str) -> bool:
+    """Return True if a stream holds the journals of an agent."""
+    return stream.startswith(_JOURNALS)
+
+
+def queue_consumer(partition: int) -> str:
+    """Name of the guards' consumer of one partition, the same in every queue and in TIMER."""
+    return f"g{partition}"
+
+
+QUEUE_CONSUMERS = tuple(queue_consumer(partition) for partition in range(PARTITIONS))
+
+
+def kind_of(stream: str) -> Kind | None:
+    """Return what a stream holds for guards; None if it is no queue."""
+    kind = stream.partition("-")[0]
+    return kind if kind in (PROPOSALS, CONTROLS, TIMERS) else None  # type: ignore[return-value]
+
+
+def queue_names(fleet: Fleet) -> list[str]:
+    """Return the queues of a fleet in the order in which guards begin to take from them."""
+    return list(queue_table(fleet, Limits(), {}))
+
+
+def queue_table(fleet: Fleet, limits: Limits, of: Mapping[str, Limits]) -> dict[str, dict[str, Any]]:
+    """Return the configuration of each queue, by name.
+
+    Args:
+        limits: of each sender's queue, those of senders in `of` excepted.
+    """
+    told = Limits(_CONTROLS_MESSAGES, _CONTROLS_BYTES)
+    table = {CONTROLS: _queue("ctl", (*fleet.operators, _ADMIN), told)}
+    table |= {controls_of(name): _queue("ctl", (name,), told) for name in fleet.clients}
+    for name in (*fleet.agents, *fleet.clients, *fleet.operators):
+        table[proposals_of(name)] = _queue("prop", (name,), of.get(name, limits))
+    return table
+
+
+def _queue(kind: str, senders: Iterable[str], limits: Limits) -> dict[str, Any]:
+    """A work queue whose subjects get the request's partition put in when a message is stored."""
+    return {
+        "subjects": [f"mesh.{kind}.{sender}.*" for sender in senders],
+        "retention": "workqueue",
+        "discard": "new",
+        "max_msgs": limits.messages,
+        "max_bytes": limits.bytes,
+        "max_msg_size": MESSAGE_BYTES,
+        "subject_transform": {
+            "src": f"mesh.{kind}.*.*",
+            "dest": f"mesh.{kind}.{{{{partition({PARTITIONS},2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}",
+        },
+    }
+
+
+def queue_filters(fleet: Fleet) -> Iterator[tuple[str, str, str]]:
+    """Yield stream, consumer and filter of everything that guards take from."""
+    for partition, consumer in enumerate(QUEUE_CONSUMERS):
+        for stream in queue_names(fleet):
+            yield stream, consumer, f"mesh.{stream.partition('-')[0].lower()}.{partition}.>"
+        yield TIMERS, consumer, f"mesh.timer.fire.{partition}.*"
+
+
+# --- the table --------------------------------------------------------------------------------------
 
 
 def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, dict[str, Any]]:
@@ -184,9 +252,9 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         name: {
             "name": name,
             **common,
-            **(_NEVER if name != "TIMER" else {}),  # schedules need rollups there; guards alone write it
+            **(NEVER if name != "TIMER" else {}),  # schedules need rollups there; guards alone write it
             **config,
-            "metadata": {_SCHEMA_KEY: str(SCHEMA)},
+            "metadata": {SCHEMA_KEY: str(SCHEMA)},
         }
         for name, config in table.items()
     }
@@ -210,32 +278,6 @@ def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
 def stream_names(fleet: Fleet) -> list[str]:
     """Return the name of each stream that `fleet` needs."""
     return list(stream_table(fleet))
-
-
-async def _standing(bus: Bus) -> list[str]:
-    """Return every stream that the server has. Raises BusError."""
-    found: list[str] = []
-    while True:
-        page = await bus.api("STREAM.NAMES", {"offset": len(found)})
-        found += page["streams"] or ()
-        if not page["streams"] or len(found) >= page["total"]:
-            return found
-
-
-async def standing_journals(bus: Bus) -> list[str]:
-    """Return every stream of journals, of agents who left the fleet, too. Raises BusError."""
-    return sorted(filter(is_journal_stream, await _standing(bus)))
-
-
-async def standing_queues(bus: Bus) -> list[str]:
-    """Return every queue that the server has, of members who left the fleet, too, and TIMER.
-
-    Controls come first, those of operators before all. Raises BusError.
-    """
-    found = await _standing(bus)
-    order = (CONTROLS, TIMERS, PROPOSALS)
-    queues = [(order.index(kind), name) for name in found if (kind := kind_of(name)) is not None]
-    return [name for _, name in sorted(queues)]
 
 
 def inbox_consumer(agent: str) -> str:
@@ -265,170 +307,3 @@ def _leased(subject: str, ack_wait_s: float, max_ack_pending: int) -> dict[str, 
 
 def _consumer(stream: str, name: str, config: Mapping[str, Any]) -> Consumer:
     return Consumer(stream, name, {"name": name, "durable_name": name, "deliver_policy": "all", **config})
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-class _Step(NamedTuple):
-    """A change and the call that makes it: an API verb with its body, or a write of the fleet."""
-
-    change: Change
-    verb: str = ""
-    body: Mapping[str, Any] = {}
-    document: bytes = b""
-    after: int = 0
-
-
-async def provision(
-    bus: Bus, fleet: Fleet, storage: Storage = DEFAULT_STORAGE, *, dry_run: bool = False
-) -> list[Change]:
-    """Bring the server to the table and to `fleet`; return what was done, or with `dry_run` would be.
-
-    Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is
-    the admin's, on a server that is healthy: a store that could not be decrypted looks empty.
-
-    Raises UnsafeChange, NewerSchema, StoreTooSmall, and ApiError when the server refuses.
-    """
-    tuple(members(fleet))  # raises before anything is written when names clash
-    steps = [
-        *await _plan_streams(bus, stream_table(fleet, storage)),
-        *await _plan_consumers(bus, consumer_table(fleet)),
-        *await _plan_fleet(bus, fleet),
-    ]
-    if not dry_run:
-        for step in steps:
-            if step.verb:
-                await _make(bus, step)
-            else:
-                expected = {"Nats-Expected-Last-Subject-Sequence": str(step.after)}
-                await bus.publish_durable(FLEET, step.document, expected)
-    return [step.change for step in steps]
-
-
-async def _make(bus: Bus, step: _Step) -> None:
-    try:
-        await bus.api(step.verb, step.body, timeout_s=_API_S)
-    except ApiError as error:
-        if error.err_code != _NO_ROOM:
-            raise
-        raise StoreTooSmall(step.change.what, step.body["max_bytes"]) from None
-
-
-async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
-    steps = await _plan_retired(bus, table)
-    for name, wanted in table.items():
-        what = f"stream {name}"
-        stands = await _config(bus, f"STREAM.INFO.{name}")
-        if stands is None:
-            steps.append(_Step(Change("create", what), f"STREAM.CREATE.{name}", wanted))
-            continue
-        metadata = stands.get("metadata") or {}
-        if (found := int(metadata.get(_SCHEMA_KEY, 0))) > SCHEMA:
-            raise NewerSchema(what, found, SCHEMA)
-        if 0 < found < SCHEMA:
-            raise UnsafeChange(what, _SCHEMA_KEY, found, SCHEMA)
-        merged = {**wanted, "metadata": {**metadata, **wanted["metadata"]}}
-        free = (*_STREAM_FREE, *(_CONTROLS_FREE if kind_of(name) == CONTROLS else ()))
-        detail = _differences(what, stands, merged, free, _STREAM_GROWS)
-        if detail:
-            steps.append(_Step(Change("update", what, detail), f"STREAM.UPDATE.{name}", {**stands, **merged}))
-    return steps
-
-
-async def _plan_retired(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
-    """Take its subject from the control queue of a client who is one no longer; what is in it stays.
-
-    It might be an operator now, whose control messages go to CTL.
-    """
-    steps = []
-    for name in await standing_queues(bus):
-        stands = await _config(bus, f"STREAM.INFO.{name}")
-        retired = {"subjects": [f"mesh.retired.{name}"], "subject_transform": None}
-        is_left = name not in table and name.startswith(controls_of(""))
-        if not is_left or stands is None or stands["subjects"] == retired["subjects"]:
-            continue
-        change = Change("update", f"stream {name}", ("it belongs to no client any more",))
-        steps.append(_Step(change, f"STREAM.UPDATE.{name}", {**stands, **retired}))
-    return steps
-
-
-async def _plan_consumers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
-    steps = []
-    standing: dict[str, dict[str, dict[str, Any]]] = {}
-    for stream, name, wanted in table:
-        if stream not in standing:
-            standing[stream] = await _consumer_configs(bus, stream)
-        what, verb = f"consumer {stream}/{name}", f"CONSUMER.CREATE.{stream}.{name}"
-        stands = standing[stream].get(name)
-        if stands is None:
-            body = {"stream_name": stream, "config": wanted, "action": "create"}
-            steps.append(_Step(Change("create", what), verb, body))
-        elif detail := _differences(what, stands, wanted, _CONSUMER_FREE, ()):
-            body = {"stream_name": stream, "config": {**stands, **wanted}, "action": "update"}
-            steps.append(_Step(Change("update", what, detail), verb, body))
-    return steps
-
-
-async def _plan_fleet(bus: Bus, fleet: Fleet) -> list[_Step]:
-    document = msgspec.json.encode(msgspec.structs.replace(fleet, revision=0))
-    try:
-        last = (await bus.api("STREAM.MSG.GET.CONF", {"last_by_subj": FLEET}))["message"]
-    except ApiError as error:
-        if error.err_code not in (*_NOT_FOUND, _NO_MESSAGE):
-            raise
-        return [_Step(Change("write", FLEET), document=document)]
-    if base64.b64decode(last.get("data", "")) == document:
-        return []
-    return [_Step(Change("write", FLEET), document=document, after=last["seq"])]
-
-
-async def _config(bus: Bus, verb: str) -> dict[str, Any] | None:
-    """Return the configuration of a stream or consumer, None when there is none."""
-    try:
-        config: dict[str, Any] = (await bus.api(verb))["config"]
-    except ApiError as error:
-        if error.err_code in _NOT_FOUND:
-            return None
-        raise
-    return config
-
-
-async def _consumer_configs(bus: Bus, stream: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    while True:
-        try:
-            page = await bus.api(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
-        except ApiError as error:
-            if error.err_code in _NOT_FOUND:
-                return {}
-            raise
-        found |= {each["name"]: each["config"] for each in page["consumers"] or ()}
-        if not page["consumers"] or len(found) >= page["total"]:
-            return found
-
-
-def _differences(
-    what: str,
-    stands: Mapping[str, Any],
-    wanted: Mapping[str, Any],
-    free: Iterable[str],
-    grows: Iterable[str],
-) -> tuple[str, ...]:
-    """Return what would change, one line a field. Raises UnsafeChange at a field that must not."""
-    lines = []
-    for field, value in wanted.items():
-        old = stands.get(field)
-        if old == value or (not old and not value):
-            continue
-        if field not in free and not (field in grows and _grows(old, value)):
-            raise UnsafeChange(what, field, old, value)
-        lines.append(f"{field}: {old!r} → {value!r}")
-    return tuple(lines)
-
-
-def _grows(old: int | None, new: int) -> bool:
-    """Say whether a limit becomes wider. None, 0 and -1 are no limit."""
-    if not old or old < 0:
-        return False
-    return new <= 0 or new > old

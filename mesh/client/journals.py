@@ -17,8 +17,8 @@ import msgspec
 from mesh.agent.record import DONE, Record, place_of
 from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
-from mesh.bus.queues import steps_of
 from mesh.bus.reader import StoredMessage, every
+from mesh.bus.streams import steps_of
 from protocol.spending import unpriced_in
 from protocol.views.entries import Cost, StepEntry
 from protocol.wire import codec

@@ -84,9 +84,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mesh.bus.keys import is_public_key
-from mesh.bus.queues import Limits
 from mesh.bus.roles import RESERVED
-from mesh.bus.streams import MIB, Storage
+from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
 from mesh.fleet.prices import PriceSection, Strict
 from protocol.wire.config import (
@@ -135,7 +134,7 @@ class Member(Strict):
 
 
 class LimitsSection(Strict):
-    """Numbers of mesh.bus.queues.Limits."""
+    """Numbers of mesh.bus.streams.Limits."""
 
     messages: int | None = Field(default=None, ge=1, le=1 << 40)
     mib: int | None = Field(default=None, ge=1, le=1 << 20)

@@ -15,8 +15,8 @@ import msgspec
 from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus
 from mesh.bus.keys import KeyPair, keyring
+from mesh.bus.provision import Change, provision
 from mesh.bus.roles import names
-from mesh.bus.streams import Change, provision
 from mesh.errors import ApiError
 from mesh.fleet.file import LISTED, FleetFile
 from protocol.wire.subjects import PRICES, policy

@@ -14,9 +14,8 @@ import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served
-from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
-from mesh.bus.streams import inbox_consumer
+from mesh.bus.streams import inbox_consumer, steps_of
 from mesh.errors import ApiError, BusError
 from protocol.domain.decider import Attendance
 

@@ -25,7 +25,6 @@ from mesh.bus.conditions import NO_FLEET, UNREADABLE
 from mesh.bus.conf import ConfUnreadable, T
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import CONF_CHANGED
 from mesh.errors import BusError
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
@@ -36,6 +35,7 @@ from protocol.wire import documents, subjects
 from protocol.wire.commands import Submit
 from protocol.wire.config import Fleet, FreezeEntry, Policy
 from protocol.wire.ids import HUMAN, is_token
+from protocol.wire.subjects import CONF_CHANGED
 
 _log = structlog.get_logger(__name__)
 

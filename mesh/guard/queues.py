@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message, Puller
-from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, Kind, kind_of
-from mesh.bus.streams import GUARD_GROUP, standing_queues
+from mesh.bus.provision import standing_queues
+from mesh.bus.streams import CONTROLS, GUARD_GROUP, QUEUE_CONSUMERS, Kind, kind_of
 from mesh.guard.turns import Turns
 
 SLOTS = 4

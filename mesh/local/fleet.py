@@ -20,9 +20,9 @@ from typing import ClassVar, Self
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import seed_file
-from mesh.bus.queues import QUEUE_CONSUMERS
+from mesh.bus.provision import standing_queues
 from mesh.bus.roles import ADMIN, GUARD
-from mesh.bus.streams import inbox_consumer, standing_queues
+from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
 from mesh.bus.tls import VARIABLES as TLS_VARIABLES
 from mesh.errors import BusError, MeshError, NoResponders
 from mesh.fleet.file import FleetFile

@@ -5,8 +5,8 @@ import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from mesh.bus.connection import Bus
-from mesh.bus.queues import steps_of
 from mesh.bus.reader import up_to
+from mesh.bus.streams import steps_of
 from mesh.cli.output import remark
 from mesh.client.journals import Step, journaled, journals_in
 from mesh.ops.requests import NOT_THERE, check_numbers, has_ended, why_not_there

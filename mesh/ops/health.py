@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus
-from mesh.bus.queues import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of
 from mesh.bus.reader import get, microseconds
 from mesh.bus.roles import ADMIN
-from mesh.bus.streams import stream_names
+from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_names
 from mesh.cli import durability
 from mesh.errors import ApiError, BusError, Denied, MeshError, ProtocolError
 from mesh.fleet.file import FleetFile

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mesh.bus import accounts, roles, streams
+from mesh.bus import accounts, provision, roles, streams
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import KeyPair, keyring
 from mesh.local.server import EmbeddedServer
@@ -52,7 +52,7 @@ class LocalBus:
         """Start the server and provision it."""
         await self.server.start()
         async with self.connected_as(roles.ADMIN) as admin:
-            await streams.provision(admin, self.fleet, self._storage)
+            await provision.provision(admin, self.fleet, self._storage)
 
     async def stop(self) -> None:
         await self.server.stop()

@@ -118,6 +118,9 @@ GUARDS = "guard"
 """Under which name guards keep dead letters."""
 FLEET = "mesh.conf.fleet"
 PRICES = "mesh.conf.prices"
+CONF_CHANGED = "mesh.changed"
+"""Prefix of the wake-ups that follow each write to CONF, `mesh.changed.<what was after mesh.conf.>`, and to
+CARDS, `mesh.changed.card.<agent>`."""
 FREEZE = "mesh.conf.freeze"
 
 

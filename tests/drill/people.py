@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.queues import steps_of
 from mesh.bus.roles import GET
+from mesh.bus.streams import steps_of
 from mesh.errors import BusError, Denied
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Freeze, Reply, Resolve, Settle, Thaw

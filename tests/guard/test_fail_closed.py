@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.bus import streams
 from mesh.bus.consumer import Message
+from mesh.bus.provision import provision
 from mesh.client import SubmitRejected
 from mesh.guard import context, service
 from mesh.ops.freezing import mesh_freeze
@@ -154,7 +154,7 @@ async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path
         with saying() as lines:
             await own.guard()
             await said(lines, "conf_unreachable")
-            await streams.provision(await own.bus("admin"), FLEET)
+            await provision(await own.bus("admin"), FLEET)
             await furnish(mesh)
             await said(lines, "guard_ready")
         request = await (await own.client()).submit("hello")

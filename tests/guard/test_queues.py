@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from mesh.agent import Turn, tool
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
-from mesh.bus.queues import Limits, controls_of, proposals_of, steps_of
+from mesh.bus.provision import provision
 from mesh.bus.reader import get
-from mesh.bus.streams import Storage, provision
+from mesh.bus.streams import Limits, Storage, controls_of, proposals_of, steps_of
 from mesh.errors import PublishRefused, StreamFull
 from mesh.testing import LocalBus
 from protocol.wire import codec, subjects

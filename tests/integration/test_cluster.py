@@ -16,8 +16,9 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import is_served, statistics
+from mesh.bus.provision import provision
 from mesh.bus.roles import GET
-from mesh.bus.streams import Storage, inbox_consumer, provision
+from mesh.bus.streams import Storage, inbox_consumer
 from mesh.errors import BusError
 from mesh.local.server import server_binary
 from protocol.wire.subjects import card, evt, live, note, prop

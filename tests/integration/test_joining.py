@@ -11,7 +11,8 @@ from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.keys import new_key
 from mesh.bus.presence import is_served
-from mesh.bus.streams import inbox_consumer, provision
+from mesh.bus.provision import provision
+from mesh.bus.streams import inbox_consumer
 from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry
 from protocol.wire.ids import AgentName

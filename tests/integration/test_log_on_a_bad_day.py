@@ -8,7 +8,8 @@ import pytest
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, Stored
-from mesh.bus.streams import provision, stream_table
+from mesh.bus.provision import provision
+from mesh.bus.streams import stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
 from mesh.testing import LocalBus, MemoryLog
 from tests.servers import FLEET, eventually, fresh, until

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.queues import Limits, steps_of
-from mesh.bus.streams import SCHEMA, Storage, consumer_table, provision, stream_table
+from mesh.bus.provision import provision
+from mesh.bus.streams import SCHEMA, Limits, Storage, consumer_table, steps_of, stream_table
 from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry, Fleet

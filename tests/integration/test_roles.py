@@ -14,13 +14,12 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.queues import queue_consumer
-from mesh.bus.roles import CONF_CHANGED, CORE, Role, grants, members, role_of
-from mesh.bus.streams import GUARD_GROUP, inbox_consumer, stream_names
+from mesh.bus.roles import CORE, Role, grants, members, role_of
+from mesh.bus.streams import GUARD_GROUP, inbox_consumer, queue_consumer, stream_names
 from mesh.local.server import server_binary
 from protocol.wire.ids import AgentName
-from protocol.wire.subjects import FLEET as FLEET_SUBJECT
 from protocol.wire.subjects import (
+    CONF_CHANGED,
     FREEZE,
     breaker,
     card,
@@ -35,6 +34,7 @@ from protocol.wire.subjects import (
     rate,
     step,
 )
+from protocol.wire.subjects import FLEET as FLEET_SUBJECT
 from tests.servers import FLEET, PATIENCE_S, ConnectAs, fresh, until
 
 GET = "$JS.API.DIRECT.GET."

@@ -6,9 +6,8 @@ import pytest
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
-from mesh.bus.queues import queue_consumer
 from mesh.bus.schedules import arm, due_of, rfc3339, standing
-from mesh.bus.streams import GUARD_GROUP
+from mesh.bus.streams import GUARD_GROUP, queue_consumer
 from mesh.errors import Denied, SequenceConflict
 from mesh.testing import LocalBus
 from protocol.wire.subjects import parse_fire, partition

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mesh.bus.streams import Change
+from mesh.bus.provision import Change
 from mesh.fleet.file import FleetFile, parse_fleet
 from mesh.fleet.setup import apply
 from mesh.testing import LocalBus

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from mesh.bus import accounts, roles
 from mesh.bus.connection import Bus
-from mesh.bus.queues import is_journal_stream, kind_of
-from mesh.bus.streams import stream_names
+from mesh.bus.streams import is_journal_stream, kind_of, stream_names
 from mesh.errors import ApiError, BusError
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet

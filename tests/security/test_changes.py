@@ -1,7 +1,8 @@
 """Attacks by the wake-ups that follow a change of the fleet and of cards, which agents hear."""
 
-from mesh.bus.roles import CONF_CHANGED, TOLD_AGENTS
+from mesh.bus.roles import TOLD_AGENTS
 from protocol.wire import subjects
+from protocol.wire.subjects import CONF_CHANGED
 from tests.security.attacks import has_effect
 from tests.security.scenes import Scene, attempt, hearing, quiet
 

@@ -12,8 +12,9 @@ import pytest_asyncio
 from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import KeyPair, keyring
+from mesh.bus.provision import provision
 from mesh.bus.roles import names
-from mesh.bus.streams import Storage, provision
+from mesh.bus.streams import Storage
 from mesh.cli.durability import durability, seen
 from mesh.errors import BusError
 from mesh.local.server import EmbeddedServer
