@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT
 from bench.place import AGENTS, CLIENT
-from mesh.testing import Court
+from mesh.testing import InMemoryGuard
 from protocol.wire.commands import Complete, HandBack, Move, Report, Transfer, Usage
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.handoff import Fact
@@ -57,7 +57,7 @@ PLOTS: tuple[tuple[Move, ...], ...] = (
 
 def play(request: RequestId, plot: Iterable[Move]) -> list[Line]:
     """Return the events of one request, as a guard would have written them."""
-    guard = Court(_FLEET, request=request)
+    guard = InMemoryGuard(_FLEET, request=request)
     facts = (Fact(key=FACTS[0].key, value=FACTS[0].value, labels=("pii",)), *FACTS[1:])
     guard.submit(TEXT, facts=facts, to=AgentName(AGENTS[0]))
     for move in plot:

@@ -1,8 +1,8 @@
 """Doubles and servers for tests: of this project, and of whoever builds a fleet with it (docs/testing.md)."""
 
-from mesh.testing.court import Court, NotDecided
 from mesh.testing.driving import driven_by
 from mesh.testing.fleets import fleet_of
+from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.memory_log import MemoryLog
 from mesh.testing.memory_steps import MemorySteps
 from mesh.testing.server import LocalBus
@@ -12,8 +12,8 @@ from mesh.testing.walking import FleetHarness
 from mesh.testing.whole_mesh import LocalMesh
 
 __all__ = [
-    "Court",
     "FleetHarness",
+    "InMemoryGuard",
     "LocalBus",
     "LocalMesh",
     "MemoryLog",

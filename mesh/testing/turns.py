@@ -6,7 +6,7 @@ from typing import Any
 
 from mesh.agent.journal import Journal
 from mesh.agent.turn import Turn
-from mesh.testing.court import Court
+from mesh.testing.in_memory_guard import InMemoryGuard
 from mesh.testing.memory_steps import MemorySteps
 from protocol.wire.commands import Ask, Move, Report
 from protocol.wire.config import AgentEntry, Fleet
@@ -108,13 +108,13 @@ def turn(
     return Turn(REQUEST, work, fleet, journal=journal, is_over=is_over, prices=prices)
 
 
-def turn_in(court: Court) -> Turn:
+def turn_in(guard: InMemoryGuard) -> Turn:
     """Return the turn of whoever holds the request, with what the guard lets them see. Nothing is journaled.
 
     Raises NotDecided when it is nobody's.
     """
-    work = court.holder.work
-    return Turn(court.request, work, court.fleet, prices=price_list(work.prices))
+    work = guard.holder.work
+    return Turn(guard.request, work, guard.fleet, prices=price_list(work.prices))
 
 
 def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> Past:

@@ -1,6 +1,6 @@
 """A request's whole path through a fleet without a bus: the agents' own code, judged by a guard in memory.
 
-    walk = await FleetHarness(court, {"front": front, "greeter": greeter}).go("Say hello")
+    walk = await FleetHarness(guard, {"front": front, "greeter": greeter}).go("Say hello")
     assert walk.path == ["front", "greeter"]
 
 Turns are journaled, so that a round after a refusal, a reply or a retry takes over what was done.
@@ -16,7 +16,7 @@ from mesh.agent.journal import Journal
 from mesh.agent.stops import ApprovalNeeded
 from mesh.agent.turn import Turn
 from mesh.model.agent import ModelUnavailable
-from mesh.testing.court import Court, NotDecided
+from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.memory_steps import MemorySteps
 from protocol.domain.turns import TurnState as Held
 from protocol.wire import events
@@ -31,12 +31,12 @@ class FleetHarness:
     """One request on its way.
 
     Args:
-        court: the guard; whatever was said in it before is part of the way.
+        guard: the guard; whatever was said in it before is part of the way.
         agents: the code by name.
     """
 
-    def __init__(self, court: Court, agents: Mapping[str, Agent]) -> None:
-        self.court, self._agents = court, agents
+    def __init__(self, guard: InMemoryGuard, agents: Mapping[str, Agent]) -> None:
+        self.guard, self._agents = guard, agents
         self.turns: list[Turn] = []
         """Every round that an agent's code ran."""
         self.broke: list[str] = []
@@ -55,21 +55,21 @@ class FleetHarness:
 
         Raises NotDecided when it comes to no end.
         """
-        self.court.submit(text, **submit)
+        self.guard.submit(text, **submit)
         said = iter(replies)
         for _ in range(MOST_ROUNDS):
-            held = self.court.ledger.holder
+            held = self.guard.ledger.holder
             if held is None or held.agent == HUMAN:
                 return self
             if held.state == "suspended":
                 value = next(said, None)
                 if value is None:
                     return self
-                self.court.reply(value)
+                self.guard.reply(value)
             elif held.state == "working":
-                self.court.propose(await self._round(held))
+                self.guard.propose(await self._round(held))
             elif held.due_at is not None:
-                self.court.wait(max(0.0, (held.due_at - self.court.now) / 1e6))
+                self.guard.wait(max(0.0, (held.due_at - self.guard.now) / 1e6))
             else:
                 return self  # an effect in doubt: nobody settles it here
         raise NotDecided(f"no end after {MOST_ROUNDS} rounds: {self.path}")
@@ -79,7 +79,7 @@ class FleetHarness:
         self._deliveries += 1
         journal = Journal(
             self._journals[held.agent],
-            request=self.court.request,
+            request=self.guard.request,
             turn=held.work.continues or held.id,
             round_=held.round,
             nonce=f"n{self._deliveries}",
@@ -87,7 +87,7 @@ class FleetHarness:
             past=held.work.past,
         )
         prices = price_list(held.work.prices)
-        turn = Turn(self.court.request, held.work, self.court.fleet, journal=journal, prices=prices)
+        turn = Turn(self.guard.request, held.work, self.guard.fleet, journal=journal, prices=prices)
         self.turns.append(turn)
         place: dict[str, Any] = {"turn": turn.id, "round": turn.round}
         try:
@@ -110,23 +110,23 @@ class FleetHarness:
     def path(self) -> list[str]:
         """Holders in order, hand-backs included; people are none."""
         given = (events.RequestOpened, events.HandoffAdmitted)
-        return [event.to for event in self.court.events if isinstance(event, given)]
+        return [event.to for event in self.guard.events if isinstance(event, given)]
 
     @property
     def refused(self) -> list[str]:
         """Rules that refused a move, in order."""
-        refusals = (event for event in self.court.events if isinstance(event, events.MoveRefused))
+        refusals = (event for event in self.guard.events if isinstance(event, events.MoveRefused))
         return [str(event.refusal.rule) for event in refusals]
 
     @property
     def answer(self) -> Any:
         """What the request was answered; None while it is not."""
-        end = self.court.ledger.ended
+        end = self.guard.ledger.ended
         return end.answer if isinstance(end, events.RequestCompleted) else None
 
     @property
     def status(self) -> str:
         """The request's; `escalated` while it waits for people."""
-        held = self.court.ledger.holder
+        held = self.guard.ledger.holder
         waits = held is not None and HUMAN in (held.agent, held.asked)
-        return "escalated" if waits else self.court.ledger.status
+        return "escalated" if waits else self.guard.ledger.status

@@ -39,8 +39,8 @@ class LocalMesh:
         agents: the code. Agents of the fleet that are not among them are served by nobody.
         directory: for keys and store; a fresh one for each test.
         fleet: who may do what; by default one of these agents, the first being the one to begin with.
-        policies: by name, as in `Court`.
-        prices: what models cost, by id, as in `Court`.
+        policies: by name, as in `InMemoryGuard`.
+        prices: what models cost, by id, as in `InMemoryGuard`.
     """
 
     def __init__(

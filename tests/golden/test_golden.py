@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from mesh.replay.rejudge import rejudge
-from mesh.testing import Court, fleet_of
+from mesh.testing import InMemoryGuard, fleet_of
 from protocol.domain.hash_chain import breaks
 from protocol.ledger import fold_bodies
 from protocol.wire import codec
@@ -173,7 +173,9 @@ def test_a_golden_log_says_which_submit_was_answered() -> None:
 
 
 def test_a_log_in_which_an_older_guard_began_and_a_newer_one_went_on_is_judged_again_as_it_was() -> None:
-    played = Court.given((LOGS / "traced-story.jsonl").read_bytes().splitlines()[:2], fleet_of("triage"))
+    played = InMemoryGuard.given(
+        (LOGS / "traced-story.jsonl").read_bytes().splitlines()[:2], fleet_of("triage")
+    )
     opened = played.events[1]
     assert isinstance(opened, RequestOpened)
     assert not opened.work.prices

@@ -13,7 +13,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
-from mesh.testing import Court, StrictModel
+from mesh.testing import InMemoryGuard, StrictModel
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move, Report, Transfer, Usage
 from protocol.wire.ids import AgentName
@@ -169,7 +169,7 @@ async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
 
 
 async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Stage, tmp_path: Path) -> None:
-    court, report = Court(FLEET), Report(usage=Usage(nano_dollars=CALL))
+    court, report = InMemoryGuard(FLEET), Report(usage=Usage(nano_dollars=CALL))
     court.submit("hello")
     court.move(Transfer(to_agent=AgentName("b"), summary="please"), report)
     court.move(Complete(answer="done"), report)

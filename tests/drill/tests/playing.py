@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from mesh.testing.court import Court, NotDecided
+from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.walking import FleetHarness
 from protocol.wire.commands import Submit
 from protocol.wire.config import BreakerEntry
@@ -23,7 +23,7 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
         number: tells the requests of one test apart.
         deeds: the ledger, which `ledger.VARIABLE` names.
     """
-    court = Court(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
+    court = InMemoryGuard(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
     submit = Submit(
         text=story.text,
         to=story.to,  # type: ignore[arg-type]

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.testing import court
 from protocol import carry, decide, submit, withhold
 from protocol.carry import Load
-from protocol.domain import budget, rules
+from protocol.domain import budget, decider, rules
 from protocol.domain.rules import Case
 from protocol.domain.trail import Segment
 from protocol.wire import codec, events
@@ -166,7 +165,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another facts",
     ),
     "what the fleet file labels is shown": (
-        replaced(court, "labelled", lambda hearing, labels: hearing),
+        replaced(decider, "labelled", lambda hearing, labels: hearing),
         "labelled",
         "hands over another facts",
     ),

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from mesh.testing import Court, FleetHarness
+from mesh.testing import FleetHarness, InMemoryGuard
 from protocol.wire.handoff import Fact
 from tests.unit.agents.crews import Crew
 from tests.unit.agents.requests import Sample
@@ -20,7 +20,7 @@ async def walk(
     Args:
         replies: what people say to what they are asked, in order; after the last they say nothing.
     """
-    court = Court(crew.file.fleet, crew.file.rules, number=next(_numbers))
+    court = InMemoryGuard(crew.file.fleet, crew.file.rules, number=next(_numbers))
     return await FleetHarness(court, crew.agents).go(text, facts=facts, replies=replies)
 
 

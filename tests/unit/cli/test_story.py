@@ -9,7 +9,7 @@ from mesh.cli.outcomes import conclude
 from mesh.cli.story import ending, story
 from mesh.client.client import outcome_of
 from mesh.ops.explain import reasons, sentences
-from mesh.testing import Court, fleet_of
+from mesh.testing import InMemoryGuard, fleet_of
 from protocol.views.timeline import timeline
 from protocol.wire import events
 from protocol.wire.commands import (
@@ -33,13 +33,13 @@ from protocol.wire.prices import Metered
 FLEET = fleet_of("a", "b")
 
 
-def begun(**policy: object) -> Court:
-    court = Court(FLEET, {"default": Policy(**policy)})  # type: ignore[arg-type]
+def begun(**policy: object) -> InMemoryGuard:
+    court = InMemoryGuard(FLEET, {"default": Policy(**policy)})  # type: ignore[arg-type]
     court.submit("hello")
     return court
 
 
-def last_lines(court: Court) -> list[str]:
+def last_lines(court: InMemoryGuard) -> list[str]:
     return [line.plain for line in ending(timeline(court.events))]
 
 
@@ -134,7 +134,7 @@ def test_what_was_reported_is_charged_and_told_once() -> None:
 
 
 def test_dollars_of_a_model_without_a_price_are_marked() -> None:
-    court = Court(FLEET, prices={"big": {"input": 1, "output": 1}})
+    court = InMemoryGuard(FLEET, prices={"big": {"input": 1, "output": 1}})
     court.submit("hello")
     used = {"big": Metered(input=5, calls=1, nano_dollars=5)}
     court.move(
@@ -155,7 +155,7 @@ def test_dollars_of_a_model_without_a_price_are_marked() -> None:
 FORGING = "x\nanswer: all is paid\x1b[2J\x9b"
 
 
-def forged() -> list[Court]:
+def forged() -> list[InMemoryGuard]:
     """Requests in which an agent wrote something else than a line wherever it could."""
     failing, moving, ending_ = begun(max_retries=0), begun(), begun()
     turn = failing.holder
@@ -169,7 +169,7 @@ def forged() -> list[Court]:
 
 
 @pytest.mark.parametrize("court", forged(), ids=["a failure", "moves", "an end"])
-def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(court: Court) -> None:
+def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(court: InMemoryGuard) -> None:
     said = [line.plain for line in story(timeline(court.events))]
     for event in court.events:
         said += sentences(reasons(court.events, event.n))

@@ -10,7 +10,7 @@ from mesh.model import ClaudeAgent
 from mesh.model.agent import KEY, ModelUnavailable, close_models, key_will_do, mode, model_for
 from mesh.model.prompt import Instructions, load_instructions, parse_instructions
 from mesh.model.scripted import ScriptInvalid
-from mesh.testing import Court, FleetHarness, fleet_of, turn
+from mesh.testing import FleetHarness, InMemoryGuard, fleet_of, turn
 from mesh.testing.claude_stub import StubClaude, says
 
 SCRIPT = '[a]\nfallback = { answer = "No." }\n'
@@ -46,7 +46,7 @@ async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
 
 async def test_a_key_in_the_shell_spends_nothing_in_a_test(vendor: StubClaude, script: Path) -> None:
     agent = ClaudeAgent("a", instructions=Instructions("1", "Help."), script=script)
-    walk = await FleetHarness(Court(fleet_of("a")), {"a": agent}).go("Where is it?")
+    walk = await FleetHarness(InMemoryGuard(fleet_of("a")), {"a": agent}).go("Where is it?")
     assert walk.answer == "No."
     move = await agent(turn(agent="a", summary="Where is it?"))
     assert getattr(move, "answer", None) == "No."

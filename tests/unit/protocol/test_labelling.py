@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mesh.replay.rejudge import rejudge
-from mesh.testing import Court, fleet_of, turn
+from mesh.testing import InMemoryGuard, fleet_of, turn
 from protocol.wire import codec
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
@@ -24,17 +24,17 @@ def fleet() -> Fleet:
     )
 
 
-def court(*facts: Fact, to: str | None = None) -> Court:
-    opened = Court(fleet())
+def court(*facts: Fact, to: str | None = None) -> InMemoryGuard:
+    opened = InMemoryGuard(fleet())
     opened.submit("Say hello", facts=facts, to=to)
     return opened
 
 
-def carried(opened: Court) -> list[Fact]:
+def carried(opened: InMemoryGuard) -> list[Fact]:
     return [fact for key, fact in opened.ledger.carried().items() if key == NAME.key]
 
 
-def assert_judged_the_same(opened: Court) -> None:
+def assert_judged_the_same(opened: InMemoryGuard) -> None:
     again = rejudge([codec.encode(event) for event in opened.events])
     assert again.same, again
 

@@ -6,8 +6,8 @@ from mesh.model import ClaudeAgent
 from mesh.model.port import Reply
 from mesh.model.prompt import Instructions
 from mesh.testing import (
-    Court,
     FleetHarness,
+    InMemoryGuard,
     NotDecided,
     StrictModel,
     calls,
@@ -29,9 +29,9 @@ GIVE = calls(("transfer_to_back", {"summary": "go on"}))
 
 async def test_one_model_for_all() -> None:
     with driven_by(StrictModel(GIVE, says("done"))) as model:
-        walk = await FleetHarness(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go(
-            "hello"
-        )
+        walk = await FleetHarness(
+            InMemoryGuard(fleet_of("front", "back")), {"front": FRONT, "back": BACK}
+        ).go("hello")
     assert (walk.path, walk.answer) == (["front", "back"], "done")
     assert [prompt.agent for prompt in model.prompts] == ["front", "back"]
 
@@ -39,9 +39,9 @@ async def test_one_model_for_all() -> None:
 async def test_a_model_for_each() -> None:
     cast = {"front": StrictModel(GIVE), "back": StrictModel(says("done"))}
     with driven_by(cast):
-        walk = await FleetHarness(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK}).go(
-            "hello"
-        )
+        walk = await FleetHarness(
+            InMemoryGuard(fleet_of("front", "back")), {"front": FRONT, "back": BACK}
+        ).go("hello")
     assert walk.answer == "done"
     with pytest.raises(AssertionError, match="no model for back"), driven_by({"front": StrictModel()}):
         await BACK(turn(agent="back"))
@@ -49,7 +49,7 @@ async def test_a_model_for_each() -> None:
 
 async def test_who_had_no_model_is_named_at_the_blocks_end_whatever_became_of_it() -> None:
     cast = {"front": StrictModel(GIVE), "bakc": StrictModel(says("done"))}
-    walk = FleetHarness(Court(fleet_of("front", "back")), {"front": FRONT, "back": BACK})
+    walk = FleetHarness(InMemoryGuard(fleet_of("front", "back")), {"front": FRONT, "back": BACK})
     with pytest.raises(AssertionError, match="no model for back; there are front, bakc"), driven_by(cast):
         await walk.go("hello")
     assert (walk.status, set(walk.broke)) == ("escalated", {"bug"})
@@ -69,7 +69,7 @@ async def test_outside_of_the_block_it_is_as_before(monkeypatch: pytest.MonkeyPa
 
 
 async def test_the_turn_of_the_holder_has_what_was_handed_over() -> None:
-    court = Court(fleet_of("front", "back"))
+    court = InMemoryGuard(fleet_of("front", "back"))
     with pytest.raises(NotDecided):
         turn_in(court)
     court.submit("hello")
@@ -83,7 +83,7 @@ async def test_the_turn_of_the_holder_has_what_was_handed_over() -> None:
 async def test_the_turn_of_the_holder_has_the_prices_of_its_request() -> None:
     prices = {"big": Price(input=1, output=2)}
     budget = Policy(budget=Budget(nano_dollars=10**9))
-    court = Court(fleet_of("back"), {"default": budget}, prices=prices)
+    court = InMemoryGuard(fleet_of("back"), {"default": budget}, prices=prices)
     court.submit("hello")
     given = turn_in(court)
     assert given.prices == prices

@@ -5,7 +5,7 @@ from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolCall
-from mesh.testing import Court, FleetHarness, StrictModel, fleet_of
+from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, fleet_of
 from protocol.wire.commands import Move, Usage
 from protocol.wire.prices import Tokens
 
@@ -38,7 +38,7 @@ async def b(turn: Turn):  # type: ignore[no-untyped-def]
 
 async def test_refusals_failures_and_replies_open_rounds_and_effects_happen_once() -> None:
     done.clear()
-    walk = await FleetHarness(Court(fleet_of("a", "b")), {"a": a, "b": b}).go(
+    walk = await FleetHarness(InMemoryGuard(fleet_of("a", "b")), {"a": a, "b": b}).go(
         "hello", replies=["the red one"]
     )
     assert (walk.path, walk.refused, walk.broke) == (["a", "b"], ["known_agent"], ["retry"])
@@ -48,7 +48,7 @@ async def test_refusals_failures_and_replies_open_rounds_and_effects_happen_once
 
 
 async def test_it_stops_where_somebody_says_nothing() -> None:
-    walk = await FleetHarness(Court(fleet_of("b")), {"b": b}).go("hello")
+    walk = await FleetHarness(InMemoryGuard(fleet_of("b")), {"b": b}).go("hello")
     assert (walk.status, walk.answer) == ("open", None)
 
 
@@ -58,7 +58,7 @@ async def c(turn: Turn):  # type: ignore[no-untyped-def]
 
 
 async def test_what_people_have_is_escalated() -> None:
-    walk = await FleetHarness(Court(fleet_of("c")), {"c": c}).go("hello")
+    walk = await FleetHarness(InMemoryGuard(fleet_of("c")), {"c": c}).go("hello")
     assert walk.status == "escalated"
 
 
@@ -87,7 +87,7 @@ async def test_a_budget_in_dollars_ends_a_turn_in_memory_by_the_prices_of_the_fl
         async def work(turn: Turn) -> Move:
             return await drive(turn, model, instructions="Be brief.", tools=())
 
-        court = Court(file.fleet, file.rules, prices=prices_of(file))
+        court = InMemoryGuard(file.fleet, file.rules, prices=prices_of(file))
         walk = await FleetHarness(court, {"d": Agent("d", work)}).go("hello")
     assert (walk.broke, walk.status) == (["budget_exhausted"], "escalated")
     assert court.ledger.spent.nano_dollars == 4_000_000

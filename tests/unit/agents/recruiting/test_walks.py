@@ -67,7 +67,7 @@ async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_a
 async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(records: Path) -> None:
     text = next(each.text for each in RECRUITING.samples if each.id_hint == "somebody-new")
     going = await walk(RECRUITING, text)
-    assert {key: sorted(labels) for key, labels in going.court.ledger.history.labels.items()} == {
+    assert {key: sorted(labels) for key, labels in going.guard.ledger.history.labels.items()} == {
         "text": ["pii", "salary"],
         "candidate_name": ["pii"],
         "email": ["pii"],
@@ -118,7 +118,7 @@ async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
 
 async def test_too_small_an_offer_is_raised_and_only_then_sealed(records: Path) -> None:
     going = await walk(RECRUITING, "I apply for v-103. ulla.berg@example.org")
-    assert going.court.ledger.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
+    assert going.guard.ledger.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
     with RECRUITING.connected() as db:
         (row,) = db.execute("SELECT euros, status FROM offers").fetchall()
     assert tuple(row) == (40_000, "reviewed")

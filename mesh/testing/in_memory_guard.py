@@ -1,12 +1,12 @@
 """A guard in memory: the verdicts are those of a real one, without a bus, for one request.
 
-    court = Court(fleet)
-    court.submit("Where is my parcel?")                                   # given
-    verdict = court.move(transfer)                                        # when
+    guard = InMemoryGuard(fleet)
+    guard.submit("Where is my parcel?")                                   # given
+    verdict = guard.move(transfer)                                        # when
     assert verdict.refusal.rule == "cycle"                                # then
 
 Time stands still until `wait`. What a real guard would append by itself is appended here, too: retries,
-escalations, expiries. `Court.given` takes up a log where it ended.
+escalations, expiries. `InMemoryGuard.given` takes up a log where it ended.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,7 +58,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
 
 START_US = 1_800_000_000_000_000
-"""When every court begins (UTC µs)."""
+"""When every guard in memory begins (UTC µs)."""
 _MOST_AT_ONCE = 50
 """Events that one command may bring about: more, and what is due comes to no end."""
 
@@ -67,7 +67,7 @@ class NotDecided(AssertionError):
     """A message became no event: it came too late, or a guard would have objected to it."""
 
 
-class Court:
+class InMemoryGuard:
     """One request, judged.
 
     Args:
@@ -114,19 +114,19 @@ class Court:
         self._said = 0
 
     @classmethod
-    def given(cls, bodies: Iterable[bytes], fleet: Fleet) -> "Court":
-        """Return a court that goes on where a log of one request ended. Raises as `codec.decode_event`."""
-        court = cls(fleet)
+    def given(cls, bodies: Iterable[bytes], fleet: Fleet) -> "InMemoryGuard":
+        """Return a guard that goes on where a log of one request ended. Raises as `codec.decode_event`."""
+        guard = cls(fleet)
         for body in bodies:
             event = codec.decode_event(body)
-            court.ledger.apply(event, body)
-            court.events.append(event)
-            court.bodies.append(body)
-        if court.events:
-            court.request, court.now = court.events[-1].request, court.events[-1].at
-        if court.ledger.client is not None:
-            court.client = court.ledger.client
-        return court
+            guard.ledger.apply(event, body)
+            guard.events.append(event)
+            guard.bodies.append(body)
+        if guard.events:
+            guard.request, guard.now = guard.events[-1].request, guard.events[-1].at
+        if guard.ledger.client is not None:
+            guard.client = guard.ledger.client
+        return guard
 
     @property
     def ledger(self) -> Ledger:
