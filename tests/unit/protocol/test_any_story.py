@@ -8,9 +8,17 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late
@@ -372,13 +380,22 @@ class Story(RuleBasedStateMachine):
         assert sum(court.ledger.causes.values()) == len(court.events)
 
 
-TestAnyStory = Story.TestCase
-TestAnyStory.settings = settings(
-    max_examples=STORIES,
-    stateful_step_count=30,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a story takes minutes
-    suppress_health_check=list(HealthCheck),  # many a story ends early
-)
+AT_ONCE = 2_000
+"""Stories of one run: hypothesis remembers all that it drew, so that 20,000 would take more than 2 GB."""
+
+
+@pytest.mark.parametrize("part", range(-(-STORIES // AT_ONCE)))
+def test_any_story(part: int) -> None:
+    last = part == STORIES // AT_ONCE
+    run_state_machine_as_test(
+        Story,
+        settings=settings(
+            max_examples=STORIES % AT_ONCE if last else AT_ONCE,
+            stateful_step_count=30,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining takes minutes
+            suppress_health_check=list(HealthCheck),  # many a story ends early
+        ),
+    )
 
 
 def test_a_story_that_is_refused_at_once_has_one_event() -> None:
