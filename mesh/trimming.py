@@ -12,14 +12,14 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import standing_journals
 from protocol.submit import AHEAD_S
-from protocol.wire import codec
+from protocol.wire import codec, subjects
 from protocol.wire.errors import Malformed, UnknownEvent
 from protocol.wire.events import Ended
 from protocol.wire.ids import is_request_id, submitted_ms
 
 LEAST_S = 3600.0
 """The least time for which steps stay after their request has ended: nothing that works hangs for so long."""
-_STEPS = "mesh.step.*.*.*.*"
+_STEPS = subjects.STEPS
 _API_S = 60.0
 
 
@@ -47,7 +47,7 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
         if not await _is_over(log, request, before_ms):
             continue
         if not dry_run:
-            asked = {"filter": f"mesh.step.*.{request}.*.*"}
+            asked = {"filter": subjects.journals(request)}
             purged = [await bus.api(f"STREAM.PURGE.{each}", asked, timeout_s=_API_S) for each in steps]
             yield Trimmed(request, sum(int(each["purged"]) for each in purged))
         else:

@@ -105,7 +105,7 @@ class Runtime:
         name, retry_unavailable = self._agent.name, self._bus.retry_unavailable
         tracing.look()
         await self._around.start()  # what a turn may do is in the fleet; without it none begins
-        await retry_unavailable(lambda: self._bus.subscribe(f"mesh.note.{name}.*", self._running.on_note))
+        await retry_unavailable(lambda: self._bus.subscribe(subjects.notes_to(name), self._running.on_note))
         tools = await unpacked_in_time(self._agent.tools, self._bus.conditions)
         card = card_of(self._agent, tools, self.instance, self._model)
         await retry_unavailable(lambda: publish_card(self._bus, card))

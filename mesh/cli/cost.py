@@ -151,7 +151,7 @@ async def _fill(account: _Account, where: Where, source: str | None) -> None:
     from mesh.bus.reader import every
     from mesh.ops.requests import is_file, request_bodies
     from mesh.replay.load import load
-    from protocol.wire.subjects import evt_of
+    from protocol.wire.subjects import EVENTS, evt_of
 
     if source is not None and is_file(source):
         for request, bodies in load(Path(source)).items():
@@ -161,7 +161,7 @@ async def _fill(account: _Account, where: Where, source: str | None) -> None:
             remark(f"mesh: the cost of {counted(missing, 'turn')} is missing or not whole: no report has it")
         return
     async with await where.connect(*_READERS) as bus:
-        wanted = "mesh.evt.>" if source is None else evt_of(source)
+        wanted = EVENTS if source is None else evt_of(source)
         seen = False
         async for kept in every(bus, "LOG", wanted):  # as far as it is there: its beginning may have aged out
             account.take(kept.subject.rpartition(".")[2], kept.data)

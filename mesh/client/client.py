@@ -125,7 +125,7 @@ class Client:
     async def on(cls, bus: Bus, name: str) -> Self:
         """Return a client on a connection that is there already."""
         client = cls(bus, name)
-        await bus.subscribe(f"mesh.note.{name}.*", client._on_note)
+        await bus.subscribe(subjects.notes_to(name), client._on_note)
         return client
 
     async def __aenter__(self) -> Self:

@@ -112,7 +112,7 @@ class Following:
         if self._begun:
             return
         self._begun = True
-        subject = f"mesh.live.{self._client.name}.{self._request}.>"
+        subject = subjects.live_to(self._client.name, self._request)
         self._subscription = await self._bus.subscribe(subject, self._on_note)
         reading = None if self._viewer is None else self._run(self._read(self._viewer))
         self._run(self._wait(reading))

@@ -21,7 +21,7 @@ from mesh.bus.reader import StoredMessage, every
 from mesh.bus.streams import steps_of
 from protocol.spending import unpriced_in
 from protocol.views.entries import Cost, StepEntry
-from protocol.wire import codec
+from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent, Work
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price
@@ -78,7 +78,7 @@ async def stored_steps(
 ) -> AsyncIterator[StoredMessage]:
     """Yield what these agents stored as steps of a request, of all requests with `*`. Raises BusError."""
     for agent in sorted(set(agents)):
-        async for stored in every(bus, steps_of(agent), f"mesh.step.{agent}.{request}.{journal}.*"):
+        async for stored in every(bus, steps_of(agent), subjects.journal(agent, request, journal)):
             yield stored
 
 

@@ -14,7 +14,7 @@ from mesh.ops.freezing import mesh_freeze
 from mesh.ops.requests import decoded
 from mesh.ops.roster import fleet_of, inbox_state, instances
 from protocol.ledger import fold
-from protocol.wire import documents
+from protocol.wire import documents, subjects
 from protocol.wire.subjects import inbox
 
 _MOST = 200
@@ -38,7 +38,7 @@ async def frozen(bus: Bus) -> AsyncIterator[Finding]:
 async def breakers(bus: Bus) -> AsyncIterator[Finding]:
     """Name every agent whose breaker is not closed."""
     closed = True
-    async for kept in every(bus, "CONF", "mesh.conf.breaker.*"):
+    async for kept in every(bus, "CONF", subjects.BREAKERS):
         said = _breaker(kept)
         if said is not None:
             closed = False

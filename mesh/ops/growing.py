@@ -46,7 +46,7 @@ class Steps:
         for agent in journals_in(happened).values():
             self._from_seq.setdefault(agent, 1)
         for agent, from_seq in self._from_seq.items():
-            subject = f"mesh.step.{agent}.{self._request}.*.*"
+            subject = subjects.journals(self._request, agent)
             part = await up_to(self._bus, steps_of(agent), subject, from_seq)
             for journal in sorted({stored.subject.split(".")[4] for stored in part}):
                 found = await journaled(

@@ -8,12 +8,12 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every, get_seq
 from mesh.ops.errors import NotFound
-from protocol.wire import codec
+from protocol.wire import codec, subjects
 from protocol.wire.notices import DeadLetter
 from protocol.wire.subjects import parse_dead
 
 STREAM = "DEAD"
-SUBJECTS = "mesh.dead.>"
+SUBJECTS = subjects.DEAD_LETTERS
 
 
 async def letters(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:

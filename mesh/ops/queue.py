@@ -16,7 +16,7 @@ from mesh.ops.requests import decoded, glance, has_ended
 from mesh.ops.roster import fleet_of
 from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger, fold
-from protocol.wire import events
+from protocol.wire import events, subjects
 from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, NOBODY
@@ -103,7 +103,7 @@ _DOUBTED = events.type_of(events.EffectDoubted)
 
 async def _doubted(bus: Bus) -> Any:
     """Yield the events by which effects came in doubt, settled since or not."""
-    async for kept in every(bus, "LOG", f"mesh.evt.{NOBODY}.*"):
+    async for kept in every(bus, "LOG", subjects.inbox(NOBODY)):
         if _type_of(kept) == _DOUBTED:
             yield kept
 

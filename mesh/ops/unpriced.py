@@ -7,7 +7,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import every, get
 from mesh.ops.findings import Finding, found, ok, unknown
 from mesh.ops.roster import fleet_of
-from protocol.wire import codec
+from protocol.wire import codec, subjects
 from protocol.wire.documents import DocumentInvalid, read_policy, read_prices
 from protocol.wire.notices import Card
 from protocol.wire.prices import price_list, price_of
@@ -23,7 +23,7 @@ async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
     prices = price_list({} if kept is None else read_prices(kept.data))
     agents = (await fleet_of(bus)).agents
     missing: dict[str, list[str]] = {}
-    async for each in every(bus, "CARDS", "mesh.card.*"):
+    async for each in every(bus, "CARDS", subjects.CARDS):
         name, said = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
         model = "" if said is None else said.model
         if name in agents and model not in _NO_ID and price_of(model, prices) is None:
@@ -50,7 +50,7 @@ async def prices(bus: Bus) -> AsyncIterator[Finding]:
 
 async def _in_dollars(bus: Bus) -> AsyncIterator[str]:
     """Yield the policies whose budget is one of dollars, too."""
-    async for kept in every(bus, "CONF", "mesh.conf.policy.*"):
+    async for kept in every(bus, "CONF", subjects.POLICIES):
         name = kept.subject.rpartition(".")[2]
         with contextlib.suppress(DocumentInvalid):  # another check tells of it
             policy = read_policy(kept.data, name)

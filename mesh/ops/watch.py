@@ -19,7 +19,7 @@ from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import letters
 from mesh.ops.queue import Waiting, people_of, queue, waiting_in
 from mesh.ops.requests import Glance, decoded, glance
-from protocol.wire import events
+from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import DeadLetter
 
@@ -107,7 +107,7 @@ class Watch:
         log_from = (await bounds(self._bus, "LOG"))[1] + 1
         dead_from = (await bounds(self._bus, letters.STREAM))[1] + 1
         if since is not None:
-            first = await first_since(self._bus, "LOG", "mesh.evt.>", since)
+            first = await first_since(self._bus, "LOG", subjects.EVENTS, since)
             log_from = first.seq if first is not None else log_from
             first = await first_since(self._bus, letters.STREAM, letters.SUBJECTS, since)
             dead_from = first.seq if first is not None else dead_from

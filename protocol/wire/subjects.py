@@ -101,6 +101,26 @@ def live(client: str, request: str, agent: str, turn: str) -> str:
     return f"mesh.live.{_token(client)}.{_token(request)}.{_token(agent)}.{_token(turn)}"
 
 
+def notes_to(name: str) -> str:
+    """Every note and notice for `name`."""
+    return f"mesh.note.{_token(name)}.*"
+
+
+def journals(request: str, agent: str | None = None) -> str:
+    """Every step of one request, of one agent or (None) of all."""
+    return f"mesh.step.{'*' if agent is None else _token(agent)}.{_token(request)}.*.*"
+
+
+def journal(agent: str, request: str, turn: str) -> str:
+    """Every step of one turn's journal."""
+    return f"mesh.step.{_token(agent)}.{_token(request)}.{_token(turn)}.*"
+
+
+def live_to(client: str, request: str) -> str:
+    """What all turns of a client's request show."""
+    return f"mesh.live.{_token(client)}.{_token(request)}.>"
+
+
 def policy(name: str) -> str:
     return f"mesh.conf.policy.{_token(name)}"
 
@@ -122,6 +142,12 @@ CONF_CHANGED = "mesh.changed"
 """Prefix of the wake-ups that follow each write to CONF, `mesh.changed.<what was after mesh.conf.>`, and to
 CARDS, `mesh.changed.card.<agent>`."""
 FREEZE = "mesh.conf.freeze"
+EVENTS = "mesh.evt.>"
+STEPS = "mesh.step.*.*.*.*"
+CARDS = "mesh.card.*"
+DEAD_LETTERS = "mesh.dead.>"
+POLICIES = "mesh.conf.policy.*"
+BREAKERS = "mesh.conf.breaker.*"
 
 
 def parse_evt(subject: str) -> Delivered:
