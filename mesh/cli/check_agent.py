@@ -11,7 +11,7 @@ from mesh.cli.options import AsJson, Output, run_quietly
 from mesh.cli.output import Format, chosen, emit, say
 
 if TYPE_CHECKING:
-    from mesh.conformance.run import Finding
+    from mesh.conformance.checks import Finding
 
 
 def check_agent(
@@ -39,7 +39,7 @@ def check_agent(
 
 
 async def _check(name: str, command: str, kill: str | None, *, as_json: bool) -> None:
-    from mesh.conformance.run import check_agent
+    from mesh.conformance.checks import check_agent
     from protocol.wire.ids import is_name
 
     if not is_name(name):

@@ -181,8 +181,8 @@ async def trim_steps(
     """
     from mesh.cli.times import seconds_in
     from mesh.ops.errors import UsageWrong
-    from mesh.trimming import LEAST_S, bytes_in_journals
-    from mesh.trimming import trim_steps as trim
+    from mesh.ops.trim import LEAST_S, bytes_in_journals
+    from mesh.ops.trim import trim_steps as trim
 
     seconds = seconds_in(older_than)
     if seconds < LEAST_S:

@@ -20,15 +20,16 @@ from typing import ClassVar, Self
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import seed_file
+from mesh.bus.presence import ping
 from mesh.bus.provision import standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
 from mesh.bus.tls import VARIABLES as TLS_VARIABLES
-from mesh.errors import BusError, MeshError, NoResponders
+from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
+from mesh.local.parent_death import ParentDeath
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer
-from mesh.service.parent_death import ParentDeath
 
 _LOOK_S = 0.02
 _SERVER_LOOK_S = 0.25
@@ -308,8 +309,7 @@ class LocalFleet:
     async def _answers(self, admin: Bus, name: str) -> None:
         """Wait until an agent answers, and all its instances wait for work."""
         while True:
-            with contextlib.suppress(NoResponders):
-                await admin.request(f"$SRV.PING.{name}")
+            if await ping(admin, name):
                 info = await admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(name)}")
                 if info["num_waiting"] >= self._instances:
                     return

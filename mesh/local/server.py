@@ -30,7 +30,7 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
-from mesh.service.parent_death import Guard, ParentDeath
+from mesh.local.parent_death import Guard, ParentDeath
 
 VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 """The keys of a model's vendor. Agents alone have a use for them: no other process is started with them."""

@@ -3,7 +3,7 @@
 Needs the extra `handoff-mesh[mcp]`. The SDK is imported when a connection is first opened, not before.
 """
 
-from mesh.mcp.failures import (
+from mesh.mcp.results import (
     McpDown,
     McpNotInstalled,
     McpRefused,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent.tools import KEY, Tool, ToolArgumentsInvalid, few, short
-from mesh.mcp.failures import McpUnusable
+from mesh.mcp.results import McpUnusable
 
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _NEVER_STRICTER = ("not", "disallow", "if", "contains", "unevaluatedItems", "unevaluatedProperties")

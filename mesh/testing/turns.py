@@ -7,7 +7,7 @@ from typing import Any
 from mesh.agent.journal import Journal
 from mesh.agent.turn import Turn
 from mesh.testing.in_memory_guard import InMemoryGuard
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Ask, Move, Report
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Past, Work

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.conformance.checks import CHECKS
-from mesh.conformance.run import check_agent
+from mesh.conformance.checks import CHECKS, check_agent
 from tests.clients.conftest import PACKAGE
 from tests.servers import ROOT
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from mesh.agent import Move, Turn, agent
-from mesh.conformance.checks import CHECKS
-from mesh.conformance.run import check_agent
+from mesh.conformance.checks import CHECKS, check_agent
 from mesh.fleet.file import parse_fleet
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalMesh

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.conformance.checks import CHECKS
-from mesh.conformance.run import STARTS, Finding, check_agent
+from mesh.conformance.checks import CHECKS, STARTS, Finding, check_agent
 from tests.docs.pages import DOCS, section
 from tests.servers import ROOT
 

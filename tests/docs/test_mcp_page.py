@@ -9,7 +9,7 @@ import pytest
 from mesh import mcp
 from mesh.agent.toolbox import DOWN
 from mesh.mcp import results, server
-from mesh.mcp.failures import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
+from mesh.mcp.results import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
 from tests.docs.pages import DOCS, blocks
 from tests.servers import PATIENCE_S, ROOT
 

@@ -13,7 +13,7 @@ from mesh.mcp import McpDown
 from mesh.model.loop import drive
 from mesh.model.port import ToolResult
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.events import Past
 from protocol.wire.handoff import Constraints

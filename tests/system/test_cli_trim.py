@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mesh import trimming
 from mesh.bus.reader import every
 from mesh.cli.exits import Exit
 from mesh.errors import StreamFull
+from mesh.ops import trim as trimming
 from protocol.wire import subjects
 from protocol.wire.commands import Complete
 from protocol.wire.ids import request_id

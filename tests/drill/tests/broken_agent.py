@@ -22,7 +22,7 @@ from mesh.agent.stored import StoredSteps
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.cli import main
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.ids import derive
 from tests.drill.tests.breaking import replace
 from tests.drill.tests.broken_guard import HastyPuller

@@ -3,8 +3,8 @@
 import contextlib
 from pathlib import Path
 
+from mesh.testing.harness import FleetHarness
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from mesh.testing.walking import FleetHarness
 from protocol.wire.commands import Submit
 from protocol.wire.config import BreakerEntry
 from tests.drill import agents, ledger

@@ -9,7 +9,7 @@ from mesh.agent.approvals import SHOWN_CHARS
 from mesh.agent.stops import InDoubt
 from mesh.model.loop import drive
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied, unanswered
 from protocol.wire.commands import Ask, Complete
 from protocol.wire.events import Past

@@ -11,7 +11,7 @@ from mesh.agent.attempts import Attempts
 from mesh.agent.journal import Journal
 from mesh.agent.record import Call
 from mesh.agent.stops import Fenced
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 
 PAY: Call = ("effect", "pay", "d")
 

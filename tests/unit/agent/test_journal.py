@@ -9,7 +9,7 @@ from mesh.agent.journal import Journal
 from mesh.agent.record import Call, Recorded
 from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
 from mesh.agent.stored import WINDOW
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.events import Past
 
 

@@ -10,7 +10,7 @@ from mesh.agent import ApprovalNeeded
 from mesh.agent.tools import ToolArgumentsInvalid, tool
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 
 
 class Customer(BaseModel):

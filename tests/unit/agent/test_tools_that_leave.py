@@ -12,7 +12,7 @@ from mesh.agent.stops import InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.events import Past
 from tests.servers import PATIENCE_S

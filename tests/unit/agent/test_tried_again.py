@@ -12,7 +12,7 @@ from mesh.agent.failures import EffectUnknown
 from mesh.agent.stops import InDoubt
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Failure
 from protocol.wire.events import Past
 from protocol.wire.handoff import Constraints

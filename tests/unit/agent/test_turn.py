@@ -9,7 +9,7 @@ from mesh.agent import Fact, Turn, tool
 from mesh.agent.failures import ActionNotAllowed
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete, Escalate, HandBack, Transfer
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName

@@ -11,7 +11,7 @@ from mesh.agent.record import Record, decode
 from mesh.agent.stops import InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 
 done: list[int] = []
 

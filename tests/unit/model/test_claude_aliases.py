@@ -11,7 +11,7 @@ from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete
 from protocol.wire.prices import MTOK, Price
 from tests.unit.model.vendor import kinds, sent

@@ -8,7 +8,7 @@ from mesh.agent.tools import tool
 from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Reply, Said, ToolResult
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied, unanswered
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, Transfer
 from protocol.wire.events import Past

@@ -14,7 +14,7 @@ from mesh.agent.turn import digest_of
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Move, Report, Usage
 from protocol.wire.prices import MTOK, Price, Tokens
 

@@ -11,7 +11,7 @@ from mesh.model.pricing import BudgetUnpriced
 from mesh.testing import turn
 from mesh.testing.claude_stub import StubClaude, fails
 from mesh.testing.claude_stub import says as answers
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete, Move, Usage
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens

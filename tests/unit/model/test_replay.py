@@ -9,7 +9,7 @@ from mesh.agent.tools import Effect, Tool, ToolError, tool
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolResult
 from mesh.testing import turn
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.config import AgentEntry

@@ -1,4 +1,4 @@
-"""Server, guard and agents in one test: everything that a deployment has, in one process and on one folder.
+"""A mesh on this machine for one program: a bus alone, or server, guard and agents in one process.
 
 async with LocalMesh([front, greeter], tmp_path) as mesh:
     outcome = await mesh.send("Say hello", facts={"name": "Ada"})
@@ -6,7 +6,7 @@ async with LocalMesh([front, greeter], tmp_path) as mesh:
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,17 +15,107 @@ import msgspec
 
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
-from mesh.bus.connection import Bus
+from mesh.bus import accounts, provision, roles, streams
+from mesh.bus.connection import Bus, connect
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
-from mesh.testing.fleets import fleet_of
-from mesh.testing.server import LocalBus
+from mesh.local.server import EmbeddedServer
 from protocol.ledger import fold
 from protocol.wire import codec, events, subjects
-from protocol.wire.config import Fleet, Policy
+from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.ids import AgentName
+
+
+def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
+    """Return a fleet of these agents, with a client, an operator and a viewer.
+
+    Args:
+        agents: names, or whole entries; the first is the one to begin with.
+        human: whether people can be asked.
+    """
+    entries = [AgentEntry(name=AgentName(each)) if isinstance(each, str) else each for each in agents]
+    return Fleet(
+        name="test",
+        entry=entries[0].name,
+        agents={entry.name: entry for entry in entries},
+        clients=(AgentName("client"),),
+        operators=(AgentName("ops"),),
+        viewers=(AgentName("audit"),),
+        human=human,
+    )
+
+
+class LocalBus:
+    """`async with LocalBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
+
+    The server runs under the very configuration that a deployment gets.
+
+    Args:
+        directory: where keys and store lie; a second start finds them again.
+        sync_always: fsync every message. Tests of anything but durability do without.
+        anonymous: the client that connections without credentials are.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        directory: Path,
+        *,
+        sync_always: bool = False,
+        anonymous: str | None = None,
+        storage: streams.Storage = streams.DEFAULT_STORAGE,
+    ) -> None:
+        self.fleet = fleet
+        self.keys: dict[str, KeyPair] = keyring(directory / "keys", roles.names(fleet))
+        self._storage = storage
+        publics = {name: key.public for name, key in self.keys.items()}
+        self.server = EmbeddedServer(
+            accounts.accounts_config(fleet, publics, anonymous=anonymous),
+            directory / "store",
+            sync_always=sync_always,
+            probe_seed=self.keys[roles.ADMIN].seed,
+        )
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def start(self) -> None:
+        """Start the server and provision it."""
+        await self.server.start()
+        async with self.connected_as(roles.ADMIN) as admin:
+            await provision.provision(admin, self.fleet, self._storage)
+
+    async def stop(self) -> None:
+        await self.server.stop()
+
+    async def connect_as(self, name: str) -> Bus:
+        """Return a connection with the credentials of `name`; the caller closes it."""
+        return await connect(self.url, name=name, seed=self.keys[name].seed)
+
+    @contextlib.asynccontextmanager
+    async def connected_as(self, name: str) -> AsyncIterator[Bus]:
+        """Give a connection with the credentials of `name`, and close it."""
+        async with await self.connect_as(name) as bus:
+            yield bus
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
 
 _LOOK_S = 0.01
 _READY_S = 30.0

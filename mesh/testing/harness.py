@@ -17,7 +17,7 @@ from mesh.agent.stops import ApprovalNeeded
 from mesh.agent.turn import Turn
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from mesh.testing.memory_steps import MemorySteps
+from mesh.testing.memory import MemorySteps
 from protocol.domain.turns import TurnState as Held
 from protocol.wire import events
 from protocol.wire.commands import Ask, MoveProposed, Proposal, ReportFailure

@@ -1,0 +1,126 @@
+"""A model that says exactly what a test wrote down, and how it is put behind an agent.
+
+with driven_by(StrictModel(calls(("find", {"what": "x"})), says("found"))):
+    move = await librarian(turn(agent="librarian", summary="x"))
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar, overload
+
+from mesh.model.agent import instead
+from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
+
+Step = Reply | Callable[[Prompt], Reply]
+"""A reply, or what makes one of the prompt (and may assert things about it)."""
+
+
+class StrictModel:
+    """Replies in order; a call too many fails. As a context it also fails if a step is left over."""
+
+    mode: ClassVar[str] = "strict"
+
+    def __init__(self, *steps: Step) -> None:
+        self._steps = list(steps)
+        self._wrong = ""
+        """The first mistake: further rounds make further ones."""
+        self.prompts: list[Prompt] = []
+        """What it was asked, in order."""
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        """Return the next step. Raises AssertionError when there is none, and what a step raises."""
+        self.prompts.append(prompt)
+        number = len(self.prompts)
+        try:
+            if not self._steps:
+                raise AssertionError(f"a call too many, number {number}, by {prompt.agent}")
+            step = self._steps.pop(0)
+            return step(prompt) if callable(step) else step
+        except AssertionError as wrong:
+            self._wrong = self._wrong or str(wrong) or f"an assertion of step {number}, by {prompt.agent}"
+            raise
+
+    def done(self) -> None:
+        """Raise AssertionError if a step is left over, or one was lacking or wrong.
+
+        Whatever became of that error: in a request's way it is one more turn that failed.
+        """
+        assert not self._wrong, self._wrong
+        assert not self._steps, f"{len(self._steps)} of the model's steps left over: {self._steps}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.done()
+
+
+def says(text: str) -> Reply:
+    """Return a reply without calls: the answer."""
+    return Reply(text=text)
+
+
+def calls(*wanted: tuple[str, Mapping[str, Any]], text: str = "") -> Reply:
+    """Return a reply that calls tools, or moves: pairs of a name and arguments."""
+    made = (ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(wanted))
+    return Reply(text=text, calls=tuple(made))
+
+
+M = TypeVar("M", bound=Model)
+
+
+@overload
+def driven_by(model: Mapping[str, M]) -> AbstractContextManager[Mapping[str, M]]: ...
+
+
+@overload
+def driven_by(model: M) -> AbstractContextManager[M]: ...
+
+
+@contextmanager  # type: ignore[misc]  # the same, whichever of the two it gets
+def driven_by(model: Model | Mapping[str, Model]) -> Iterator[Model | Mapping[str, Model]]:
+    """Let `model` reply to every `ClaudeAgent` that runs in this block, whatever the environment says.
+
+    What is started outside of the block, a runtime's tasks for instance, does not know of it. A
+    `StrictModel` fails at the block's end if a step is left over.
+
+    Args:
+        model: one for all, or one for each agent by name; an agent without one fails its turn, and the
+            block's end.
+    """
+    each = tuple(model.values()) if isinstance(model, Mapping) else (model,)
+    one: Model = _Cast(model) if isinstance(model, Mapping) else model
+    with ExitStack() as stack:
+        for strict in each:
+            if isinstance(strict, StrictModel):
+                stack.enter_context(strict)
+        stack.enter_context(instead(lambda *_: one))
+        yield model
+        if isinstance(one, _Cast):
+            one.done()  # before the models' own end: steps left over may come of it
+
+
+class _Cast:
+    """Replies with the model of whoever speaks."""
+
+    mode = "cast"
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = models
+        self._lacking = ""
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        """Raises AssertionError for an agent without a model."""
+        if prompt.agent not in self._models:
+            lacking = f"no model for {prompt.agent}; there are {', '.join(self._models)}"
+            self._lacking = self._lacking or lacking
+            raise AssertionError(lacking)
+        return await self._models[prompt.agent].reply(prompt, hear)
+
+    def done(self) -> None:
+        """Raise AssertionError if an agent had no model, whatever became of that error."""
+        assert not self._lacking, self._lacking
