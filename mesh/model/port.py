@@ -1,7 +1,7 @@
 """The port to a model: a prompt in, a reply out.
 
-A `Prompt` holds what a model would be sent and nothing else. No turn, no handoff, no guard is in it, so
-that whatever stands in for a model can know no more, and do no more, than a model could.
+A `Prompt` holds what a model would be sent and nothing else: no turn, no handoff, no guard. So a model's
+double knows no more, and can do no more, than a model.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from protocol.wire.prices import Tokens
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model is told of it."""
+    """A tool as a model sees it."""
 
     name: str
     description: str
@@ -24,37 +24,37 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that a model asks for. Nothing of it has been checked."""
+    """A call that a model asks for, unchecked."""
 
     id: str
     """Tells the calls of one transcript apart."""
     name: str
     arguments: Mapping[str, Any]
     unreadable: str = ""
-    """Why the arguments are none, where what the model said for them cannot be read; they are empty then."""
+    """Why the arguments could not be read; they are empty then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the model said in one reply."""
+    """One reply of the model's, in a transcript."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
-    """The reply's own parts as its model made them, to go back to that model."""
+    """The reply's parts as its model made them, to go back to that model."""
     model: str = ""
-    """Which model said it: a vendor binds a model's thoughts to it."""
+    """The model that replied: a vendor binds a model's thoughts to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of one call, as text."""
+    """The result of one call, as text."""
 
     call: str
     """The call's id; empty for a remark on the reply as a whole."""
     name: str
     text: str
-    """The result as JSON, or one sentence that says what is wrong."""
+    """The result as JSON, or one sentence about the error."""
     is_error: bool = False
 
 
@@ -66,11 +66,11 @@ class Prompt:
     """All that a model sees."""
 
     agent: str
-    """Who it speaks as."""
+    """The agent that it speaks as."""
     instructions: str
     """The system text."""
     brief: str
-    """The turn as text: what is wanted, what is known, what was refused."""
+    """The turn as text: the task, the facts, the refusals."""
     tools: tuple[ToolSpec, ...] = ()
     """The only means to act, moves included."""
     transcript: tuple[Exchange, ...] = ()
@@ -84,38 +84,39 @@ class Reply:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
-    """What this one reply cost."""
+    """The cost of this one reply."""
     tokens: Tokens = field(default_factory=Tokens)
-    """The same in detail, where the model tells."""
+    """The same in detail, if the model gives it."""
     stop: str = ""
-    """Why the model stopped, in its own words; empty for one that does not say."""
+    """Why the model stopped, in its own words; may be empty."""
     blocks: tuple[Mapping[str, Any], ...] = ()
-    """The reply's parts as the model made them, for the rest of this round's conversation."""
+    """The reply's parts as the model made them, for the rest of the conversation."""
     model: str = ""
-    """Which model really replied."""
+    """The model that replied."""
     asked: str = ""
-    """Which one was asked, where the name of who replied does not tell."""
+    """The model that was asked, where the name of the one that replied does not tell."""
 
 
 Hear = Callable[[str | None], None]
-"""Told each piece of a reply's text as the model says it; None: what was said of it so far is void."""
+"""Called with each piece of a reply's text as it comes; with None when the text so far is void."""
 
 
 class Model(Protocol):
     """Anything that replies.
 
-    One whose vendor's SDK makes spans of its own says so by an attribute `makes_spans` that is true.
+    A model may have more: `makes_spans` (True if its SDK makes spans of its own), `warm` (loads what the
+    first reply needs; called in a thread), `asked_of`, `fallback` and `alone` (as ClaudeModel has them).
     """
 
     @property
     def mode(self) -> str:
-        """What stands behind it, for people: `scripted`, a model's id, …"""
+        """Its name for people: `scripted`, a model's id, …"""
         ...
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         """Return one reply. Raises Retry when another attempt may help, Permanent when none can.
 
         Args:
-            hear: told each piece of text as it comes, by a model that can; for display only.
+            hear: called with each piece of text as it comes, by a model that can; for display only.
         """
         ...

@@ -1,10 +1,7 @@
-r"""The scripted model: rules in the place of a language model, honest about being no more than that.
+r"""The scripted model: rules from a TOML file in the place of a language model.
 
 It sees the `Prompt` and nothing else, reads the brief back from its text, and acts only through tools that
-the prompt offers. The first rule that fits is followed; where none fits, the agent's declared fallback is.
-It knows no request beforehand, guesses nothing, spends nothing.
-
-The script of a scripted model: rules in a TOML file, read and checked.
+the prompt offers. It follows the first rule that fits, or the agent's fallback where none does.
 
     [triage]
     fallback = { call = "escalate", with = { reason = "No rule fits: {summary}" } }
@@ -26,31 +23,43 @@ text that is one path alone keeps the value's type. Regexes ignore case, and `.`
 character.
 """
 
+import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     TypeAdapter,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
 from mesh.errors import MeshError
 from mesh.model.port import Hear, Prompt, Reply, Said, ToolCall, ToolResult
 
-Pattern = re.Pattern[str]
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    except (re.error, TypeError) as wrong:
+        raise ValueError(f"{pattern!r}: {wrong}") from wrong
+
+
+Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
+Patterns = Annotated[
+    tuple[Pattern, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+]
 
 
 class ScriptInvalid(MeshError):
-    """A script is missing or wrong; the text says where, line by line."""
+    """A script is missing or wrong; the text lists every mistake."""
 
     code: ClassVar[str] = "model.script_invalid"
 
@@ -60,7 +69,7 @@ class _Strict(BaseModel):
 
 
 class Action(_Strict):
-    """What to do: call a tool, or answer."""
+    """An action: call a tool, or answer."""
 
     call: str | None = None
     arguments: Mapping[str, Any] = Field(default={}, alias="with")
@@ -77,27 +86,17 @@ class Action(_Strict):
 
 
 class Rule(Action):
-    """When to do it. Everything named has to hold."""
+    """An action and its conditions, which must all hold."""
 
     name: str
-    says: tuple[Pattern, ...] = ()
-    unless: tuple[Pattern, ...] = ()
+    says: Patterns = ()
+    unless: Patterns = ()
     where: Mapping[str, Pattern] = {}
     without: tuple[str, ...] = ()
 
-    @field_validator("says", "unless", mode="before")
-    @classmethod
-    def _patterns(cls, given: str | list[str]) -> tuple[Pattern, ...]:
-        return tuple(_compiled(each) for each in ([given] if isinstance(given, str) else given))
-
-    @field_validator("where", mode="before")
-    @classmethod
-    def _conditions(cls, given: Mapping[str, str]) -> dict[str, Pattern]:
-        return {path: _compiled(each) for path, each in given.items()}
-
 
 class Role(_Strict):
-    """One agent's rules, the first that fits wins, and what it does when none fits."""
+    """One agent's rules, of which the first that fits wins, and its action when none fits."""
 
     fallback: Action
     rules: tuple[Rule, ...] = ()
@@ -107,13 +106,6 @@ Script = Mapping[str, Role]
 """By agent."""
 
 _SCRIPT: TypeAdapter[dict[str, Role]] = TypeAdapter(dict[str, Role])
-
-
-def _compiled(pattern: str) -> Pattern:
-    try:
-        return re.compile(pattern, re.IGNORECASE | re.DOTALL)
-    except re.error as wrong:
-        raise ValueError(f"{pattern!r}: {wrong}") from wrong
 
 
 def parse_script(text: str, source: str = "script") -> Script:
@@ -140,7 +132,7 @@ _HEADS = {"Given by": "from", "Summary": "summary", "Intent": "intent", "Path": 
 _FACT = re.compile(r'- (?P<key>[\w.-]+|"(?:[^"\\]|\\.)*"): (?P<rest>.*)')
 _REFUSED = re.compile(r"- round \d+ refused: rule (?P<rule>\w+) refused (?P<detail>.*)")
 _RULE = re.compile(r"rule (?P<rule>\w+) refused (?P<detail>.*)")
-"""How a refusal is told as the result of the call that asked for the move."""
+"""A refusal as the result of the call that asked for the move."""
 _GIVEN = re.compile(r"(?P<name>\S+) \((?P<move>\w+)\)")
 _NOTHING_LEFT = "I cannot help with this, and there is nobody here to ask."
 
@@ -163,7 +155,7 @@ class ScriptedModel:
             raise ScriptInvalid(f"the script has no part for {agent!r}")
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        """Return what the first rule that fits says. Raises ScriptInvalid for an agent not in the script."""
+        """Return the reply of the first rule that fits. Raises ScriptInvalid for an agent without rules."""
         reply = self._reply(prompt)
         if hear is not None and reply.text:
             hear(reply.text)
@@ -181,11 +173,11 @@ class ScriptedModel:
         return _follow(role.fallback, known, prompt) or Reply(text=_NOTHING_LEFT)
 
 
-# --- what is known ----------------------------------------------------------------------------------
+# --- reading the prompt ----------------------------------------------------------------------------------
 
 
 def read_prompt(prompt: Prompt) -> dict[str, Any]:
-    """Return what a prompt says, by name: the brief's lines and the newest result of each tool."""
+    """Return a prompt's content by name: the brief's lines and the newest result of each tool."""
     known = _read_brief(prompt.brief)
     for each in prompt.transcript:
         if not isinstance(each, ToolResult):
@@ -225,8 +217,8 @@ def _read_item(section: str, line: str, known: dict[str, Any]) -> None:
         known["refused"][refused["rule"]] = refused["detail"]
 
 
-def _at(known: Mapping[str, Any], path: str) -> Any:
-    """Return what stands at a dotted path. Raises _Unknown."""
+def _values(known: Mapping[str, Any], path: str) -> list[Any]:
+    """Return the value at a dotted path, alone in a list; an empty list if there is none."""
     found: Any = known
     for step in path.split("."):
         if isinstance(found, Mapping) and step in found:
@@ -234,54 +226,54 @@ def _at(known: Mapping[str, Any], path: str) -> Any:
         elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
             found = found[int(step)]
         else:
-            raise _Unknown(path)
-    return found
+            return []
+    return [found]
+
+
+def _at(known: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path. Raises _Unknown."""
+    for value in _values(known, path):
+        return value
+    raise _Unknown(path)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# --- whether a rule fits ----------------------------------------------------------------------------
+# --- matching a rule ----------------------------------------------------------------------------
 
 
 def _fits(rule: Rule, known: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the named groups of what the customer says; None if the rule does not fit."""
+    """Return the named groups in the customer's words; None if the rule does not fit."""
     words = _text(known["text"])
     found = [pattern.search(words) for pattern in rule.says]
     if None in found or any(pattern.search(words) for pattern in rule.unless):
         return None
-    try:
-        if any(not pattern.fullmatch(_text(_at(known, path))) for path, pattern in rule.where.items()):
+    for path, pattern in rule.where.items():
+        if not any(pattern.fullmatch(_text(value)) for value in _values(known, path)):
             return None
-    except _Unknown:
-        return None
-    if any(_is_known(known, path) for path in rule.without):
+    if any(_values(known, path) for path in rule.without):
         return None
     said = (match.groupdict() for match in found if match is not None)
     return {name: value for groups in said for name, value in groups.items() if value is not None}
 
 
-def _is_known(known: Mapping[str, Any], path: str) -> bool:
-    try:
-        _at(known, path)
-    except _Unknown:
-        return False
-    return True
-
-
-# --- what it does -----------------------------------------------------------------------------------
+# --- its action -----------------------------------------------------------------------------------
 
 
 def _follow(action: Action, known: Mapping[str, Any], prompt: Prompt) -> Reply | None:
-    """Return the reply; None if it cannot be made, is not offered, or was made before in this round."""
+    """Return the reply; None if a value lacks, its tool is not offered, or the call was made before."""
     try:
         if action.answer is not None:
             return Reply(text=str(_filled(action.answer, known)))
         arguments = {name: _filled(value, known) for name, value in action.arguments.items()}
     except _Unknown:
         return None
-    facts = [{"key": key, "value": value} for key, value in _what_is_known(action.facts, known)]
+    facts = []
+    for key, template in action.facts.items():
+        with contextlib.suppress(_Unknown):
+            facts.append({"key": key, "value": _filled(template, known)})
     if facts:
         arguments["facts"] = facts
     call = str(action.call)
@@ -291,14 +283,6 @@ def _follow(action: Action, known: Mapping[str, Any], prompt: Prompt) -> Reply |
     if any((each.name, each.arguments) == (call, arguments) for each in asked):
         return None
     return Reply(calls=(ToolCall(f"call_{len(asked) + 1}", call, arguments),))
-
-
-def _what_is_known(facts: Mapping[str, str], known: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for key, template in facts.items():
-        try:
-            yield key, _filled(template, known)
-        except _Unknown:
-            continue
 
 
 def _filled(template: Any, known: Mapping[str, Any]) -> Any:

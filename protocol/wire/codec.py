@@ -291,14 +291,14 @@ def parse_control(body: bytes) -> Control:
     match control:
         case Resolve():
             _check_facts(control.facts)
-            _check_nesting(control.answer)
+            check_nesting(control.answer)
             _check_budget(control.budget, "control")
             if control.complete and control.budget is not None:
                 raise Malformed("control: an answer needs no `budget`")
         case Reply():
-            _check_nesting(control.value)
+            check_nesting(control.value)
         case Settle():
-            _check_nesting(control.result)
+            check_nesting(control.result)
         case _:
             pass
     return control
@@ -329,10 +329,10 @@ def _check_move(move: Move) -> None:
             _check_facts(move.facts)
         case Ask():
             _check_span(move.expires_s, "expires_s")
-            _check_nesting(move.schema)
+            check_nesting(move.schema)
             _check_approval(move)
         case Complete():
-            _check_nesting(move.answer)
+            check_nesting(move.answer)
         case _:
             pass
 
@@ -351,7 +351,7 @@ def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
     if reserved in keys:
         raise Malformed(f"facts: the key `{reserved}` is taken by the request's own text")
     for fact in facts:
-        _check_nesting(fact.value)
+        check_nesting(fact.value)
         _check_labels(fact.labels, "facts")
 
 
@@ -371,7 +371,8 @@ def _check_labels(labels: tuple[str, ...], what: str) -> None:
         raise Malformed(f"{what}: a label is 1 to 64 characters of A-Z a-z 0-9 _ . : / -")
 
 
-def _check_nesting(value: Any) -> None:
+def check_nesting(value: Any) -> None:
+    """Raise Malformed for a value that nests deeper than DEEPEST."""
     level = [value]
     for _ in range(DEEPEST):
         level = [item for node in level if isinstance(node, dict | list) for item in _items(node)]

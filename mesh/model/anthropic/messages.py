@@ -1,48 +1,68 @@
 """A prompt as the Claude Messages API takes it, and its reply as ours: pure, without the vendor's SDK.
 
-What is sent is stable, so that the vendor's prompt cache can help: the system text first, then the tools
-sorted by name, then the brief; a marker ends the part that is the same for every turn of an agent, and
-one ends what this round has said so far.
+A request is stable, so that the vendor's prompt cache helps: the system text first, then the tools sorted by
+name, then the brief. One marker ends the part that is the same for every turn of an agent, another one the
+conversation so far.
 
-A reply's blocks as the API takes them back: as they came, but for what it would not have.
+In a conversation the two sides alternate, and every call is answered in the next message, before anything
+else. A call without a result gets an error as its result. A reply that nothing followed is asked to go on,
+unless it stopped among the vendor's own tools: then it goes on by itself.
 
-It refuses an empty text, a name that no tool can have, a block that it does not know, and thoughts that
-are unsigned, last, another model's, or moved. Thoughts are bound to all that was said before them: once a
-block of a reply is left out or changed, those that follow it in that reply are left out, too.
-
-A conversation as the API demands it: the two sides alternate, and every call is answered in the next
-message, its results before anything else.
-
-What the mesh says is told in that order, whatever the order in which it was said. A call that nobody
-answered is answered with an error, and a reply that nothing followed is asked to go on, unless it stopped
-in the middle of the vendor's own tools: that one goes on by itself.
+A reply goes back as it came, without the blocks that the API refuses: an empty text, an unknown block, and
+thoughts that are unsigned, last, another model's, or moved. Thoughts are bound to all that was said before
+them: once a block of a reply is left out or changed, later thoughts of that reply are left out, too.
 """
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from mesh.model.anthropic.stream import Unreadable
+from mesh.model.anthropic.stream import Unreadable, text_of
 from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
-from protocol.wire.codec import DEEPEST, MAX_MODEL_CHARS
+from protocol.wire.codec import MAX_MODEL_CHARS, check_nesting
 from protocol.wire.commands import Usage
+from protocol.wire.errors import Malformed
 from protocol.wire.prices import Tokens
 
 CACHED = {"type": "ephemeral"}
 MOST_TOKENS = 10**9
-"""Of one kind in one reply: a thousand times what the longest context holds. No count is taken for more."""
+"""Of one kind in one reply: a thousand times the longest context. A larger count is cut to it."""
 LONGEST_NAME = 128
-"""Twice what a tool's name may have: a longer one names none, and is not worth repeating whole."""
+"""Twice as long as a tool's name may be: a longer one names no tool, and is not repeated whole."""
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+OWN_TOOLS = frozenset(
+    {
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+    }
+)
+"""The vendor's own tools, which it runs in the middle of a reply."""
+_KNOWN = frozenset({"text", "tool_use", "container_upload", *THOUGHTS, *OWN_TOOLS})
 _LONGEST_STOP = 64
+_LONGEST_TOOL = 64
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _UNKEPT = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, OverflowError)
-"""What writing a value as JSON, or reading it again, can raise."""
+"""Raised where a value cannot be written as JSON, or not be read again."""
 _NO_JSON = "the arguments are no JSON that can be read"
 _NO_OBJECT = "the arguments are no object"
-_TOO_DEEP = f"the arguments have more than {DEEPEST} lists and objects within each other"
+_NOT_DONE = "Not done. Ask for it again if it is still wanted."
+_GO_ON = "Go on."
+_NOTHING = "(nothing)"
+"""Stands for an empty text, and for a reply of which nothing can go back."""
+
+Block = dict[str, Any]
+
+
+# --- what is sent ---------------------------------------------------------------------------------
 
 
 def request_of(
@@ -58,18 +78,19 @@ def request_of(
     Args:
         max_tokens: of the reply, thinking included.
         more: further arguments as the API has them, for instance `thinking` or `output_config`.
-        own: whether the model that is asked said it; another's thoughts are left out.
+        own: returns True for a reply of the model that is asked; another model's thoughts are left out.
     """
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
         for tool in sorted(prompt.tools, key=lambda tool: tool.name)
     ]
-    asked: dict[str, Any] = {
-        "model": model,
-        "max_tokens": max_tokens,
-        "messages": _messages(prompt, own),
-        **more,
-    }
+    messages = _Messages(prompt.brief)
+    for each in prompt.transcript:
+        if isinstance(each, Said):
+            messages.add_reply(_blocks_back(each, with_thoughts=own(each)))
+        else:
+            messages.add_result(each)
+    asked: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": messages.marked(), **more}
     if prompt.instructions.strip():  # an empty text is an error
         asked["system"] = [{"type": "text", "text": encodable(prompt.instructions), "cache_control": CACHED}]
     if tools:
@@ -78,49 +99,139 @@ def request_of(
     return asked
 
 
-def _messages(prompt: Prompt, own: Callable[[Said], bool]) -> list[dict[str, Any]]:
-    talk = Talk(prompt.brief)
-    for each in prompt.transcript:
-        if isinstance(each, Said):
-            talk.said(as_sent(each, thoughts=own(each)))
+class _Messages:
+    """The messages of a request while they are put together."""
+
+    def __init__(self, brief: str) -> None:
+        self._messages: list[dict[str, Any]] = []
+        self._results: list[Block] = []
+        self._texts = [_text(brief)]
+        """With `_results`: the next message to the model."""
+        self._open: list[str] = []
+        """Ids of the last reply's calls without a result yet."""
+        self._goes_on = False
+        """True if the last reply used the vendor's own tools."""
+
+    def add_reply(self, blocks: list[Block]) -> None:
+        self._end_of_message()
+        if self._messages[-1]["role"] == "assistant":
+            self._messages[-1]["content"] += blocks
         else:
-            talk.told(each)
-    messages = talk.messages()
-    last: list[dict[str, Any]] = messages[-1]["content"]
-    at = max(index for index, block in enumerate(last) if cacheable(block))
-    last[at] = {**last[at], "cache_control": CACHED}
-    return messages
+            self._messages.append({"role": "assistant", "content": blocks})
+        self._open = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        self._goes_on = any(block["type"] in OWN_TOOLS for block in blocks)
+
+    def add_result(self, result: ToolResult) -> None:
+        """Add a call's result. A result of no open call is a remark."""
+        if result.call not in self._open:
+            self._texts.append(_text(result.text))
+            return
+        self._open.remove(result.call)
+        self._results.append(_result(result.call, result.text, is_error=result.is_error))
+
+    def marked(self) -> list[dict[str, Any]]:
+        """Return the messages, with a cache marker on the last block that can have one."""
+        self._end_of_message()
+        last: list[Block] = self._messages[-1]["content"]
+        at = max(index for index, block in enumerate(last) if block["type"] not in THOUGHTS)
+        last[at] = {**last[at], "cache_control": CACHED}
+        return self._messages
+
+    def _end_of_message(self) -> None:
+        """Complete the message to the model, so that the model is next to speak."""
+        self._results += (_result(call, _NOT_DONE, is_error=True) for call in self._open)
+        content = [*self._results, *self._texts]
+        if not content and not self._goes_on:
+            content = [_text(_GO_ON)]
+        if content:
+            self._messages.append({"role": "user", "content": content})
+        self._results, self._texts, self._open = [], [], []
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": encodable(text) if text.strip() else _NOTHING}
+
+
+def _result(call: str, text: str, *, is_error: bool) -> Block:
+    result = {"type": "tool_result", "tool_use_id": call, "content": _text(text)["text"]}
+    return {**result, "is_error": True} if is_error else result
+
+
+def _blocks_back(said: Said, *, with_thoughts: bool) -> list[Block]:
+    """Return a reply as it goes back: at least one block, and no thought at the end."""
+    blocks: list[Block] = []
+    unchanged = True
+    for came in said.blocks or _plain(said):
+        back = _block_back(came)
+        if came.get("type") in THOUGHTS and not (with_thoughts and unchanged):
+            back = None
+        unchanged = unchanged and back == came
+        if back is not None:
+            blocks.append(back)
+    while blocks and blocks[-1]["type"] in THOUGHTS:
+        blocks.pop()
+    return blocks or [_text("")]
+
+
+def _plain(said: Said) -> list[Block]:
+    made = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+        for call in said.calls
+    ]
+    return [{"type": "text", "text": said.text}, *made]
+
+
+def _block_back(block: Mapping[str, Any]) -> Block | None:
+    """Return a block as the API takes it; None for one that it refuses."""
+    match block.get("type"):
+        case "text" if not block["text"].strip():
+            return None
+        case "tool_use":
+            name = _NO_NAME.sub("_", block["name"])[:_LONGEST_TOOL] or "_"
+            given = block["input"]
+            return {**block, "name": name, "input": dict(given) if isinstance(given, Mapping) else {}}
+        case "thinking" if not block.get("signature"):
+            return None
+        case "redacted_thinking" if not block.get("data"):
+            return None
+        case kind if kind in _KNOWN:
+            return dict(block)
+    return None
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: surrogate pairs are joined, a lone surrogate is replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+# --- what comes back ------------------------------------------------------------------------------
 
 
 def reply_of(message: Mapping[str, Any], *, asked: str, taken: Container[str] = ()) -> Reply:
-    """Return a reply; blocks are told by their type, never by their place. Raises Unreadable.
+    """Return a reply. Raises Unreadable.
 
     Args:
-        message: the API's message as JSON has it, but for an `input` of None: one that cannot be read.
-        asked: which model was asked, for a reply that does not say whom it is from.
+        message: the API's message as JSON has it, with None for an `input` that cannot be read.
+        asked: the model that was asked, for a reply that names none.
         taken: ids of calls that another reply of the same conversation made.
     """
     blocks, calls = _parts(message["content"], taken)
-    tokens = tokens_of(message["usage"])
-    stop = message.get("stop_reason")
-    if not isinstance(stop, str):
-        raise Unreadable("a reason to stop that is no text")
+    tokens = _tokens(message["usage"])
+    named = message.get("model")
+    is_model = isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named)
     return Reply(
-        text="\n".join(_texts(blocks)),
+        text="\n".join(each["text"] for each in blocks if each["type"] == "text" and each["text"].strip()),
         calls=calls,
         usage=Usage(tokens=tokens.total, model_calls=1),
         tokens=tokens,
-        stop=encodable(stop)[:_LONGEST_STOP],
+        stop=encodable(text_of(message, "stop_reason"))[:_LONGEST_STOP],
         blocks=blocks,
-        model=_model(message.get("model")) or asked,
+        model=str(named) if is_model else asked,
     )
-
-
-def _model(named: object) -> str:
-    """Return whom a reply names as its model; empty for what is no model's id."""
-    if isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named):
-        return named
-    return ""
 
 
 def _parts(
@@ -128,16 +239,16 @@ def _parts(
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[ToolCall, ...]]:
     """Return a reply's blocks, which can be written and read again, and the calls among them.
 
-    Thoughts are bound to what was said before them: none is kept after a block that had to be changed.
+    No thought is kept after a block that had to be changed.
     """
     blocks: list[Mapping[str, Any]] = []
     calls: list[ToolCall] = []
-    untouched = True
+    unchanged = True
     for came in content:
         kept: Mapping[str, Any] = came
         match came["type"]:
             case "text":
-                kept = {**came, "text": encodable(_string(came, "text"))}
+                kept = {**came, "text": encodable(text_of(came, "text"))}
             case "tool_use":
                 call = _call(came, taken, {call.id for call in calls})
                 calls.append(call)
@@ -145,37 +256,28 @@ def _parts(
             case "server_tool_use" if not isinstance(came.get("input"), Mapping):
                 raise Unreadable("a call of the vendor's own without arguments")
             case "thinking":
-                _string(came, "thinking")
-                _string({"signature": "", **came}, "signature")  # one that was cut off need have none
+                text_of(came, "thinking")
+                text_of({"signature": "", **came}, "signature")  # a thought that was cut off may have none
             case "redacted_thinking":
-                _string(came, "data")
-        if untouched or came["type"] not in THOUGHTS:
+                text_of(came, "data")
+        if unchanged or came["type"] not in THOUGHTS:
             blocks.append(kept)
-        untouched = untouched and kept == came
+        unchanged = unchanged and kept == came
     try:
-        again: list[Mapping[str, Any]] = msgspec.json.decode(msgspec.json.encode(blocks))
-    except (
-        msgspec.MsgspecError,
-        RecursionError,
-        UnicodeError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ) as error:
+        return tuple(msgspec.json.decode(msgspec.json.encode(blocks))), tuple(calls)
+    except _UNKEPT as error:
         raise Unreadable("a block that cannot be kept") from error
-    return tuple(again), tuple(calls)
 
 
 def _call(block: Mapping[str, Any], taken: Container[str], here: Container[str]) -> ToolCall:
     """Return a call, with an id that no other of the conversation has."""
-    name, made = encodable(_string(block, "name"))[:LONGEST_NAME], _string(block, "id")
+    name, made = encodable(text_of(block, "name"))[:LONGEST_NAME], text_of(block, "id")
     number = 0
-    wanted = made
-    while not _ID.fullmatch(wanted) or wanted in here or wanted in taken:
+    while not _ID.fullmatch(made) or made in here or made in taken:
         number += 1
-        wanted = f"call_{number}"
+        made = f"call_{number}"
     arguments, why = _arguments(block.get("input"))
-    return ToolCall(wanted, name, arguments, why)
+    return ToolCall(made, name, arguments, why)
 
 
 def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
@@ -185,43 +287,19 @@ def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
     if not isinstance(given, Mapping):
         return {}, _NO_OBJECT
     try:
-        if _deeper(given, DEEPEST + 1):
-            return {}, _TOO_DEEP
-        arguments: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
+        for value in given.values():
+            check_nesting(value)
+        return msgspec.json.decode(msgspec.json.encode(given)), ""
+    except Malformed as deep:
+        return {}, f"the arguments cannot be used: {deep}"
     except _UNKEPT:
         return {}, _NO_JSON
-    return arguments, ""
 
 
-def _deeper(value: object, most: int) -> bool:
-    """Say whether there are more than so many lists and objects within each other."""
-    level = [value]
-    for _ in range(most):
-        level = [item for node in level if isinstance(node, dict | list) for item in _items(node)]
-        if not level:
-            return False
-    return any(isinstance(node, dict | list) for node in level)
+def _tokens(usage: Mapping[str, Any]) -> Tokens:
+    """Return tokens by kind, each from 0 to MOST_TOKENS; an invalid count is 0.
 
-
-def _items(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return node.values() if isinstance(node, dict) else node
-
-
-def _string(block: Mapping[str, Any], name: str) -> str:
-    found = block.get(name)
-    if not isinstance(found, str):
-        raise Unreadable(f"a block's `{name}` is no text")
-    return found
-
-
-def _texts(content: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    return (block["text"] for block in content if block["type"] == "text" and block["text"].strip())
-
-
-def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """Return tokens by kind, each from 0 to MOST_TOKENS; what is no count is none.
-
-    The API's `input_tokens` leaves out what the cache was read or written for.
+    The API's `input_tokens` leaves out tokens that the cache was read or written for.
     """
     written = _count(usage, "cache_creation_input_tokens")
     output = _count(usage, "output_tokens")
@@ -238,158 +316,6 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
 
 def _count(counts: object, name: str) -> int:
     found = counts.get(name) if isinstance(counts, Mapping) else None
-    if not isinstance(found, int | float) or not found >= 0:  # what is no number is not, either
+    if not isinstance(found, int | float) or not found >= 0:  # NaN is no count, either
         return 0
     return int(min(found, MOST_TOKENS))
-
-
-THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-OWN_TOOLS = frozenset(
-    {
-        "server_tool_use",
-        "web_search_tool_result",
-        "web_fetch_tool_result",
-        "code_execution_tool_result",
-        "bash_code_execution_tool_result",
-        "text_editor_code_execution_tool_result",
-        "tool_search_tool_result",
-    }
-)
-"""The vendor's own tools, which it runs in the middle of a reply."""
-_KNOWN = frozenset({"text", "tool_use", "container_upload", *THOUGHTS, *OWN_TOOLS})
-NOTHING = "(nothing)"
-"""Stands for a reply of which nothing can go back."""
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-_LONGEST_NAME = 64
-
-Block = dict[str, Any]
-
-
-def as_sent(said: Said, *, thoughts: bool) -> list[Block]:
-    """Return a reply as it goes back; at least one block, and no thought at the end.
-
-    Args:
-        thoughts: whether it is the same model's that they go to.
-    """
-    blocks: list[Block] = []
-    untouched = True
-    for came in said.blocks or _plain(said):
-        sent = _sent(came)
-        if came.get("type") in THOUGHTS and not (thoughts and untouched):
-            sent = None
-        untouched = untouched and sent == came
-        if sent is not None:
-            blocks.append(sent)
-    while blocks and blocks[-1]["type"] in THOUGHTS:
-        blocks.pop()
-    return blocks or [{"type": "text", "text": NOTHING}]
-
-
-def cacheable(block: Mapping[str, Any]) -> bool:
-    """Say whether a cache may end with a block."""
-    return block["type"] not in THOUGHTS
-
-
-def encodable(text: str) -> str:
-    """Return a text as UTF-8 can have it: halves of a character are joined; one alone is replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def _plain(said: Said) -> list[Block]:
-    made = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
-        for call in said.calls
-    ]
-    return [{"type": "text", "text": said.text}, *made]
-
-
-def _sent(block: Mapping[str, Any]) -> Block | None:
-    """Return a block as the API takes it; None for one that it would not."""
-    match block.get("type"):
-        case "text" if not block["text"].strip():
-            return None
-        case "tool_use":
-            name = _NO_NAME.sub("_", block["name"])[:_LONGEST_NAME] or "_"
-            given = block["input"]
-            return {**block, "name": name, "input": dict(given) if isinstance(given, Mapping) else {}}
-        case "thinking" if not block.get("signature"):
-            return None
-        case "redacted_thinking" if not block.get("data"):
-            return None
-        case str(kind) if kind in _KNOWN:
-            return dict(block)
-    return None
-
-
-_NOT_DONE = "Not done. Ask for it again if it is still wanted."
-_GO_ON = "Go on."
-
-
-class Talk:
-    """Messages while they are put together.
-
-    Args:
-        brief: what the conversation begins with.
-    """
-
-    def __init__(self, brief: str) -> None:
-        self._messages: list[dict[str, Any]] = []
-        self._results: list[Block] = []
-        self._texts: list[Block] = [_text(brief)]
-        """With `_results`: what is said to the model next."""
-        self._open: list[str] = []
-        """Ids of the last reply's calls without a result yet."""
-        self._goes_on = False
-        """Whether the last reply stopped, if at all, among the vendor's own tools."""
-
-    def said(self, blocks: list[Block]) -> None:
-        """Add a reply of the model's."""
-        self._turn_to_the_model()
-        if self._messages[-1]["role"] == "assistant":
-            self._messages[-1]["content"] += blocks
-        else:
-            self._messages.append({"role": "assistant", "content": blocks})
-        self._open = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        self._goes_on = any(block["type"] in OWN_TOOLS for block in blocks)
-
-    def told(self, result: ToolResult) -> None:
-        """Add what the model is told. A result of no call that is open is a remark."""
-        if result.call not in self._open:
-            self._texts.append(_text(result.text))
-            return
-        self._open.remove(result.call)
-        self._results.append(_result(result.call, result.text, is_error=result.is_error))
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return the conversation so far, ready to be answered."""
-        self._turn_to_the_model()
-        return self._messages
-
-    def _turn_to_the_model(self) -> None:
-        """End what is said to the model, so that it is its turn."""
-        self._results += (_result(call, _NOT_DONE, is_error=True) for call in self._open)
-        self._open = []
-        content = [*self._results, *self._texts]
-        if not content:
-            if self._goes_on:
-                return
-            content = [_text(_GO_ON)]
-        self._messages.append({"role": "user", "content": content})
-        self._results, self._texts = [], []
-
-
-def _text(text: str) -> Block:
-    return {"type": "text", "text": _said(text)}
-
-
-def _result(call: str, text: str, *, is_error: bool) -> Block:
-    result = {"type": "tool_result", "tool_use_id": call, "content": _said(text)}
-    return {**result, "is_error": True} if is_error else result
-
-
-def _said(text: str) -> str:
-    return encodable(text) if text.strip() else NOTHING

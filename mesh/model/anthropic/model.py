@@ -1,7 +1,7 @@
-"""Claude behind the port, through the vendor's own SDK, which is imported when the first reply is asked for.
+"""Claude behind the port, through the vendor's own SDK, which is imported for the first reply.
 
-The SDK's own retries are off: it would sleep for whatever a server says while a lease runs. What another
-attempt may cure becomes `Retry` with the server's own pause, and the guard's failure policy does the rest.
+The SDK's own retries are off: it would sleep while a lease runs. A failure that another attempt may cure
+becomes `Retry` with the server's own pause, and the guard's failure policy does the rest.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 ROUTING = "claude-haiku-5-5"
-"""Cheap and quick: for agents that find out whom work is for."""
+"""Cheap and quick: for agents that route."""
 WORK = "claude-sonnet-5-5"
 HARD = "claude-opus-5-5"
 MAX_TOKENS = 16_000
 """Of a reply, thinking included. The SDK refuses more than about 21,000 without a stream."""
 TIMEOUT_S = 300.0
 _LAST_S = 1.0
-"""How long the end of a stream is waited for whose message has ended."""
+"""How long the end of a stream may take after its message has ended."""
 _PASSING = frozenset({408, 409, 429})
 _FINAL_TYPES = frozenset(
     {
@@ -51,7 +51,7 @@ _FINAL_TYPES = frozenset(
         "request_too_large",
     }
 )
-"""Errors in the middle of a stream, whose status was 200, that no pause cures. Any other may pass."""
+"""Errors within a stream, whose status was 200, that no pause cures. Any other may pass."""
 _NO_USE_WAITING = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
 """Codes of a 429 that no pause cures."""
 
@@ -66,7 +66,7 @@ class ModelRetry(Retry):
 
 
 class ModelUnreadable(ModelRetry):
-    """What came in answer is no message of the API; the next one may be."""
+    """The answer is no message of the API; the next one may be."""
 
     code: ClassVar[str] = "model.unreadable"
 
@@ -78,15 +78,15 @@ class ModelRefused(Permanent):
 
 
 class ClaudeModel:
-    """A `Model` behind which one of the vendor's models stands, pinned by its id.
+    """One of the vendor's models as a `Model`, pinned by its id.
 
     Args:
         model: the id, as in the vendor's list of models.
         max_tokens: of a reply, thinking included.
-        fallback: a model that is asked instead when this one is overloaded or failing; once a reply.
+        fallback: a model that is asked instead, once a reply, when this one is overloaded or failing.
         timeout_s: of one attempt.
         more: further arguments of `messages.create`, as the API has them: `thinking`, `output_config`.
-        base_url, api_key: for a proxy or a stand-in; by default what the SDK finds in the environment.
+        base_url, api_key: for a proxy or a double; by default the SDK reads the environment.
     """
 
     makes_spans = True
@@ -117,7 +117,7 @@ class ClaudeModel:
         return self._model
 
     def warm(self) -> None:
-        """Import the SDK and make the client, which takes over a second; may be called in a thread."""
+        """Import the SDK and make the client, which takes over a second; threads may call it."""
         _ = self._client
 
     @cached_property
@@ -141,7 +141,7 @@ class ClaudeModel:
         return self._client.with_options(open_telemetry={**known, "conversation_id": request})
 
     async def close(self) -> None:
-        """Let go of the connections. Idempotent; the process's end does it too."""
+        """Close the connections. Idempotent; the end of the process does it too."""
         client = self.__dict__.pop("_client", None)
         if client is not None:
             await client.close()
@@ -150,7 +150,7 @@ class ClaudeModel:
         """Return one reply. Raises ModelRetry when another attempt may help, ModelRefused when none can.
 
         Args:
-            hear: told each piece of text as it comes; None when the fallback begins anew.
+            hear: called with each piece of text as it comes; with None when the fallback begins anew.
         """
         if self.fallback is None:
             return await self._ask(self._model, prompt, hear)
@@ -158,7 +158,7 @@ class ClaudeModel:
             return await self._ask(self._model, prompt, hear, longest_hold_s=0.0)
         except ModelRetry as first:
             if hear is not None:
-                hear(None)  # what the first one said before it broke off is not part of the reply
+                hear(None)  # the text before the failure is not part of the reply
             try:
                 return await self._ask(self.fallback, prompt, hear)
             except (ModelRetry, ModelRefused) as second:
@@ -166,29 +166,31 @@ class ClaudeModel:
 
     @property
     def fallback(self) -> str | None:
-        """The model that is asked instead; None without one."""
+        """The model that is asked instead, if there is one."""
         return self._fallback if self._falls_back else None
 
     def alone(self) -> "ClaudeModel":
-        """Return this model, on the same connections, without asking its fallback. Its words stay known."""
+        """Return this model on the same connections. It does not ask its fallback, but knows its replies."""
         _ = self._client
         alone = copy(self)
         alone._falls_back = False
         return alone
 
     def asked_of(self, replied: str) -> str:
-        """Return which of this model and its fallback was asked, from the id that a reply came with."""
+        """Return the one of this model and its fallback that was asked for a reply with the id `replied`."""
         asked = [model for model in (self._model, self._fallback) if model and replied.startswith(model)]
         return max(asked, key=len, default=self._model)  # an id may begin with the other's
 
     def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
-        """Return exactly what is sent for `prompt`."""
+        """Return exactly the request for `prompt`."""
         asked = model or self._model
-
-        def own(said: Said) -> bool:
-            return self.asked_of(said.model) == asked
-
-        return request_of(prompt, model=asked, max_tokens=self._max_tokens, more=self._more, own=own)
+        return request_of(
+            prompt,
+            model=asked,
+            max_tokens=self._max_tokens,
+            more=self._more,
+            own=lambda said: self.asked_of(said.model) == asked,
+        )
 
     async def _ask(
         self, model: str, prompt: Prompt, hear: Hear | None, *, longest_hold_s: float = LONGEST_HOLD_S
@@ -215,7 +217,8 @@ class ClaudeModel:
             raise ModelRetry(str(held), after_s=held.after_s) from held
         except APIStatusError as error:
             failure = _failure(error)
-            if isinstance(failure, ModelRetry) and _is_too_fast(error):
+            is_too_fast = error.status_code == 429 or error.type == "rate_limit_error"
+            if isinstance(failure, ModelRetry) and is_too_fast:
                 limiter.hold(failure.after_s)
             raise failure from error
         except (APITimeoutError, TimeoutError) as error:
@@ -237,8 +240,8 @@ class ClaudeModel:
 async def _stream(client: "AsyncAnthropic", request: Mapping[str, Any]) -> "AsyncIterator[_AnyStream]":
     """Ask for a stream, and yield it.
 
-    The SDK's own helper adds up what comes, and breaks on one call whose arguments are no JSON; but it alone
-    tells a span what was said. So it is used only where spans are to have that, which is for looking closely.
+    The SDK's own helper breaks on a call whose arguments are no JSON. But it alone gives a span the content.
+    So it is used only where spans have content, which is for looking closely.
     """
     if client.open_telemetry.get("traces", {}).get("content_mode") == "content":
         async with client.messages.stream(**request) as helped:
@@ -251,7 +254,7 @@ async def _stream(client: "AsyncAnthropic", request: Mapping[str, Any]) -> "Asyn
 async def _next(stream: "_AnyStream") -> Mapping[str, Any] | None:
     """Return a stream's next event as JSON has it; None at its end. Raises Unreadable.
 
-    The SDK breaks in many ways on what it cannot read. Nothing of our own runs within this `try`.
+    The SDK breaks in many ways on unreadable bytes. Nothing of our own runs within this `try`.
     """
     from anthropic import APIError
     from httpx2 import TransportError
@@ -267,9 +270,9 @@ async def _next(stream: "_AnyStream") -> Mapping[str, Any] | None:
 
 
 async def _drained(stream: "_AnyStream") -> None:
-    """Read what comes after the message, which is nothing, so that the connection can serve the next one.
+    """Read a stream to its end after its message, so that the connection can be used again.
 
-    The reply is there: whatever happens now costs the connection and no more.
+    The reply is there: a failure here costs the connection and no more.
     """
     try:
         async with asyncio.timeout(_LAST_S):
@@ -281,53 +284,40 @@ async def _drained(stream: "_AnyStream") -> None:
 
 def _ids(prompt: Prompt) -> frozenset[str]:
     """Return the ids of all calls so far."""
-    said = (each for each in prompt.transcript if isinstance(each, Said))
-    return frozenset(call.id for each in said for call in each.calls)
+    return frozenset(call.id for each in prompt.transcript if isinstance(each, Said) for call in each.calls)
 
 
 def _both(first: ModelRetry, second: ModelRetry | ModelRefused) -> ModelRetry:
-    """Return what stands when the fallback failed, too: the first error, until the sooner pause is over."""
+    """Return the error of a model whose fallback failed, too: the first one, with the shorter pause."""
     pauses = [first.after_s, second.after_s if isinstance(second, ModelRetry) else None]
     after_s = min((pause for pause in pauses if pause is not None), default=None)
     return type(first)(f"{first}; its fallback: {second}", after_s=after_s)
 
 
 def _failure(error: "APIStatusError") -> ModelRetry | ModelRefused:
-    """Return what a status means for the turn, in a sentence without anything that was sent."""
+    """Return what a status means for the turn, in words that repeat nothing of the request."""
     kind, code = _word(error.type), _word(error.error_code)
-    said = f"status {error.status_code}"
-    said += f" {kind}" if kind else ""
-    said += f" ({code})" if code else ""
-    said += _request(error.request_id)
-    begun = error.status_code == 200
-    passing = kind not in _FINAL_TYPES if begun else _may_pass(error.status_code)
-    if passing and code not in _NO_USE_WAITING:
+    status = error.status_code
+    said = f"status {status}{kind and f' {kind}'}{code and f' ({code})'}{_request(error.request_id)}"
+    may_pass = kind not in _FINAL_TYPES if status == 200 else status in _PASSING or status >= 500
+    if may_pass and code not in _NO_USE_WAITING:
         return ModelRetry(said, after_s=_pause_s(error.response.headers))
     return ModelRefused(said)
 
 
 def _request(found: object) -> str:
-    """Return how a message ends that names the vendor's id of a request, where there is one."""
+    """Return the end of a message that names the vendor's id of a request, if there is one."""
     word = _word(found)
     return f", request {word}" if word else ""
 
 
 def _word(found: object) -> str:
-    """Return a name that the vendor gave, if it is fit to be said; empty if not."""
+    """Return a name that the vendor gave; empty if it is not fit to print."""
     return found if isinstance(found, str) and _WORD.fullmatch(found) else ""
 
 
-def _is_too_fast(error: "APIStatusError") -> bool:
-    """Say whether a request came to nothing because there were too many."""
-    return error.status_code == 429 or error.type == "rate_limit_error"
-
-
-def _may_pass(status: int) -> bool:
-    return status in _PASSING or status >= 500
-
-
 def _pause_s(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds a server asks us to wait; None where it says nothing that can be read."""
+    """Return the seconds that a server asks us to wait; None without a readable number."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             asked_s = sound_pause(float(headers[name]) * unit)

@@ -1,8 +1,8 @@
-"""The events of one streamed reply, added up to the message that they make: pure, without the vendor's SDK.
+"""The events of one streamed reply, added up to a message: pure, without the vendor's SDK.
 
-The SDK adds up, too; but to it a stream that ends early is a whole message, and one call whose arguments
-are no JSON costs the whole reply. Here a message is one only when the vendor said that it has ended, and
-what was written for a call is kept as it was written until all of it is there.
+The SDK adds up, too. But it takes a stream that ends early for a whole message, and loses the whole reply
+over one call whose arguments are no JSON. Here a message is whole only after its `message_stop`, and the
+pieces of a call's arguments are read when all of them are there.
 """
 
 from collections.abc import Mapping
@@ -13,31 +13,31 @@ import msgspec
 _WRITTEN = frozenset({"tool_use", "server_tool_use"})
 """Blocks whose `input` comes as pieces of JSON."""
 _AT_THE_END = ("stop_reason", "stop_sequence", "stop_details")
-"""What is known of a message only when it ends."""
+"""Known only when a message ends."""
 
 
 class Unreadable(Exception):
-    """What came is no message of the API. The text says what is wrong, and nothing that was said."""
+    """The events are no message of the API. The text names the fault, and repeats nothing of the reply."""
 
 
 class BrokenOff(Exception):
-    """The stream ended, and the message had not."""
+    """The stream ended before the message did."""
 
 
 class Streamed:
-    """One reply while it comes."""
+    """One reply while it comes in."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
         self._blocks: dict[Any, dict[str, Any]] = {}
-        """By the index that the vendor gave each, in the order in which they began."""
+        """By the vendor's index, in the order in which they began."""
         self._written: dict[Any, list[str]] = {}
         """Pieces of JSON, by the same index."""
         self.ended = False
-        """Whether the vendor said that the message has ended."""
+        """True after `message_stop`."""
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """Add an event; return the text that it says, if any. Raises Unreadable."""
+        """Add an event; return its piece of text, empty if it has none. Raises Unreadable."""
         kind = event.get("type")
         if kind == "message_start":
             self._begin(event.get("message"))
@@ -56,7 +56,7 @@ class Streamed:
         return ""
 
     def message(self) -> dict[str, Any]:
-        """Return the message, as the API gives one that is not streamed. Raises BrokenOff, Unreadable.
+        """Return the message as the API gives it without a stream. Raises BrokenOff, Unreadable.
 
         An `input` that cannot be read is None.
         """
@@ -96,15 +96,15 @@ class Streamed:
             raise Unreadable("a piece of no block")
         kind = delta.get("type")
         if kind == "input_json_delta" and block["type"] in _WRITTEN:
-            self._written.setdefault(index, []).append(_text(delta, "partial_json"))
+            self._written.setdefault(index, []).append(text_of(delta, "partial_json"))
         elif kind == "text_delta" and block["type"] == "text":
-            piece = _text(delta, "text")
-            block["text"] = _text(block, "text") + piece
+            piece = text_of(delta, "text")
+            block["text"] = text_of(block, "text") + piece
             return piece
         elif kind == "thinking_delta" and block["type"] == "thinking":
-            block["thinking"] = _text(block, "thinking") + _text(delta, "thinking")
+            block["thinking"] = text_of(block, "thinking") + text_of(delta, "thinking")
         elif kind == "signature_delta" and block["type"] == "thinking":
-            block["signature"] = _text(delta, "signature")
+            block["signature"] = text_of(delta, "signature")
         elif kind == "citations_delta" and block["type"] == "text":
             cited = block.get("citations")
             block["citations"] = [*(cited if isinstance(cited, list) else ()), delta.get("citation")]
@@ -118,15 +118,16 @@ class Streamed:
         message["usage"] |= {name: count for name, count in usage.items() if count is not None}
 
 
-def _text(of: Mapping[str, Any], name: str) -> str:
-    found = of.get(name)
+def text_of(part: Mapping[str, Any], name: str) -> str:
+    """Return a text of a block or a message. Raises Unreadable."""
+    found = part.get(name)
     if not isinstance(found, str):
-        raise Unreadable(f"a block's `{name}` is no text")
+        raise Unreadable(f"`{name}` is no text")
     return found
 
 
 def _read(written: str) -> Any:
-    """Return what was written as JSON; None where that cannot be read."""
+    """Return JSON as a value; None if it cannot be read."""
     try:
         return msgspec.json.decode(written)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
