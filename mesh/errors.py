@@ -24,11 +24,15 @@
     │   ├── UnsafeChange                   would lose data or change what stored data means
     │   ├── NewerSchema                    laid out by a newer version of this software
     │   └── StoreTooSmall                  the server has less room than the limits promise
-    └── ServerError
-        ├── ServerMissing                  no nats-server binary
-        ├── StoreInUse                     another server works on that store
-        ├── ServerMisconfigured            nats-server does not accept the configuration
-        └── ServerFailed                   it ended, or did not become ready
+    ├── ServerError
+    │   ├── ServerMissing                  no nats-server binary
+    │   ├── StoreInUse                     another server works on that store
+    │   ├── ServerMisconfigured            nats-server does not accept the configuration
+    │   └── ServerFailed                   it ended, or did not become ready
+    ├── UsageWrong                         an operator asked for what makes no sense
+    ├── NotFound                           there is no such request, event, letter …
+    ├── Impossible                         it is there, and this cannot be done to it as things stand
+    └── ControlRefused                     the guard did not do what a person asked
 
 Whoever catches `OutcomeUnknown` must look before it acts again. `Unreachable`, `Denied`, `TooLarge` and
 `ApiError` are certain: nothing was done.
@@ -275,14 +279,47 @@ class ServerFailed(ServerError):
     code: ClassVar[str] = "server.failed"
 
 
+# --- what operators ask for -----------------------------------------------------------------------
+
+
+class UsageWrong(MeshError):
+    """The arguments make no sense together, or name something that is not there."""
+
+    code: ClassVar[str] = "cli.usage"
+
+
+class NotFound(MeshError):
+    """What was asked for by name or number is not in the mesh."""
+
+    code: ClassVar[str] = "cli.not_found"
+
+
+class Impossible(MeshError):
+    """What was asked for cannot be done as things stand; the text says why, and what can be."""
+
+    code: ClassVar[str] = "cli.impossible"
+
+
+class ControlRefused(MeshError):
+    """A control message was not obeyed; `reason` is the notice's code."""
+
+    code: ClassVar[str] = "cli.refused"
+
+    def __init__(self, request: str, reason: str, detail: str = "") -> None:
+        super().__init__(f"{request}: {reason}" + (f": {detail}" if detail else ""))
+        self.reason = reason
+
+
 __all__ = [
     "PASSING",
     "ApiError",
     "AuthenticationFailed",
     "BadAddress",
     "BusError",
+    "ControlRefused",
     "Denied",
     "Disconnected",
+    "Impossible",
     "LogCutShort",
     "LogError",
     "LogUnreadable",
@@ -290,6 +327,7 @@ __all__ = [
     "MeshError",
     "NewerSchema",
     "NoResponders",
+    "NotFound",
     "OutcomeUnknown",
     "ProtocolError",
     "ProvisionError",
@@ -309,4 +347,5 @@ __all__ = [
     "UnknownEvent",
     "Unreachable",
     "UnsafeChange",
+    "UsageWrong",
 ]

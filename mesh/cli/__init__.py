@@ -1,63 +1,63 @@
 """The command line: noun, then verb; one file a noun.
 
-Importing this must stay cheap, since every `--help` pays for it: the files that hold commands import
-typer and each other, and whatever is heavy inside the command that needs it.
+A command's file is imported when the command is asked for, and what is heavy is imported inside the command
+that needs it: no command pays for another.
 """
 
-import typer
+import importlib
 
-from mesh.cli import agent, dead, doubt, guard, human, log, request, schema
-from mesh.cli.bench import bench
-from mesh.cli.check_agent import check_agent
-from mesh.cli.cost import cost
-from mesh.cli.demo import demo
-from mesh.cli.dev import dev
-from mesh.cli.doctor import doctor
+import click
+
 from mesh.cli.exits import EPILOG, ReportingGroup
-from mesh.cli.freeze import freeze, thaw
-from mesh.cli.replay import replay
-from mesh.cli.send import send
-from mesh.cli.setup import setup
-from mesh.cli.why import why
 
-app = typer.Typer(
+COMMANDS = {
+    "demo": "mesh.cli.demo:demo",
+    "dev": "mesh.cli.dev:dev",
+    "send": "mesh.cli.send:send",
+    "request": "mesh.cli.request:app",
+    "why": "mesh.cli.why:why",
+    "replay": "mesh.cli.replay:replay",
+    "human": "mesh.cli.human:app",
+    "doubt": "mesh.cli.doubt:app",
+    "dead": "mesh.cli.dead:app",
+    "log": "mesh.cli.log:app",
+    "agent": "mesh.cli.agent:app",
+    "guard": "mesh.cli.guard:app",
+    "freeze": "mesh.cli.guard:freeze",
+    "thaw": "mesh.cli.guard:thaw",
+    "setup": "mesh.cli.setup:setup",
+    "doctor": "mesh.cli.doctor:doctor",
+    "cost": "mesh.cli.cost:cost",
+    "check-agent": "mesh.cli.agent:check_agent",
+    "schema": "mesh.cli.schema:app",
+    "bench": "mesh.cli.schema:bench",
+}
+"""Where each command is."""
+
+
+class Commands(ReportingGroup):
+    """The root: it imports a command when somebody asks for it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(module), name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+app = Commands(
     name="mesh",
-    cls=ReportingGroup,
     help="Event-sourced, guarded handoffs between LLM agents on NATS JetStream.",
     epilog=EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # drawing the help with rich takes longer than everything else in it
-    pretty_exceptions_enable=False,  # a bug's traceback is a log line like any other, and shows no values
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for name, command in (("demo", demo), ("dev", dev), ("send", send)):
-    app.command(name)(command)
-app.add_typer(request.app, name="request")
-for name, command in (("why", why), ("replay", replay)):
-    app.command(name)(command)
-for name, group in (
-    ("human", human.app),
-    ("doubt", doubt.app),
-    ("dead", dead.app),
-    ("log", log.app),
-    ("agent", agent.app),
-    ("guard", guard.app),
-):
-    app.add_typer(group, name=name)
-for name, command in (("freeze", freeze), ("thaw", thaw), ("setup", setup), ("doctor", doctor)):
-    app.command(name)(command)
-app.command("cost")(cost)
-app.command("check-agent")(check_agent)
-app.add_typer(schema.app, name="schema")
-app.command(
-    "bench",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(bench)
 
 
 def main() -> None:
     """Run the command line; ends the process with one of the documented exit statuses."""
-    app()
+    app(prog_name="mesh")

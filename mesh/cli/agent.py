@@ -1,38 +1,55 @@
 """`mesh agent …`: run an agent's code, add one to the fleet, see who is there."""
 
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.counts import counted
-from mesh.cli.exits import Exit
-from mesh.cli.options import AsJson, Health, Output, Where, on_the_bus, serve, with_where
-from mesh.cli.output import Format, chosen, emit, remark, say, table
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import (
+    Where,
+    health_option,
+    json_option,
+    on_the_bus,
+    output_options,
+    run_quietly,
+    serve,
+    with_where,
+)
+from mesh.cli.output import emit, remark, say, table
+from mesh.errors import NotFound, UsageWrong
+from mesh.service.printable import counted
 
 if TYPE_CHECKING:
+    from mesh.agent.definition import Agent
+    from mesh.conformance.checks import Finding
+    from mesh.fleet.file import FleetFile
+    from mesh.ops.prompt import Shown
     from mesh.ops.roster import Member
 
-app = typer.Typer(help="Agents: run one, add one, see who is there.", no_args_is_help=True)
+app = click.Group(help="Agents: run one, add one, see who is there.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent's name in the fleet file.")]
+agent_argument = click.argument("name", metavar="NAME", help="The agent's name in the fleet file.")
 
 
 @app.command("run")
+@click.argument("reference", metavar="MODULE:NAME", help="Where its code is: an Agent, or an async function.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=25.0,
+    show_default=True,
+    help="Seconds to finish turns that run.",
+)
+@health_option
 @with_where
-def run(
-    where: Where,
-    reference: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="Where its code is: an Agent, or an async function.")
-    ],
-    grace: Annotated[float, typer.Option("--grace", help="Seconds to finish turns that run.", min=0)] = 25.0,
-    health: Health = None,
-) -> None:
+def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent.definition import load
     from mesh.agent.runtime import Runtime
     from mesh.model.agent import ModelUnavailable, driven_by, key_will_do
-    from mesh.ops.errors import UsageWrong
 
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
@@ -49,40 +66,49 @@ def run(
 
 
 @app.command("add")
+@agent_argument
+@click.option("--module", help="MODULE:NAME of its code.")
+@click.option("--description", default="", help="One line for models and people.")
+@click.option("--to", multiple=True, help="Whom it may hand to; everybody if left out.")
+@click.option("--clearance", multiple=True, help="A label that it may see.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    default=Path("mesh.toml"),
+    show_default=True,
+    help="The fleet file.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(".mesh"),
+    show_default=True,
+    help="Where `mesh setup --out` keeps keys and accounts.conf.",
+)
+@click.option("--apply", "apply_now", is_flag=True, help="Also apply it to the bus, as the admin.")
+@json_option
 @on_the_bus
 async def add(
     where: Where,
-    name: Name,
-    module: Annotated[
-        str | None, typer.Option("--module", help="MODULE:NAME of its code.", show_default=False)
-    ] = None,
-    description: Annotated[str, typer.Option("--description", help="One line for models and people.")] = "",
-    to: Annotated[
-        list[str] | None,
-        typer.Option("--to", help="Whom it may hand to; everybody if left out.", show_default=False),
-    ] = None,
-    clearance: Annotated[
-        list[str] | None, typer.Option("--clearance", help="A label that it may see.", show_default=False)
-    ] = None,
-    file: Annotated[Path, typer.Option("--file", help="The fleet file.")] = Path("mesh.toml"),
-    out: Annotated[
-        Path, typer.Option("--out", help="Where `mesh setup --out` keeps keys and accounts.conf.")
-    ] = Path(".mesh"),
-    apply_now: Annotated[
-        bool, typer.Option("--apply", help="Also apply it to the bus, as the admin.")
-    ] = False,
-    as_json: AsJson = False,
+    *,
+    name: str,
+    module: str | None,
+    description: str,
+    to: tuple[str, ...],
+    clearance: tuple[str, ...],
+    file: Path,
+    out: Path,
+    apply_now: bool,
+    as_json: bool,
 ) -> None:
     """Add an agent: its section in mesh.toml, its key, and what to do next."""
     from mesh.cli.fleet_text import with_agent
-    from mesh.fleet.file import load_fleet
-    from mesh.fleet.setup import ACCOUNTS, KEYS, apply, prepare
+    from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 
-    text = with_agent(file, name, module=module, description=description, to=to, clearance=clearance or ())
-    file.write_text(text)
-    changed = load_fleet(file)
-    out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    prepare(changed, out)
+    text = with_agent(
+        file, name, module=module, description=description, to=list(to) or None, clearance=clearance
+    )
+    changed = _write(file, text, out)
     key = out / KEYS / f"{name}.nk"
     if not as_json:
         say(f"added [agents.{name}] to {file}; its key: {key}")
@@ -102,15 +128,28 @@ async def add(
         say(f"  MESH_CREDENTIALS={key} mesh agent run {module or 'MODULE:NAME'}")
 
 
+def _write(file: Path, text: str, out: Path) -> "FleetFile":
+    """Write a changed fleet file and create the keys that it lacks; return the fleet."""
+    from mesh.fleet.file import load_fleet
+    from mesh.fleet.setup import prepare
+
+    file.write_text(text)
+    changed = load_fleet(file)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    prepare(changed, out)
+    return changed
+
+
 @app.command("ls")
+@output_options
 @on_the_bus
-async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+async def ls(where: Where, *, as_json: bool) -> None:
     """List the fleet's agents: what they say of themselves, and how many of each are alive."""
     from mesh.ops.roster import roster
 
     async with await where.connect("operator", "viewer", "admin") as bus:
         members = await roster(bus)
-    if chosen(output, as_json) is Format.JSON:
+    if as_json:
         emit(members)
         return
     table(
@@ -132,49 +171,114 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
 
 
 @app.command("prompt")
+@agent_argument
+@click.option("--request", required=True, help="The request's id.")
+@click.option(
+    "--move",
+    type=int,
+    metavar="N",
+    help="What the agent came to, by the event's number; else its newest round.",
+)
+@click.option("--call", type=int, help="Which of that round's model calls; else the last.")
+@click.option("--module", help="MODULE:NAME of its code; else by the fleet file.")
+@click.option("--fleet", help="A fleet file, or a reference fleet's name; else ./mesh.toml.")
+@output_options
 @on_the_bus
 async def prompt(
     where: Where,
-    name: Name,
-    request: Annotated[str, typer.Option("--request", help="The request's id.")],
-    move: Annotated[
-        int | None,
-        typer.Option(
-            "--move",
-            metavar="N",
-            help="What the agent came to, by the event's number; else its newest round.",
-            show_default=False,
-        ),
-    ] = None,
-    call: Annotated[
-        int | None,
-        typer.Option("--call", help="Which of that round's model calls; else the last.", show_default=False),
-    ] = None,
-    module: Annotated[
-        str | None,
-        typer.Option("--module", help="MODULE:NAME of its code; else by the fleet file.", show_default=False),
-    ] = None,
-    fleet: Annotated[
-        str | None,
-        typer.Option(
-            "--fleet", help="A fleet file, or a reference fleet's name; else ./mesh.toml.", show_default=False
-        ),
-    ] = None,
-    output: Output = Format.TABLE,
-    as_json: AsJson = False,
+    *,
+    name: str,
+    request: str,
+    move: int | None,
+    call: int | None,
+    module: str | None,
+    fleet: str | None,
+    as_json: bool,
 ) -> None:
     """Show exactly what its model was sent: the agent's own code, run over what the turn journaled."""
-    from mesh.ops import prompt as prompts
+    from mesh.ops.prompt import as_program_reads, sent_to_model
 
+    agent = _code_of(name, module, fleet)
     async with await where.connect("viewer", "operator", "admin") as bus:
-        found = await prompts.shown(bus, name, request, module=module, fleet=fleet, n=move, call=call)
-    if chosen(output, as_json) is Format.JSON:
-        emit(prompts.as_json(found, request))
+        found = await sent_to_model(bus, agent, request, n=move, call=call)
+    if as_json:
+        emit(as_program_reads(found, request))
     else:
-        for line in prompts.as_text(found, request):
+        for line in _prompt_lines(found, request):
             say(line, lines=True)
     if not found.exact:
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
+
+
+def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
+    """Return the agent's code. Raises UsageWrong, AgentNotFound, FleetFileError."""
+    import sys
+
+    from mesh.agent.definition import load
+    from mesh.cli.checkout import find_fleet
+    from mesh.fleet.file import FILE_NAME
+
+    if module is None:
+        if fleet is None and not Path(FILE_NAME).is_file():
+            raise UsageWrong(f"where is {name}'s code? There is no {FILE_NAME} here; say --module or --fleet")
+        file, search = find_fleet([] if fleet is None else [fleet])
+        sys.path[:0] = [str(path) for path in search if str(path) not in sys.path]
+        section = file.agents.get(name)
+        module = None if section is None else section.module
+        if module is None:
+            raise UsageWrong(f"the fleet file names no module of {name!r}; say --module")
+    agent = load(module)
+    if agent.name != name:
+        raise UsageWrong(f"{module} is the agent {agent.name!r}, not {name!r}")
+    return agent
+
+
+def _prompt_lines(found: "Shown", request: str) -> list[str]:
+    """Return a prompt line by line: the head, then what the vendor gets, in its order."""
+    from mesh.ops.prompt import differences
+
+    sent = found.sent
+    work = found.work
+    versions = f"prompt version {found.prompt_version or found.agent.prompt_version or '?'}"
+    head = [
+        f"{request}: {found.agent.name}, turn {work.turn}, round {work.round}, "
+        f"model call {found.call} of {len(found.rebuilt.sent)}",
+        f"model {sent.name}, {versions}, agent version {found.rebuilt.version or found.agent.version}",
+    ]
+    head += (
+        [f"exact: this is what was sent, to the letter (SHA-256 {sent.digest}); limits are today's"]
+        if found.exact
+        else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in differences(found)]
+    )
+    if not found.request:
+        import msgspec
+
+        return [*head, "", msgspec.json.format(msgspec.json.encode(sent.prompt), indent=2).decode()]
+    if sent.name == "scripted":
+        head.append("rules stood in for the model; this is how the vendor would have got it")
+    body = dict(found.request)
+    system, tools, messages = body.pop("system", []), body.pop("tools", []), body.pop("messages")
+    lines = [*head, "", f"=== {_as_line(body)}"]
+    for block in system:
+        lines += ["", "=== system" + _mark(block), block["text"]]
+    if tools:
+        lines += ["", "=== tools"]
+        lines += [_as_line(tool) for tool in tools]
+    for message in messages:
+        for block in message["content"]:
+            lines += ["", f"=== {message['role']}{_mark(block)}"]
+            lines.append(block["text"] if block["type"] == "text" else _as_line(block))
+    return lines
+
+
+def _mark(block: Mapping[str, Any]) -> str:
+    return " (cached up to here)" if "cache_control" in block else ""
+
+
+def _as_line(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
 
 
 def _alive(member: "Member") -> object:
@@ -182,26 +286,27 @@ def _alive(member: "Member") -> object:
 
 
 @app.command("show")
+@agent_argument
+@output_options
 @on_the_bus
-async def show(where: Where, name: Name, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+async def show(where: Where, *, name: str, as_json: bool) -> None:
     """Show one agent: its entry in the fleet file, its card, its instances."""
     import msgspec
 
-    from mesh.ops.errors import NotFound
     from mesh.ops.roster import roster
 
     async with await where.connect("operator", "viewer", "admin") as bus:
         member = next((each for each in await roster(bus) if each.name == name), None)
     if member is None:
         raise NotFound(f"there is no agent {name!r} in the fleet")
-    if chosen(output, as_json) is Format.JSON:
+    if as_json:
         emit(member)
     else:
         _lines(msgspec.to_builtins(member))
     if member.instances == ():
         wait = "waits" if member.waiting == 1 else "wait"
         remark(f"nobody serves {name}; {counted(member.waiting, 'handoff')} {wait} for it")
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
 
 
 def _lines(value: dict[str, Any], indent: str = "") -> None:
@@ -216,3 +321,46 @@ def _lines(value: dict[str, Any], indent: str = "") -> None:
         else:
             shown = ", ".join(map(str, inner)) if isinstance(inner, list | tuple) else inner
             say(f"{indent}{key}: {'' if shown is None else shown}")
+
+
+# --- an agent in any language, held against the protocol -------------------------------------------
+
+
+@click.command()
+@click.argument("name", metavar="NAME", help="The agent's name.")
+@click.option("--run", required=True, metavar="CMD", help="A shell command that runs the agent.")
+@click.option("--kill", help="What ends it as a crash would, where SIGKILL to CMD does not.")
+@output_options
+def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None:
+    """Try an agent in any language: does it keep to the protocol?
+
+    A scratch mesh of its own is started, with a real guard, and CMD is run with NATS_URL, MESH_NAME and
+    MESH_CREDENTIALS (a seed file). Its code does what the fact `do` of a request says: docs/protocol.md,
+    section 15. It is refused, killed, frozen, cancelled, sent what it cannot know, and everything it says on
+    the bus is read along. About a minute. Exit status 1 if something is wrong.
+    """
+    run_quietly(_check(name, run, kill, as_json=as_json))
+
+
+async def _check(name: str, command: str, kill: str | None, *, as_json: bool) -> None:
+    from mesh.conformance.checks import check_agent
+    from protocol.wire.ids import is_name
+
+    if not is_name(name):
+        raise click.BadParameter(f"not a name: {name!r}", param_hint="NAME")
+    found: list[Finding] = []
+    with tempfile.TemporaryDirectory(prefix="mesh-check-") as directory:
+        async for finding in check_agent(name, command, Path(directory), kill=kill):
+            found.append(finding)
+            if not as_json:
+                say(_verdict(finding))
+    if as_json:
+        emit([finding._asdict() for finding in found])
+    if not all(finding.ok for finding in found):
+        raise Leave(Exit.FAILED)
+
+
+def _verdict(finding: "Finding") -> str:
+    if finding.ok:
+        return f"ok     {finding.check}"
+    return f"WRONG  {finding.check}: {finding.wrong} (docs/protocol.md, {finding.section})"

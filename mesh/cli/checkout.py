@@ -11,8 +11,8 @@ from typing import Any
 
 import mesh
 from mesh.agent.definition import load
+from mesh.errors import UsageWrong
 from mesh.fleet.file import FILE_NAME, AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
-from mesh.ops.errors import UsageWrong
 
 ROOT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""

@@ -1,30 +1,29 @@
 """`mesh dead …`: messages that nobody could read or act on, with their reasons and their bytes."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.counts import counted
-from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, emit_raw, report, say, table, when
+from mesh.cli.options import READERS, Where, json_option, on_the_bus, output_options
+from mesh.cli.output import emit, emit_raw, report, say, table
+from mesh.service.printable import counted, when
 
 if TYPE_CHECKING:
     from protocol.wire.notices import DeadLetter
 
-app = typer.Typer(help="Dead letters: list, show, resend.", no_args_is_help=True)
-
-_READERS = ("viewer", "operator", "admin")
+app = click.Group(help="Dead letters: list, show, resend.")
 
 
 @app.command("ls")
+@output_options
 @on_the_bus
-async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+async def ls(where: Where, *, as_json: bool) -> None:
     """List dead letters, the oldest first."""
-    from mesh.ops.letters import letters
+    from mesh.ops.dead_letters import letters
 
-    async with await where.connect(*_READERS) as bus:
+    async with await where.connect(*READERS) as bus:
         found = [each async for each in letters(bus)]
-    if chosen(output, as_json) is Format.JSON:
+    if as_json:
         emit([_as_program_reads(seq, letter) for seq, letter in found])
         return
     table(
@@ -38,23 +37,20 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
 
 
 @app.command("show")
+@click.argument("seq", type=click.IntRange(min=1), metavar="SEQ", help="Its number in the list.")
+@click.option("--raw", is_flag=True, help="Print the original bytes, and nothing else.")
+@output_options
 @on_the_bus
-async def show(
-    where: Where,
-    seq: Annotated[int, typer.Argument(metavar="SEQ", help="Its number in the list.", min=1)],
-    raw: Annotated[bool, typer.Option("--raw", help="Print the original bytes, and nothing else.")] = False,
-    output: Output = Format.TABLE,
-    as_json: AsJson = False,
-) -> None:
+async def show(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
     """Show one: why it is here, and what it said."""
-    from mesh.ops.letters import letter_at
+    from mesh.ops.dead_letters import letter_at
 
-    async with await where.connect(*_READERS) as bus:
+    async with await where.connect(*READERS) as bus:
         letter = await letter_at(bus, seq)
     if raw:
         emit_raw(letter.original)
         return
-    if chosen(output, as_json) is Format.JSON:
+    if as_json:
         emit(_as_program_reads(seq, letter))
         return
     deliveries = counted(letter.delivered, "delivery", "deliveries")
@@ -69,26 +65,22 @@ async def show(
 
 
 @app.command("resend")
+@click.argument("seq", type=click.IntRange(min=1), metavar="SEQ", help="Its number in the list.")
+@json_option
 @on_the_bus
-async def resend(
-    where: Where,
-    seq: Annotated[int, typer.Argument(metavar="SEQ", help="Its number in the list.", min=1)],
-    as_json: AsJson = False,
-) -> None:
+async def resend(where: Where, *, seq: int, as_json: bool) -> None:
     """Put a message back into the queue that it came from, once what was in its way is mended.
 
     Needs the admin's credentials, and prints what came of it. Only what a guard kept can be put back.
     """
+    from mesh.ops import dead_letters
     from mesh.ops.control import obeyed
-    from mesh.ops.letters import letter_at
-    from mesh.ops.resend import parcel
-    from mesh.ops.resend import resend as put_back
     from protocol.wire.events import type_of
 
     async with await where.connect("admin") as bus:
-        sent = parcel(seq, await letter_at(bus, seq))
+        sent = dead_letters.parcel(seq, await dead_letters.letter_at(bus, seq))
         # A control message for a request that is not there is kept trying for a while before it is given up.
-        event = await put_back(bus, sent, within_s=20.0 if sent.kind == "prop" else 45.0)
+        event = await dead_letters.resend(bus, sent, within_s=20.0 if sent.kind == "prop" else 45.0)
     text = f"{sent.request}: decided: {type_of(event)} (event {event.n})"
     report(obeyed(event), text, as_json=as_json)
 

@@ -3,15 +3,16 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.counts import counted
-from mesh.cli.exits import Exit
-from mesh.cli.models import Kind, ModelOption
-from mesh.cli.options import AsJson, run_quietly
-from mesh.cli.output import emit, remark, say, show, table
+from mesh.cli.exits import Exit, Leave, ended_by_signals
+from mesh.cli.models import Kind, model_option
+from mesh.cli.options import A_PATH, json_option, run_quietly
+from mesh.cli.output import Line, emit, remark, say, show, table
+from mesh.errors import UsageWrong
+from mesh.service.printable import counted
 
 if TYPE_CHECKING:
     from mesh.ops.rehearsal import Played
@@ -20,35 +21,23 @@ WITHIN_S = 60.0
 """What has not come to rest by then is unfinished."""
 
 
-def demo(
-    fleet: Annotated[str, typer.Option("--fleet", help="A fleet under agents/ of the checkout.")] = "support",
-    requests: Annotated[
-        Path | None,
-        typer.Option("--requests", help="Sample requests, one JSON object a line.", show_default=False),
-    ] = None,
-    model: ModelOption = Kind.SCRIPTED,
-    keep: Annotated[
-        Path | None,
-        typer.Option(
-            "--keep",
-            metavar="DIR",
-            help="Keep log, data and keys: a new folder.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@click.command()
+@click.option("--fleet", default="support", show_default=True, help="A fleet under agents/ of the checkout.")
+@click.option("--requests", type=A_PATH, help="Sample requests, one JSON object a line.")
+@model_option
+@click.option("--keep", type=A_PATH, metavar="DIR", help="Keep log, data and keys: a new folder.")
+@json_option
+def demo(*, fleet: str, requests: Path | None, model: str, keep: Path | None, as_json: bool) -> None:
     """Run everything here on sample requests, sum up, stop."""
-    run_quietly(_demo(fleet, requests, model, keep, as_json))
+    run_quietly(_demo(fleet, requests, Kind(model), keep, as_json))
 
 
 async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None, as_json: bool) -> None:
     from mesh.cli.checkout import data_environment, reference_fleet
-    from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import in_words, model_environment
     from mesh.fleet.file import load_fleet
     from mesh.local.fleet import LocalFleet
-    from mesh.ops.health import rules_wanted, without_rules
+    from mesh.ops.fleet_health import rules_wanted, without_rules
     from mesh.ops.rehearsal import is_sound, play, read_samples
 
     home = reference_fleet(fleet)
@@ -98,15 +87,13 @@ async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None
         remark(f"mesh: kept in {keep}; to look at it: mesh dev --fleet {fleet} --store {keep}")
         remark("mesh: and beside that, in the same folder: mesh request ls, mesh request show ID, mesh cost")
     if not is_sound(played):
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
 
 
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     """Give the folder for everything: the one to keep, or one that is thrown away. Raises UsageWrong."""
     import tempfile
-
-    from mesh.ops.errors import UsageWrong
 
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="mesh-demo-", ignore_cleanup_errors=True) as temporary:
@@ -157,23 +144,21 @@ def _introduce(mesh: Any, words: str, count: int, keep: Path | None) -> None:
 
 
 def _show(played: "Played") -> None:
-    from rich.text import Text
-
     from mesh.cli.story import story
 
     style = {"right": "green", "wrong": "bold red", "unfinished": "bold red"}[played.verdict]
     sample = played.sample
-    title = Text.assemble(
+    title = Line(
         (f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (played.verdict.upper(), style)
     )
     title.append(f"  {played.outcome}")
-    show(title, Text(f"  {sample.text}", style="italic"))
+    show(title, Line((f"  {sample.text}", "italic")))
     if played.told is not None:
         show(*story(played.told))
     for line in played.wrong:
-        show(Text(f"WRONG: {line}", style="bold red"))
+        show(Line((f"WRONG: {line}", "bold red")))
     if played.wrong and sample.about:
-        show(Text(f"       it should come to: {sample.about}", style="red"))
+        show(Line((f"       it should come to: {sample.about}", "red")))
     say("")
 
 

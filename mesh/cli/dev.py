@@ -6,13 +6,15 @@ there are.
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mesh.cli.models import Kind, ModelOption
-from mesh.cli.options import run_quietly
+from mesh.cli.exits import Leave, ended_by_signals
+from mesh.cli.models import Kind, model_option
+from mesh.cli.options import A_PATH, run_quietly
 from mesh.cli.output import remark, say
+from mesh.errors import UsageWrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,36 +30,32 @@ _MODELS = {
 }
 
 
-def dev(
-    fleet: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fleet",
-            help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; else ./mesh.toml.",
-            show_default=False,
-        ),
-    ] = None,
-    store: Annotated[Path, typer.Option("--store", help="Where keys, log and data are kept.")] = Path(
-        ".mesh"
-    ),
-    port: Annotated[
-        int | None,
-        typer.Option("--port", help="Of the bus, on 127.0.0.1; else 4222 if it is free.", show_default=False),
-    ] = None,
-    model: ModelOption = Kind.SCRIPTED,
-) -> None:
+@click.command()
+@click.option(
+    "--fleet",
+    multiple=True,
+    help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; else ./mesh.toml.",
+)
+@click.option(
+    "--store",
+    type=A_PATH,
+    default=Path(".mesh"),
+    show_default=True,
+    help="Where keys, log and data are kept.",
+)
+@click.option("--port", type=int, help="Of the bus, on 127.0.0.1; else 4222 if it is free.")
+@model_option
+def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: str) -> None:
     """Run server, guard and agents on this machine until Ctrl-C."""
-    run_quietly(_dev(fleet or [], store, port, model))
+    run_quietly(_dev(list(fleet), store, port, Kind(model)))
 
 
 async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> None:
     import asyncio
 
     from mesh.cli.checkout import data_environment, find_fleet
-    from mesh.cli.interrupts import ended_by_signals
     from mesh.cli.models import model_environment
     from mesh.local.fleet import LocalFleet
-    from mesh.ops.errors import UsageWrong
 
     file, search = find_fleet(named)
     if not file.clients:
@@ -82,11 +80,11 @@ async def _dev(named: list[str], store: Path, port: int | None, kind: Kind) -> N
                 with _announced(mesh):
                     _introduce(mesh, kind, without)
                     await asyncio.Event().wait()
-    except typer.Exit:
+    except Leave:
         say("stopped; the log is kept")  # a signal is how this ends when all is well
     except asyncio.CancelledError:
         say("stopped; the log is kept")
-        raise typer.Exit(0) from None
+        raise Leave(0) from None
 
 
 def _complain(line: str) -> None:
@@ -139,7 +137,7 @@ def _free(port: int | None) -> int:
 async def _without_rules(mesh: "LocalFleet") -> str:
     """Return which agents that run here have nothing to go by, in words; empty if none."""
     from mesh.bus.roles import ADMIN
-    from mesh.ops.health import rules_wanted, without_rules
+    from mesh.ops.fleet_health import rules_wanted, without_rules
 
     served = [name for name in mesh.file.agents if name not in mesh.unserved]
     async with await mesh.connect_as(ADMIN) as bus:

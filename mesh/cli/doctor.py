@@ -1,13 +1,13 @@
 """`mesh doctor`: looks a mesh over and says what is wrong with it; exit status 1 when something is."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mesh.cli.exits import Exit
-from mesh.cli.options import AsJson, Output, Where, on_the_bus
-from mesh.cli.output import Format, chosen, emit, say
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import A_PATH, Where, on_the_bus, output_options
+from mesh.cli.output import emit, say
 from mesh.cli.wrong_key import wrong_key
 
 if TYPE_CHECKING:
@@ -17,22 +17,12 @@ _ROLES = ("admin", "operator", "viewer")
 _SIGNS = {"ok": "ok     ", "found": "FOUND  ", "unknown": "unknown"}
 
 
+@click.command()
+@click.option("--monitor", help="URLs of the servers' monitoring, http://…:8222,…")
+@click.option("--file", type=A_PATH, help="The fleet file to compare with; else ./mesh.toml.")
+@output_options
 @on_the_bus
-async def doctor(
-    where: Where,
-    monitor: Annotated[
-        str | None,
-        typer.Option(
-            "--monitor", help="URLs of the servers' monitoring, http://…:8222,…", show_default=False
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", help="The fleet file to compare with; else ./mesh.toml.", show_default=False),
-    ] = None,
-    output: Output = Format.TABLE,
-    as_json: AsJson = False,
-) -> None:
+async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_json: bool) -> None:
     """Look a mesh over and say what is wrong with it.
 
     Connection, server, streams, documents, durability, limits, guards, agents, rules, dead letters, prices
@@ -49,7 +39,7 @@ async def doctor(
     if monitor is None and dev is not None and dev.url == access.url:
         monitor = dev.monitor
     findings = await examine(access, _fleet(file), monitor)
-    if chosen(output, as_json) is Format.JSON:
+    if as_json:
         emit(findings)
     else:
         for finding in findings:
@@ -57,7 +47,7 @@ async def doctor(
     if cannot_look(findings):
         raise wrong_key(access.name, _ROLES)
     if any(finding.state == "found" for finding in findings):
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
 
 
 def _fleet(named: Path | None) -> "FleetFile | None":

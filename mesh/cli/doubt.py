@@ -1,20 +1,32 @@
 """`mesh doubt …`: effects that may or may not have happened, and what people found out about them."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from mesh.cli.options import AsJson, By, Output, RequestArgument, Where, on_the_bus, person
-from mesh.cli.output import Format, chosen, emit, report, table, when
+from mesh.cli.options import (
+    Where,
+    by_option,
+    json_option,
+    on_the_bus,
+    output_options,
+    person,
+    remark_unreadable,
+    request_argument,
+)
+from mesh.cli.output import emit, report, table
+from mesh.errors import UsageWrong
+from mesh.service.printable import when
 
-app = typer.Typer(help="Effects in doubt: list, settle.", no_args_is_help=True)
+app = click.Group(help="Effects in doubt: list, settle.")
 
 _READERS = ("operator", "viewer", "admin")
 
 
 @app.command("ls")
+@output_options
 @on_the_bus
-async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+async def ls(where: Where, *, as_json: bool) -> None:
     """List effects in doubt, the oldest first.
 
     The process died between the intent to do something and the proof that it was done. Look in the system
@@ -24,8 +36,9 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
 
     async with await where.connect(*_READERS) as bus:
         found = await doubts(bus)
-    if chosen(output, as_json) is Format.JSON:
-        emit(found)
+    remark_unreadable(found.unreadable)
+    if as_json:
+        emit(found.waiting)
         return
     table(
         ("request", "since", "agent", "action", "step", "key", "settle it with"),
@@ -39,55 +52,33 @@ async def ls(where: Where, output: Output = Format.TABLE, as_json: AsJson = Fals
                 each.key,
                 f"mesh doubt settle {each.request} --done|--not-done",
             )
-            for each in found
+            for each in found.waiting
         ],
         whole=("request", "since"),
     )
 
 
 @app.command("settle")
+@request_argument
+@click.option("--done", is_flag=True, help="It happened; it is not done again.")
+@click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
+@click.option("--result", help="With --done: what it returned. What reads as JSON is JSON, the rest text.")
+@by_option
+@json_option
 @on_the_bus
 async def settle(
-    where: Where,
-    request: RequestArgument,
-    done: Annotated[bool, typer.Option("--done", help="It happened; it is not done again.")] = False,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It did not; the agent does it now.")] = False,
-    result: Annotated[
-        str | None,
-        typer.Option(
-            "--result",
-            help="With --done: what it returned. What reads as JSON is JSON, the rest text.",
-            show_default=False,
-        ),
-    ] = None,
-    by: By = "",
-    as_json: AsJson = False,
+    where: Where, *, request: str, done: bool, not_done: bool, result: str | None, by: str, as_json: bool
 ) -> None:
     """Say what became of an effect in doubt, so that the turn goes on: done, or not done."""
-    import secrets
-
-    from mesh.ops.control import carry_out, obeyed
-    from mesh.ops.errors import UsageWrong
-    from mesh.ops.queue import doubt_in
-    from mesh.ops.requests import decoded, request_bodies
-    from protocol.ledger import fold
-    from protocol.wire.commands import Settle
+    from mesh.ops import queue
+    from mesh.ops.control import obeyed
 
     if done is not_done:
         raise UsageWrong("one of --done and --not-done")
     if not_done and result is not None:
         raise UsageWrong("--result goes with --done: what was not done has none")
     async with await where.connect("operator") as bus:
-        turn = doubt_in(fold(decoded(await request_bodies(bus, request))))
-        order = Settle(
-            id=secrets.token_hex(8),
-            by=person(by),
-            turn=turn.id,
-            round=turn.round,
-            outcome="done" if done else "not_done",
-            result=_value(result),
-        )
-        event = await carry_out(bus, bus.name, request, order)
+        event = await queue.settle(bus, request, by=person(by), done=done, result=_value(result))
     what = "done" if done else "not done"
     text = f"{request}: settled as {what}; {event.to} goes on (event {event.n})"
     report(obeyed(event), text, as_json=as_json)

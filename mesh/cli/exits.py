@@ -4,12 +4,19 @@ The statuses are API: scripts branch on them. Which error means which status is 
 the errors' stable codes, so that knowing it costs no import of what raises them.
 """
 
-from collections.abc import Iterator
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
 from enum import IntEnum
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
+from click.exceptions import Exit as Leave
+
+from mesh.cli.output import remark
+from protocol.wire.errors import MeshError
+
+__all__ = ["EPILOG", "Exit", "Leave", "ReportingGroup", "ended_by_signals", "leave", "status_of"]
 
 
 class Exit(IntEnum):
@@ -54,35 +61,43 @@ _STATUS = {
     "telemetry.unavailable": Exit.USAGE,
 }
 
+_ENDS = {"completed": Exit.DONE, "refused": Exit.REFUSED}
+"""By a request's end; every other one is a failure."""
+
 
 def status_of(code: str) -> Exit:
     """Return the exit status for an error's code."""
     return _STATUS.get(code, Exit.FAILED)
 
 
-class ReportingGroup(TyperGroup):
+def leave(status: str) -> None:
+    """End the command with the exit status for a request's end, unless all is well."""
+    code = _ENDS.get(status, Exit.FAILED)
+    if code is not Exit.DONE:
+        raise Leave(code)
+
+
+class ReportingGroup(click.Group):
     """The root of all commands: what they raise on purpose becomes a line on standard error."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except TimeoutError as late:
             _complain(str(late) or "timed out waiting", "timeout")
-            raise typer.Exit(Exit.TIMED_OUT) from None
+            raise Leave(Exit.TIMED_OUT) from None
         except KeyboardInterrupt:
-            raise typer.Exit(Exit.INTERRUPTED) from None
+            raise Leave(Exit.INTERRUPTED) from None
         except Exception as error:
             known = next(_mesh_errors(error), None)
             if known is None:
                 raise
             _complain(str(known), known.code)
-            raise typer.Exit(status_of(known.code)) from None
+            raise Leave(status_of(known.code)) from None
 
 
-def _mesh_errors(error: BaseException) -> Iterator[Any]:
+def _mesh_errors(error: BaseException) -> Iterator[MeshError]:
     """Yield the errors of this project's own in `error`, also out of groups of tasks."""
-    from protocol.wire.errors import MeshError
-
     if isinstance(error, MeshError):
         yield error
     elif isinstance(error, BaseExceptionGroup):
@@ -91,6 +106,35 @@ def _mesh_errors(error: BaseException) -> Iterator[Any]:
 
 
 def _complain(text: str, code: str) -> None:
-    from mesh.cli.output import remark
-
     remark(f"mesh: {text} [{code}]", lines=True)
+
+
+@contextlib.asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[None]:
+    """End the block on SIGTERM and SIGHUP, as asyncio does on SIGINT, and then the command.
+
+    Whatever was started is stopped, in order, before the process goes.
+    """
+    import asyncio
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    came = False
+
+    def end() -> None:
+        nonlocal came
+        if not came:  # once: what is being stopped is stopped to the end
+            came = True
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if came:
+            raise Leave(Exit.INTERRUPTED) from None
+        raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)

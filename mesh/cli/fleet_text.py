@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from mesh.errors import UsageWrong
 from mesh.fleet.file import FleetFileError, parse_fleet
-from mesh.ops.errors import UsageWrong
 from protocol.wire.ids import is_name
 
 _AGENT_HEADER = re.compile(r"^\[agents\.[^\]]+\]")

@@ -1,39 +1,55 @@
 """`mesh human …`: what waits for people, and what they decide."""
 
-from typing import TYPE_CHECKING, Annotated
+import contextlib
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.facts import FactOption, parse_facts
-from mesh.cli.human_watch import watch
-from mesh.cli.options import AsJson, By, Output, RequestArgument, Tier, Where, on_the_bus, person
-from mesh.cli.output import Format, chosen, emit, report, say, short, table, when
+from mesh.cli.arguments import fact_option, parse_budget, parse_facts
+from mesh.cli.exits import ended_by_signals
+from mesh.cli.options import (
+    Where,
+    by_option,
+    json_option,
+    on_the_bus,
+    output_options,
+    person,
+    remark_unreadable,
+    request_argument,
+    tier_option,
+)
+from mesh.cli.output import emit, remark, report, say, table
 from mesh.cli.output import show as show_text
+from mesh.errors import UsageWrong
+from mesh.service.printable import short, when
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
     from mesh.ops.queue import Waiting
+    from mesh.ops.watch import Alarm
     from protocol.wire.handoff import Handoff
 
-app = typer.Typer(
-    help="What waits for people: list, show, resolve, reply, assign, watch.", no_args_is_help=True
-)
+app = click.Group(help="What waits for people: list, show, resolve, reply, assign, watch.")
 
 _READERS = ("operator", "viewer", "admin")
 
 
 @app.command("ls")
+@tier_option
+@output_options
 @on_the_bus
-async def ls(where: Where, tier: Tier = None, output: Output = Format.TABLE, as_json: AsJson = False) -> None:
+async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
     """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
     from mesh.ops.queue import people_of, queue, require_tier
 
     async with await where.connect(*_READERS) as bus:
         if tier is not None:
             require_tier(tier, await people_of(bus))
-        found = [each for each in await queue(bus) if tier in (None, each.tier_name)]
-    if chosen(output, as_json) is Format.JSON:
-        emit(found)
+        found = await queue(bus)
+    remark_unreadable(found.unreadable)
+    waiting = [each for each in found.waiting if tier in (None, each.tier_name)]
+    if as_json:
+        emit(waiting)
         return
     table(
         ("request", "since", "from", "what", "tier", "person", "summary"),
@@ -47,41 +63,31 @@ async def ls(where: Where, tier: Tier = None, output: Output = Format.TABLE, as_
                 each.person,
                 short(each.summary, 100),
             )
-            for each in found
+            for each in waiting
         ],
         whole=("request", "since"),
     )
 
 
 @app.command("show")
+@request_argument
+@output_options
 @on_the_bus
-async def show(
-    where: Where, request: RequestArgument, output: Output = Format.TABLE, as_json: AsJson = False
-) -> None:
+async def show(where: Where, *, request: str, as_json: bool) -> None:
     """Show what waits in a request, with everything that led to it."""
     from mesh.cli.story import story
-    from mesh.ops.queue import escalation_in, waiting_in
-    from mesh.ops.requests import decoded, request_bodies
-    from protocol.ledger import fold
-    from protocol.views.timeline import timeline
+    from mesh.ops.queue import waiting_at
 
     async with await where.connect(*_READERS) as bus:
-        bodies = await request_bodies(bus, request)
-    happened = decoded(bodies)
-    ledger = fold(happened)
-    waits = waiting_in(happened, bus.name)
-    if not waits:
-        escalation_in(ledger)  # says why there is nothing to show
-    waiting = waits[0]
-    handoff = ledger.turns[waiting.turn].work.handoff  # type: ignore[index]
-    if chosen(output, as_json) is Format.JSON:
-        emit({"waiting": waiting, "handoff": handoff, "timeline": timeline(happened)})
+        found = await waiting_at(bus, request)
+    if as_json:
+        emit(found)
         return
-    show_text(*story(timeline(happened)))
-    _say_what_is_known(handoff)
+    show_text(*story(found.timeline))
+    _say_what_is_known(found.handoff)
     say("")
     say("decide with one of")
-    for line in _choices(waiting):
+    for line in _choices(found.waiting):
         say(f"  {line}")
 
 
@@ -119,42 +125,42 @@ def _choices(waiting: "Waiting") -> list[str]:
 
 
 @app.command("resolve")
+@request_argument
+@click.option("--to", help="Give it to this agent.")
+@click.option("--again", is_flag=True, help="Let the agent whose turn it ended go on.")
+@click.option("--complete", is_flag=True, help="Answer the request.")
+@click.option("--answer", help="The answer.")
+@click.option("--note", default="", help="What whoever gets it should know.")
+@fact_option
+@click.option(
+    "--budget",
+    multiple=True,
+    metavar="KIND=N",
+    help="What it may spend from here on: dollars=0.50, tokens=20000 or model_calls=10. What is not "
+    "named stays at what is left.",
+)
+@by_option
+@json_option
 @on_the_bus
 async def resolve(
     where: Where,
-    request: RequestArgument,
-    to: Annotated[str | None, typer.Option("--to", help="Give it to this agent.", show_default=False)] = None,
-    again: Annotated[bool, typer.Option("--again", help="Let the agent whose turn it ended go on.")] = False,
-    complete: Annotated[bool, typer.Option("--complete", help="Answer the request.")] = False,
-    answer: Annotated[str | None, typer.Option("--answer", help="The answer.", show_default=False)] = None,
-    note: Annotated[str, typer.Option("--note", help="What whoever gets it should know.")] = "",
-    fact: FactOption = None,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--budget",
-            metavar="KIND=N",
-            help="What it may spend from here on: dollars=0.50, tokens=20000 or model_calls=10. What is not "
-            "named stays at what is left.",
-            show_default=False,
-        ),
-    ] = None,
-    by: By = "",
-    as_json: AsJson = False,
+    *,
+    request: str,
+    to: str | None,
+    again: bool,
+    complete: bool,
+    answer: str | None,
+    note: str,
+    fact: tuple[str, ...],
+    budget: tuple[str, ...],
+    by: str,
+    as_json: bool,
 ) -> None:
     """Decide an escalation: to an agent, again, or complete; by default back to whose turn it ended."""
-    import secrets
-
-    from mesh.cli.submitting import parse_budget
-    from mesh.ops.control import carry_out, obeyed
-    from mesh.ops.errors import UsageWrong
-    from mesh.ops.queue import escalation_in
-    from mesh.ops.requests import decoded, request_bodies
-    from protocol.ledger import fold
-    from protocol.wire.commands import Resolve
+    from mesh.ops import queue
+    from mesh.ops.control import obeyed
     from protocol.wire.events import RequestCompleted
     from protocol.wire.handoff import Fact
-    from protocol.wire.ids import AgentName
 
     complete = complete or answer is not None
     if (to is not None) + again + complete > 1:
@@ -164,113 +170,181 @@ async def resolve(
     granted = parse_budget(budget)
     if complete and granted is not None:
         raise UsageWrong("an answer needs no --budget")
-    facts = tuple(Fact(key=key, value=value) for key, value in parse_facts(fact).items())
+    facts = [Fact(key=key, value=value) for key, value in parse_facts(fact).items()]
     async with await where.connect("operator") as bus:
-        turn = escalation_in(fold(decoded(await request_bodies(bus, request))))
-        if to is not None:
-            await _require_agent(bus, to)
-        order = Resolve(
-            id=secrets.token_hex(8),
+        event = await queue.resolve(
+            bus,
+            request,
             by=person(by),
-            turn=turn.id,
-            to=None if to is None else AgentName(to),
+            to=to,
             again=again,
-            complete=complete,
             answer=answer,
-            summary=note,
+            note=note,
             facts=facts,
             budget=granted,
         )
-        event = await carry_out(bus, bus.name, request, order)
     done = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
     report(obeyed(event), f"{request} {done} (event {event.n})", as_json=as_json)
 
 
-async def _require_agent(bus: "Bus", name: str) -> None:
-    """Raise UsageWrong for what is no agent: a guard would refuse it too, and keep it as a dead letter."""
-    from mesh.ops.errors import UsageWrong
-    from mesh.ops.roster import fleet_of
-
-    agents = (await fleet_of(bus)).agents
-    if name not in agents:
-        raise UsageWrong(f"{name!r} is no agent of this fleet; there are {', '.join(sorted(agents))}")
-
-
 @app.command("reply")
+@request_argument
+@click.argument("value", metavar="VALUE", help="The reply: text, unless --json-value.")
+@click.option("--json-value", is_flag=True, help="VALUE is JSON.")
+@by_option
+@json_option
 @on_the_bus
-async def reply(
-    where: Where,
-    request: RequestArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The reply: text, unless --json-value.")],
-    json_value: Annotated[bool, typer.Option("--json-value", help="VALUE is JSON.")] = False,
-    by: By = "",
-    as_json: AsJson = False,
-) -> None:
+async def reply(where: Where, *, request: str, value: str, json_value: bool, by: str, as_json: bool) -> None:
     """Reply to a question that an agent put to people, or to you as its client; the turn goes on with it.
 
     What was asked of a client takes the client's own key. A question may have a JSON Schema. What does not
     follow it is not sent.
     """
-    import secrets
+    from mesh.ops import queue
+    from mesh.ops.control import Obeyed
+    from mesh.settings import NoCredentials
 
-    from mesh.errors import Denied
-    from mesh.ops.control import carry_out, obeyed
-    from mesh.ops.queue import ask_in, client_asked
-    from mesh.ops.replying import as_client, check_value, read_json, reply_as_client
-    from mesh.ops.requests import decoded, request_bodies
-    from protocol.ledger import fold
-    from protocol.wire.commands import Reply
-    from protocol.wire.events import TurnSuspended
+    said = _read_json(value) if json_value else value
 
-    said = read_json(value) if json_value else value
+    def check(schema: Any, said: Any) -> None:
+        _check_reply(schema, said, value, json_value)
 
-    def order_for(asked: TurnSuspended) -> Reply:
-        check_value(asked.ask.schema, said, value, json_value)
-        return Reply(id=secrets.token_hex(8), by=person(by), turn=asked.turn, round=asked.round, value=said)
+    async def connect_as(client: str) -> "Bus | None":
+        own = where.default_name(client)
+        if own == where:
+            return None  # something says already who is asking
+        try:
+            return await own.connect()
+        except NoCredentials:
+            return None
 
     async with await where.connect("operator", "client") as bus:
-        try:
-            happened = decoded(await request_bodies(bus, request))
-        except Denied:  # a client may read what is addressed to it, and nothing else
-            return await reply_as_client(bus, request, order_for, as_json=as_json)
-        ledger = fold(happened)
-        client = client_asked(ledger)
-        if client not in ("", bus.name) and (own := await as_client(where, client)) is not None:
-            async with own:
-                return await reply_as_client(own, request, order_for, as_json=as_json)
-        asked = happened[ask_in(ledger, bus.name).since_n]
-        assert isinstance(asked, TurnSuspended)
-        event = await carry_out(bus, bus.name, request, order_for(asked))
-    text = f"{request}: {event.to} goes on with the reply (event {event.n})"
-    report(obeyed(event), text, as_json=as_json)
+        done = await queue.reply(bus, request, said, by=person(by), check=check, connect_as=connect_as)
+    if isinstance(done, Obeyed):
+        text = f"{done.to} goes on with the reply (event {done.event})"
+        report(done, f"{request}: {text}", as_json=as_json)
+    else:
+        ended = "" if done.ended is None else f"; it has ended since: {done.ended}"
+        report(done, f"{request} goes on with the reply{ended}", as_json=as_json)
+
+
+def _read_json(value: str) -> Any:
+    """Return a reply that was given as JSON. Raises UsageWrong."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as wrong:
+        raise UsageWrong(f"not JSON: {value!r}") from wrong
+
+
+def _check_reply(schema: Any, said: Any, value: str, is_json: bool) -> None:
+    """Raise ReplyInvalid for a reply that the question does not allow."""
+    import msgspec
+
+    from mesh.agent.reply_schema import ReplyInvalid, SchemaUnusable, check_reply
+
+    try:
+        check_reply(schema, said)
+    except SchemaUnusable as unusable:
+        remark(f"mesh: the question's schema cannot be used, so the reply is sent unchecked: {unusable}")
+    except ReplyInvalid as wrong:
+        hint = ""
+        if not is_json:
+            with contextlib.suppress(msgspec.DecodeError, ReplyInvalid):
+                check_reply(schema, msgspec.json.decode(value))
+                hint = "; as JSON it would be allowed: add --json-value"
+        asked = msgspec.json.encode(schema).decode()
+        raise ReplyInvalid(f"not what {asked} asks for: {wrong}{hint}") from None
 
 
 @app.command("assign")
+@request_argument
+@click.argument("to", metavar="PERSON", help="Who looks at it.")
+@by_option
+@json_option
 @on_the_bus
-async def assign(
-    where: Where,
-    request: RequestArgument,
-    to: Annotated[str, typer.Argument(metavar="PERSON", help="Who looks at it.")],
-    by: By = "",
-    as_json: AsJson = False,
-) -> None:
+async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool) -> None:
     """Say which person looks at an escalation. It is for people to see; anybody may still resolve it."""
-    import secrets
-
-    from mesh.ops.control import carry_out, obeyed
-    from mesh.ops.errors import UsageWrong
-    from mesh.ops.queue import escalation_in
-    from mesh.ops.requests import decoded, request_bodies
-    from protocol.ledger import fold
-    from protocol.wire.commands import Assign
+    from mesh.ops import queue
+    from mesh.ops.control import obeyed
 
     if not to.strip():
         raise UsageWrong("PERSON is empty")
     async with await where.connect("operator") as bus:
-        turn = escalation_in(fold(decoded(await request_bodies(bus, request))))
-        order = Assign(id=secrets.token_hex(8), by=person(by), turn=turn.id, to=to)
-        event = await carry_out(bus, bus.name, request, order)
+        event = await queue.assign(bus, request, to, by=person(by))
     report(obeyed(event), f"{request} is {to}'s to look at (event {event.n})", as_json=as_json)
 
 
-app.command("watch")(watch)
+@app.command("watch")
+@click.option("--exec", "command", metavar="CMD", help="Run this in the shell for each.")
+@click.option("--once", is_flag=True, help="Tell what there is now, and end.")
+@click.option(
+    "--since", help="Begin with all that was raised since: a time (ISO-8601), or 90s, 10m, 2h, 1d ago."
+)
+@click.option("--new", is_flag=True, help="Leave out what waits already.")
+@click.option(
+    "--exec-timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds that CMD may take.",
+)
+@tier_option
+@json_option
+@on_the_bus
+async def watch(
+    where: Where,
+    *,
+    command: str | None,
+    once: bool,
+    since: str | None,
+    new: bool,
+    exec_timeout: float,
+    tier: str | None,
+    as_json: bool,
+) -> None:
+    """Tell of escalations, questions to people, effects in doubt and dead letters, until Ctrl-C.
+
+    It begins with what waits already, dead letters excepted. CMD has the facts in its environment:
+    MESH_WHAT (escalation, ask, doubt or dead_letter), MESH_REQUEST, MESH_AGENT, MESH_SUMMARY, MESH_REASON,
+    MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL; and all of them as JSON on its standard
+    input. A CMD that fails is named on standard error, and the watch goes on.
+    """
+    from mesh.cli.arguments import server_time
+    from mesh.ops.queue import people_of, require_tier
+    from mesh.ops.watch import Hooks, Watch
+
+    if new and (once or since is not None):
+        raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
+
+    def trouble(line: str) -> None:
+        remark(f"mesh: {line}")
+
+    begin = None if since is None else server_time(since)
+    access = where.access("operator", "viewer")
+    hooks = Hooks(command, within_s=exec_timeout, on_trouble=trouble)
+    async with ended_by_signals(), await access.connect() as bus:
+        if tier is not None:
+            require_tier(tier, await people_of(bus))
+        if not once:
+            remark("mesh: watching; Ctrl-C ends it")
+        watching = Watch(bus, access.url, on_unreadable=remark_unreadable)
+        try:
+            async for alarm in watching.alarms(since=begin, waiting=not new, goes_on=not once):
+                if tier in (None, alarm.tier_name):
+                    _tell(alarm, as_json)
+                    hooks.add(alarm)
+            await hooks.finish()
+        finally:
+            await hooks.close()
+
+
+def _tell(alarm: "Alarm", as_json: bool) -> None:
+    if as_json:
+        emit(alarm)
+        return
+    about = alarm.request or "-"
+    number = "" if alarm.seq is None else f" {alarm.seq}"
+    said = f"{alarm.reason}: {short(alarm.summary, 160)}"
+    say(f"{when(alarm.at)}  {alarm.what}{number}  {about}  {alarm.agent or '-'}  {said}")

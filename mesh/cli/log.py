@@ -1,37 +1,39 @@
 """`mesh log …`: the log itself: follow it, export it, verify its chain; and make room beside it."""
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import BinaryIO
 
-import typer
+import click
 
-from mesh.cli.counts import counted
-from mesh.cli.exits import Exit
-from mesh.cli.options import AsJson, Where, on_the_bus
-from mesh.cli.output import emit, emit_bytes, remark, report, say, when
+from mesh.cli.arguments import seconds_in
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import A_PATH, READERS, Where, bodies_of, json_option, on_the_bus
+from mesh.cli.output import emit, emit_bytes, raw_out, remark, report, say
+from mesh.errors import NotFound, UsageWrong
+from mesh.service.printable import counted, when
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-app = typer.Typer(help="The log: tail, export, verify, trim-steps.", no_args_is_help=True)
-
-_READERS = ("viewer", "operator", "admin")
+app = click.Group(help="The log: tail, export, verify, trim-steps.")
 
 
 @app.command("tail")
+@click.option(
+    "--lines", "-n", type=click.IntRange(min=0), default=10, show_default=True, help="Events to begin with."
+)
+@click.option(
+    "--follow/--no-follow", "-f", "follow", default=True, show_default=True, help="Go on as they come."
+)
+@json_option
 @on_the_bus
-async def tail(
-    where: Where,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Events to begin with.", min=0)] = 10,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Go on as they come.")] = True,
-    as_json: AsJson = False,
-) -> None:
+async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None:
     """Show the newest events of all requests, and go on as they come."""
     from mesh.bus.event_log import JetStreamLog
     from mesh.bus.reader import bounds
-    from mesh.ops.requests import glance
+    from mesh.ops.log import glance
 
-    async with await where.connect(*_READERS) as bus:
+    async with await where.connect(*READERS) as bus:
         first, last = await bounds(bus, "LOG")
         async for stored in JetStreamLog(bus).follow(max(first, last - lines + 1), tail=follow):
             if as_json:
@@ -46,44 +48,44 @@ async def tail(
 
 
 @app.command("export")
+@click.argument("requests", nargs=-1, metavar="ID…", help="Requests.")
+@click.option("--all", "everything", is_flag=True, help="The whole log, in its order.")
+@click.option("--out", type=A_PATH, help="A file; else standard output.")
+@click.option("--with-steps", is_flag=True, help="Write the steps of their journals, too.")
+@json_option
 @on_the_bus
 async def export(
     where: Where,
-    requests: Annotated[
-        list[str] | None, typer.Argument(metavar="ID…", help="Requests.", show_default=False)
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="The whole log, in its order.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="A file; else standard output.", show_default=False)
-    ] = None,
-    with_steps: Annotated[
-        bool, typer.Option("--with-steps", help="Write the steps of their journals, too.")
-    ] = False,
-    as_json: AsJson = False,
+    *,
+    requests: tuple[str, ...],
+    everything: bool,
+    out: Path | None,
+    with_steps: bool,
+    as_json: bool,
 ) -> None:
     """Write events as they are stored, one a line: each line stands alone, and the chain still holds.
 
     With --with-steps each journaled step follows on a line of its own. Steps hold what tools and models said.
     The lines are JSON as they are; with --out, --json tells how many there are.
     """
-    from mesh.cli.whole_file import whole_file
     from mesh.client.journals import agents_in
-    from mesh.ops.errors import UsageWrong
+    from mesh.ops.log import step_lines, stored_bodies
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
     events = steps = 0
     agents = set[str]()
     with whole_file(out) as file:
-        async for body in _bodies(where, requests):
-            file.write(body + b"\n")
-            events += 1
+        async with await where.connect("viewer", "operator") as bus:
+            async for body in stored_bodies(bus, requests):
+                file.write(body + b"\n")
+                events += 1
+                if with_steps:
+                    agents.update(agents_in(body))
             if with_steps:
-                agents.update(agents_in(body))
-        if with_steps:
-            async for line in _step_lines(where, requests, agents):
-                file.write(line + b"\n")
-                steps += 1
+                async for line in step_lines(bus, requests, agents):
+                    file.write(line + b"\n")
+                    steps += 1
     if out is not None and as_json:
         emit({"file": str(out), "events": events, "steps": steps})
     elif out is not None:
@@ -91,60 +93,60 @@ async def export(
         remark(f"mesh: {counted(events, 'event')}{told} in {out}")
 
 
-async def _bodies(where: Where, requests: list[str] | None) -> "AsyncIterator[bytes]":
-    """Yield the stored events of the requests; of all of them when none is named."""
-    from mesh.bus.event_log import JetStreamLog
-    from mesh.bus.reader import bounds
-    from mesh.ops.requests import request_bodies
+@contextlib.contextmanager
+def whole_file(path: Path | None) -> Iterator[BinaryIO]:
+    """Yield where to write: a file that is whole in the end or as it was, or standard output.
 
-    async with await where.connect("viewer", "operator") as bus:
-        for request in requests or ():
-            for body in await request_bodies(bus, request):
-                yield body
-        if not requests and (await bounds(bus, "LOG"))[1]:
-            async for stored in JetStreamLog(bus).follow(tail=False):
-                yield stored.body
+    What was there stays where anything goes wrong: it may be the only copy of a log that has aged out.
+    Devices and pipes are written to as they are. Raises UsageWrong where nothing can be written.
+    """
+    if path is None:
+        yield from raw_out()
+        return
+    with _said_of(path):
+        in_place = path.exists() and not path.is_file()
+        at = path if in_place else path.with_name(f".{path.name}.{os.getpid()}.part")
+        file = at.open("wb" if in_place else "xb")
+    try:
+        with file:
+            yield file
+            with _said_of(path):
+                file.flush()
+        if not in_place:
+            with _said_of(path):
+                at.replace(path)
+    finally:
+        if not in_place:
+            at.unlink(missing_ok=True)
 
 
-async def _step_lines(where: Where, requests: list[str] | None, agents: set[str]) -> "AsyncIterator[bytes]":
-    """Yield the steps that agents journaled for the requests, as lines; for all where none is named."""
-    from mesh.client.journals import stored_steps
-    from mesh.ops.roster import fleet_of
-    from mesh.replay.load import StoredStep, step_line
-
-    async with await where.connect("viewer", "operator") as bus:
-        if not requests:
-            agents = agents | set(
-                (await fleet_of(bus)).agents
-            )  # a journal may outlast the event that opened it
-        for request in requests or ("*",):
-            async for stored in stored_steps(bus, request, agents):
-                yield step_line(StoredStep(stored.subject, stored.data))
+@contextlib.contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as wrong:
+        raise UsageWrong(f"{path} cannot be written: {wrong.strerror}") from wrong
 
 
 @app.command("verify")
+@click.argument(
+    "source", required=False, metavar="ID|FILE", help="A request or a file; the whole log if left out."
+)
+@json_option
 @on_the_bus
-async def verify(
-    where: Where,
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="ID|FILE", help="A request or a file; the whole log if left out."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
     """Check the hash chains; exit status 1 where one is broken.
 
     An event is vouched for by the one after it. Nothing vouches for a request's last event, nor says
     that there was none after it: for these, compare with the log on the bus.
     """
-    from mesh.ops.chains import Chains
-    from mesh.ops.errors import NotFound
-    from mesh.ops.requests import bodies_of
+    from mesh.ops.log import Chains, stored_bodies
 
     chains = Chains()
     if source is None:
-        async for body in _bodies(where, None):
-            chains.take(body)
+        async with await where.connect("viewer", "operator") as bus:
+            async for body in stored_bodies(bus):
+                chains.take(body)
     else:
         for bodies in (await bodies_of(where, source)).values():
             for body in bodies:
@@ -162,25 +164,25 @@ async def verify(
         looked_at = f"{counted(chains.requests, 'request')}, {counted(chains.events, 'event')}"
         say(f"{looked_at}: {counted(len(chains.breaks), 'break')}")
     if chains.breaks:
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
 
 
 @app.command("trim-steps")
+@click.option(
+    "--older-than",
+    default="7d",
+    show_default=True,
+    metavar="SPAN",
+    help="For how long a request must be over.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
+@json_option
 @on_the_bus
-async def trim_steps(
-    where: Where,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="SPAN", help="For how long a request must be over.")
-    ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and leave it.")] = False,
-    as_json: AsJson = False,
-) -> None:
+async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: bool) -> None:
     """Make room in the journals: take out those of requests that are over. Their events stay.
 
     Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
     """
-    from mesh.cli.times import seconds_in
-    from mesh.ops.errors import UsageWrong
     from mesh.ops.trim import LEAST_S, bytes_in_journals
     from mesh.ops.trim import trim_steps as trim
 

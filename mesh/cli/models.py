@@ -6,9 +6,8 @@ there is one, is kept from every process.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
 
-import typer
+import click
 
 
 class Kind(StrEnum):
@@ -18,14 +17,15 @@ class Kind(StrEnum):
     CLAUDE = "claude"
 
 
-ModelOption = Annotated[
-    Kind,
-    typer.Option(
-        "--model",
-        envvar="MESH_MODEL",
-        help="What drives the agents: rules, or the real models, which need ANTHROPIC_API_KEY and money.",
-    ),
-]
+model_option = click.option(
+    "--model",
+    type=click.Choice([each.value for each in Kind]),
+    default=Kind.SCRIPTED.value,
+    show_default=True,
+    envvar="MESH_MODEL",
+    show_envvar=True,
+    help="What drives the agents: rules, or the real models, which need ANTHROPIC_API_KEY and money.",
+)
 
 
 def model_environment(kind: Kind) -> dict[str, str | None]:
@@ -35,9 +35,9 @@ def model_environment(kind: Kind) -> dict[str, str | None]:
     """
     import os
 
+    from mesh.errors import UsageWrong
     from mesh.local.server import VENDOR_KEYS
     from mesh.model.agent import KEY, VARIABLE, has_sdk
-    from mesh.ops.errors import UsageWrong
 
     if kind is Kind.SCRIPTED:
         return {VARIABLE: kind.value, **dict.fromkeys(VENDOR_KEYS)}

@@ -6,56 +6,60 @@ role may do, the command ends with a word about the key. Nothing heavy is import
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
+import click
 
-from mesh.cli.output import Format
+from mesh.cli.output import remark
 from mesh.cli.wrong_key import note, wrong_keys_named
+from mesh.errors import UsageWrong
+from mesh.service.printable import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from mesh.bus.connection import Bus
     from mesh.service.run import Worker
     from mesh.settings import Access, Flags
+    from protocol.views.entries import StepEntry
+    from protocol.wire.events import AnyEvent
 
-P = ParamSpec("P")
+Command = Callable[..., Any]
+A_PATH = click.Path(path_type=Path)
 
-Output = Annotated[Format, typer.Option("-o", "--output", help="How to show it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
-Health = Annotated[
-    str | None,
-    typer.Option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH.", show_default=False),
-]
-By = Annotated[str, typer.Option("--by", help="Your name, for the record; by default your login.")]
-Tier = Annotated[
-    str | None, typer.Option("--tier", help="Only what this tier of people has.", show_default=False)
-]
-RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
-SourceArgument = Annotated[
-    str, typer.Argument(metavar="ID|FILE", help="A request's id, or a file of exported events.")
-]
+json_option = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+health_option = click.option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH.")
+by_option = click.option("--by", default="", help="Your name, for the record; by default your login.")
+reason_option = click.option("--reason", default="", help="Why, for the record.")
+tier_option = click.option("--tier", help="Only what this tier of people has.")
+request_argument = click.argument("request", metavar="ID", help="The request's id.")
+source_argument = click.argument(
+    "source", metavar="ID|FILE", help="A request's id, or a file of exported events."
+)
 
-_Url = Annotated[str | None, typer.Option("--url", "-s", help="The bus; else NATS_URL.", show_default=False)]
-_Context = Annotated[
-    str | None, typer.Option("--context", help="A context of the nats command line.", show_default=False)
-]
-_As = Annotated[
-    str | None,
-    typer.Option("--as", help="Whose credentials to use; else MESH_NAME, else by role.", show_default=False),
-]
-_TlsCa = Annotated[
-    Path | None,
-    typer.Option("--tls-ca", help="Whose signature the bus's certificate has, PEM.", show_default=False),
-]
-_TlsCert = Annotated[
-    Path | None, typer.Option("--tls-cert", help="Our certificate for the bus, PEM.", show_default=False)
-]
-_TlsKey = Annotated[
-    Path | None, typer.Option("--tls-key", help="Its key, unless it is in there.", show_default=False)
-]
+READERS = ("viewer", "operator", "admin")
+"""Roles that may read the log, the least mighty first."""
+
+
+def output_options(command: Command) -> Command:
+    """Give a command `-o` and `--json`, handed to it as one `as_json`."""
+
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="How to show it.",
+    )
+    @json_option
+    @functools.wraps(command)
+    def run(*, output: str, as_json: bool, **arguments: Any) -> Any:
+        return command(as_json=as_json or output == "json", **arguments)
+
+    return run
 
 
 class Where(NamedTuple):
@@ -95,9 +99,7 @@ class Where(NamedTuple):
         return access
 
     def named_url(self) -> str | None:
-        """Return where anything says that the bus is; None when nothing does."""
-        from pathlib import Path
-
+        """Return the bus's URL if anything names it."""
         from mesh.settings import find_url, load_settings, running_dev
 
         here = Path.cwd()
@@ -111,41 +113,39 @@ class Where(NamedTuple):
         return await self.access(*roles).connect()
 
 
-def with_where(command: Callable[Concatenate[Where, P], None]) -> Callable[..., None]:
+_WHERE = {
+    "url": click.option("--url", "-s", help="The bus; else NATS_URL."),
+    "context": click.option("--context", help="A context of the nats command line."),
+    "as_": click.option("--as", "as_", help="Whose credentials to use; else MESH_NAME, else by role."),
+    "tls_ca": click.option("--tls-ca", type=A_PATH, help="Whose signature the bus's certificate has, PEM."),
+    "tls_cert": click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
+    "tls_key": click.option("--tls-key", type=A_PATH, help="Its key, unless it is in there."),
+}
+"""By field of `Where`, in its order."""
+
+
+def with_where(command: Command) -> Command:
     """Give a command whose first parameter is a `Where` the options that fill it."""
-    own = list(inspect.signature(command).parameters.values())[1:]
-    asked = {
-        "url": _Url,
-        "context": _Context,
-        "as_": _As,
-        "tls_ca": _TlsCa,
-        "tls_cert": _TlsCert,
-        "tls_key": _TlsKey,
-    }
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in asked.items()
-    ]
-    whole = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
 
+    @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        where = Where(*(arguments.pop(name) for name in asked))
+        where = Where(*(arguments.pop(name) for name in _WHERE))
         with wrong_keys_named():
-            command(where, **arguments)  # type: ignore[call-arg]  # by name, as the signature has them
+            command(where, **arguments)
 
-    run.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in whole}
-    run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
-    return run
+    decorated: Command = run
+    for option in reversed(_WHERE.values()):
+        decorated = option(decorated)
+    return decorated
 
 
-def on_the_bus(command: Callable[Concatenate[Where, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_the_bus(command: Callable[..., Coroutine[Any, Any, None]]) -> Command:
     """Make a coroutine whose first parameter is a `Where` a command."""
 
-    def run(where: Where, /, *arguments: P.args, **named: P.kwargs) -> None:
-        run_quietly(command(where, *arguments, **named))
+    @functools.wraps(command)
+    def run(where: Where, **arguments: Any) -> None:
+        run_quietly(command(where, **arguments))
 
-    functools.update_wrapper(run, command)
     return with_where(run)
 
 
@@ -190,3 +190,84 @@ def person(by: str) -> str:
     import getpass
 
     return by or getpass.getuser()
+
+
+# --- a request's id, or a file of exported events --------------------------------------------------
+
+
+def is_file(source: str) -> bool:
+    """Return True if a source is a file rather than an id. Raises UsageWrong when it is neither."""
+    from protocol.wire.ids import is_request_id
+
+    if is_request_id(source):
+        return False
+    if Path(source).is_file():
+        return True
+    raise UsageWrong(f"{source!r} is neither a request's id nor a file")
+
+
+async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
+    """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
+    from mesh.ops.log import request_bodies
+    from mesh.replay.load import load
+
+    if is_file(source):
+        return load(Path(source))
+    async with await where.connect(*READERS) as bus:
+        return {source: await request_bodies(bus, source)}
+
+
+async def one_of(where: Where, source: str) -> list[bytes]:
+    """Return the stored events of the one request in a source, from its first on.
+
+    Raises as `bodies_of`, and Impossible where one of them is missing.
+    """
+    from mesh.ops.log import check_numbers, whole_request
+    from mesh.replay.load import load
+
+    if not is_file(source):
+        async with await where.connect(*READERS) as bus:
+            return await whole_request(bus, source)
+    found = load(Path(source))
+    if len(found) != 1:
+        raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
+    bodies = next(iter(found.values()))
+    check_numbers(source, bodies)
+    return bodies
+
+
+async def steps_of(
+    where: Where, source: str, happened: "Sequence[AnyEvent]", until: int | None
+) -> "dict[str, tuple[StepEntry, ...]]":
+    """Return the steps of a source's one request, by journal; remark on those that were passed over.
+
+    Args:
+        happened: its events, from the first on.
+        until: leave out what was journaled later (UTC µs).
+
+    Raises BusError.
+    """
+    from mesh.ops.log import journals_in, journals_of
+
+    if is_file(source):
+        found = journals_in(Path(source), happened, until)
+    else:
+        async with await where.connect(*READERS) as bus:
+            found = await journals_of(bus, happened, until)
+    remark_passed_over(found.passed_over)
+    return found.steps
+
+
+def remark_passed_over(steps: "Collection[str]") -> None:
+    """Remark on steps of journals that are not shown."""
+    if steps:
+        remark(
+            f"mesh: {counted(len(steps), 'step')} passed over: they cannot be read, cannot be true, or are "
+            "not by the agent whose turn it is"
+        )
+
+
+def remark_unreadable(requests: list[str]) -> None:
+    """Remark on requests that could not be looked into."""
+    for request in requests:
+        remark(f"mesh: {request} is left out: it cannot be read; look with mesh log verify {request}")

@@ -9,30 +9,15 @@ No command writes by another way than this file. Strangers wrote much of what is
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mesh.service.printable import printable, printable_json
+from mesh.service.printable import one_line, printable, printable_json
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-
-
-class Format(StrEnum):
-    """How results are shown."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-def chosen(output: Format, as_json: bool) -> Format:
-    """Return the format that `-o` and `--json` ask for."""
-    return Format.JSON if as_json else output
+    from rich.console import RenderableType
 
 
 def say(text: str, *, lines: bool = False) -> None:
@@ -107,34 +92,36 @@ def raw_out() -> "Iterator[BinaryIO]":
         sys.stdout.buffer.flush()
 
 
-def console() -> "Console":
-    """Return where styled text is printed; off a terminal it prints plain text and never wraps."""
+class Line:
+    """A line of the result with its styles: parts of text, each plain or with a style of rich's."""
+
+    def __init__(self, *parts: str | tuple[str, str]) -> None:
+        self.parts = [(part, "") if isinstance(part, str) else part for part in parts]
+
+    def append(self, text: str, style: str = "") -> None:
+        self.parts.append((text, style))
+
+    @property
+    def plain(self) -> str:
+        return "".join(text for text, _ in self.parts)
+
+
+def show(*lines: Line) -> None:
+    """Print lines, on a terminal with their styles; elsewhere they are plain text and never wrapped."""
+    if not sys.stdout.isatty():
+        for line in lines:
+            say(line.plain, lines=True)
+        return
+    from rich.text import Text
+
+    for line in lines:
+        _draw(Text.assemble(*((printable(text, lines=True), style) for text, style in line.parts)))
+
+
+def _draw(drawn: "RenderableType") -> None:
     from rich.console import Console
 
-    return Console(
-        file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty(), emoji=False, markup=False
-    )
-
-
-class _Harmless:
-    """Something to be drawn, without what a stranger's text in it would do to a terminal."""
-
-    def __init__(self, part: "RenderableType") -> None:
-        self._part = part
-
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Segment]":
-        from rich.segment import Segment
-
-        for segment in console.render(self._part, options):
-            if segment.control is None:
-                yield Segment(printable(segment.text, lines=True), segment.style)
-
-
-def show(*parts: "RenderableType") -> None:
-    """Print styled text, a part a line."""
-    out = console()
-    for part in parts:
-        out.print(_Harmless(part))
+    Console(file=sys.stdout, highlight=False, emoji=False, markup=False).print(drawn)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Iterable[str] = ()) -> None:
@@ -152,31 +139,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: It
 
     drawn = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns:
-        drawn.add_column(column, no_wrap=column in whole, overflow="fold")
+        drawn.add_column(_plain(column), no_wrap=column in whole, overflow="fold")
     for row in rows:
         drawn.add_row(*(_plain(cell) for cell in row))
-    show(drawn)
+    _draw(drawn)
 
 
 def _plain(cell: object) -> str:
     return "" if cell is None else one_line(str(cell))
-
-
-def when(at_us: int) -> str:
-    """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for one that no calendar has."""
-    try:
-        at = datetime.fromtimestamp(at_us / 1e6, UTC)
-    except (ValueError, OverflowError, OSError):  # anybody may write any number
-        return "?"
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def short(text: str, most: int) -> str:
-    """Return one printable line of at most `most` characters."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def one_line(text: str) -> str:
-    """Return text whole, as one printable line."""
-    return printable(" ".join(text.split()))

@@ -1,37 +1,35 @@
 """`mesh replay`: a log judged again by the code that is installed; exit status 1 on any difference."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.counts import counted
-from mesh.cli.exits import Exit
-from mesh.cli.options import AsJson, SourceArgument, Where, on_the_bus
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import Where, bodies_of, json_option, on_the_bus, source_argument
 from mesh.cli.output import emit, say
+from mesh.errors import UsageWrong
+from mesh.service.printable import counted
 
 if TYPE_CHECKING:
     from mesh.replay.rejudge import Rejudged
     from protocol.wire.config import Policy
 
 
+@click.command()
+@source_argument
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="Judge by this policy (TOML) instead, and compare verdicts.",
+)
+@json_option
 @on_the_bus
-async def replay(
-    where: Where,
-    source: SourceArgument,
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            "--policy", help="Judge by this policy (TOML) instead, and compare verdicts.", show_default=False
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+async def replay(where: Where, *, source: str, policy: Path | None, as_json: bool) -> None:
     """Judge a log again and compare.
 
     With --policy, list the verdicts that would have been others. Exit status 1 on any difference.
     """
-    from mesh.ops.requests import bodies_of
     from mesh.replay.rejudge import rejudge
 
     judged_by = None if policy is None else read_policy(policy)
@@ -47,14 +45,13 @@ async def replay(
         judged = f"{counted(len(results), 'request')}, {counted(events, 'event')} judged again"
         say(f"{judged}; {differing} {'differs' if differing == 1 else 'differ'}")
     if not all(result.same for result in results):
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
 
 
 def read_policy(path: Path) -> "Policy":
     """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
     import tomllib
 
-    from mesh.ops.errors import UsageWrong
     from protocol.wire.documents import DocumentInvalid, policy_of
 
     try:

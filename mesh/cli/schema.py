@@ -1,26 +1,26 @@
-"""`mesh schema export`: the wire contract for programs in other languages."""
+"""`mesh schema export`, the wire contract for programs in other languages; and `mesh bench`, measurements."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from mesh.cli.options import AsJson
+from mesh.cli.exits import Leave
+from mesh.cli.options import A_PATH, json_option
 from mesh.cli.output import report
 
-app = typer.Typer(help="The schemas of the wire contract.", no_args_is_help=True)
-
-
-@app.callback()
-def schema() -> None:
-    """The schemas of the wire contract."""
+app = click.Group(help="The schemas of the wire contract.")
 
 
 @app.command("export")
-def export(
-    out: Annotated[Path, typer.Option("--out", help="The directory to write them to.")] = Path("schema"),
-    as_json: AsJson = False,
-) -> None:
+@click.option(
+    "--out",
+    type=A_PATH,
+    default=Path("schema"),
+    show_default=True,
+    help="The directory to write them to.",
+)
+@json_option
+def export(*, out: Path, as_json: bool) -> None:
     """Write the JSON Schema and the AsyncAPI document, generated from the types that the code uses."""
     from protocol.wire import schema as contract
 
@@ -30,3 +30,15 @@ def export(
         (out / name).write_text(text)
     written = [str(out / name) for name in sorted(documents)]
     report({"written": written}, "\n".join(written), as_json=as_json, lines=True)
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+@click.pass_context
+def bench(context: click.Context) -> None:
+    """Measure this machine; `mesh bench --help` says what and how. Needs a checkout."""
+    from mesh.cli.checkout import measurements
+
+    raise Leave(measurements().main(context.args))

@@ -2,18 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.options import AsJson, Where, on_the_bus
-from mesh.cli.outcomes import conclude, leave
-from mesh.cli.output import emit, remark, short
-from mesh.cli.questions import Questions, asked_in_a_line
-from mesh.cli.submitting import with_submit
+from mesh.cli.arguments import with_submit
+from mesh.cli.exits import leave
+from mesh.cli.options import Where, json_option, on_the_bus
+from mesh.cli.output import emit, remark, say
+from mesh.errors import MeshError
+from mesh.service.printable import one_line, short
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
+    from mesh.cli.questions import Questions
     from mesh.client import Client, Outcome
     from protocol.wire.commands import Submit
     from protocol.wire.ids import RequestId
@@ -23,21 +25,27 @@ _LAST_LINES_S = 6.0
 """How long the last lines may take: what ends a request is what its submitter hears of first."""
 
 
-@on_the_bus
+@click.command()
 @with_submit
-async def send(
-    where: Where,
-    wanted: "Submit",
-    wait_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.", min=0)] = 120.0,
-    follow: Annotated[bool, typer.Option("--follow", help="Show on standard error what happens.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@click.option(
+    "--timeout",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait for the end.",
+)
+@click.option("--follow", is_flag=True, help="Show on standard error what happens.")
+@json_option
+@on_the_bus
+async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, as_json: bool) -> None:
     """Submit a request, wait for its end, print the answer.
 
     What an agent asks is put to whoever sits at the terminal. Where nobody does, it is said how to reply.
     """
     import asyncio
 
+    from mesh.cli.questions import Questions
     from mesh.client import Client
 
     access = where.access("client", "operator")
@@ -89,7 +97,7 @@ async def _followed(
     """Show what happens for as long as the block runs, with a viewer's eyes if there is a key for one."""
     import asyncio
 
-    from mesh.cli.followed import Shown
+    from mesh.cli.story import Shown
 
     if not wanted:
         yield
@@ -110,14 +118,14 @@ async def _followed(
             await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _what_now(where: Where, client: "Client", request: "RequestId", questions: Questions) -> str:
+async def _what_now(where: Where, client: "Client", request: "RequestId", questions: "Questions") -> str:
     """Return what a request waits for, as far as these credentials, or a viewer's beside them, can see it.
 
     Of an escalation a client hears nothing, nor of a reply that was given elsewhere: only the log has it.
     """
     import contextlib
 
-    from mesh.errors import MeshError
+    from mesh.cli.questions import asked_in_a_line
 
     waits = ""
     if (asked := questions.open) is not None:
@@ -133,8 +141,9 @@ async def _what_now(where: Where, client: "Client", request: "RequestId", questi
 async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
     from mesh.bus.event_log import JetStreamLog
+    from mesh.cli.questions import asked_in_a_line
+    from mesh.ops.log import decoded
     from mesh.ops.queue import waiting_in
-    from mesh.ops.requests import decoded
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
     for waits in waiting_in(decoded(each.body for each in stored), own) if stored else ():
@@ -151,8 +160,6 @@ async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
 
 async def _viewer(where: Where, client: "Client") -> "Bus | None":
     """Return a viewer's connection; None where there are no other credentials than the client's."""
-    from mesh.errors import MeshError
-
     try:
         bus = await where._replace(name=None).connect("viewer")
     except MeshError:
@@ -161,3 +168,32 @@ async def _viewer(where: Where, client: "Client") -> "Bus | None":
         return bus
     await bus.close()
     return None
+
+
+# --- how it ended ---------------------------------------------------------------------------------
+
+
+def _in_words(answer: Any) -> str:
+    """Return an answer as people read it: text as it is, everything else as JSON."""
+    import msgspec
+
+    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+
+
+def conclude(outcome: "Outcome") -> None:
+    """Say how a request ended, and end the command with the status for it."""
+    if outcome.status == "completed":
+        say(_in_words(outcome.answer), lines=True)
+    else:
+        ended = _ended(outcome.status, outcome.reason)
+        remark(f"mesh: {outcome.request} was {one_line(ended)}")
+    leave(outcome.status)
+
+
+def _ended(status: str, reason: str) -> str:
+    """Return how and why a request ended; no reason says the status again."""
+    if reason.startswith(f"{status} "):
+        return reason  # cancelled by …
+    said = {"failed": "given up", "expired": "too late"}.get(status, status)
+    why = "" if reason == status else reason.removeprefix(f"{status}: ")
+    return f"{said}: {why}" if why else said

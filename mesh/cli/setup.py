@@ -1,11 +1,11 @@
 """`mesh setup`: keys and the server's accounts as files, streams and documents on the bus. Idempotent."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from mesh.cli.options import AsJson, Where, on_the_bus
+from mesh.cli.options import A_PATH, Where, json_option, on_the_bus
 from mesh.cli.output import emit, remark, say
 
 if TYPE_CHECKING:
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from mesh.settings import Access
 
 
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--out", type=A_PATH, help="Write keys/ and accounts.conf for the server here.")
+@click.option(
+    "--file",
+    type=A_PATH,
+    default=Path("mesh.toml"),
+    show_default=True,
+    help="The fleet file, or its directory.",
+)
+@json_option
 @on_the_bus
-async def setup(
-    where: Where,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write keys/ and accounts.conf for the server here.", show_default=False),
-    ] = None,
-    file: Annotated[Path, typer.Option("--file", help="The fleet file, or its directory.")] = Path(
-        "mesh.toml"
-    ),
-    as_json: AsJson = False,
-) -> None:
+async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as_json: bool) -> None:
     """Bring files and bus to the fleet file.
 
-    With --out it makes the keys that lack and writes the server's accounts; that needs no bus. It then
+    With --out it creates missing keys and writes the server's accounts; that needs no bus. It then
     brings a bus that is named (NATS_URL, --url, --context) to the fleet file, as the admin: streams,
     consumers, the fleet document, the policies. A second time it changes nothing.
     """
@@ -72,7 +72,7 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
     from mesh.bus.roles import names
     from mesh.fleet.setup import ACCOUNTS, KEYS, prepare
 
-    lacking = [
+    missing = [
         name
         for name in names(fleet.fleet)
         if name not in fleet.given_keys and not seed_file(out / KEYS, name).exists()
@@ -82,16 +82,16 @@ def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
     if not dry_run:
         out.mkdir(parents=True, exist_ok=True)
         prepare(fleet, out)
-    for name in lacking:
+    for name in missing:
         done.add("create", str(seed_file(out / KEYS, name)))
-    if (lacking or before is None) if dry_run else accounts.read_text() != before:
+    if (missing or before is None) if dry_run else accounts.read_text() != before:
         done.add("write", str(accounts))
 
 
 async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool, done: _Done) -> None:
     from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
     from mesh.fleet.setup import apply
-    from mesh.ops.unpriced import in_words, unpriced
+    from mesh.ops.fleet_health import unpriced, unpriced_in_words
 
     access = _admin(where, out)
     try:
@@ -103,14 +103,14 @@ async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bo
         return
     async with bus:
         changes = await apply(bus, fleet, dry_run=dry_run)
-        missing = {} if dry_run else await unpriced(bus)
+        unpaid = {} if dry_run else await unpriced(bus)
     done.bus = access.url
     for change in changes:
         done.add(change.action, change.what, change.detail)
     if not changes:
         done.tell(f"the bus at {access.url} is as {fleet.name} wants it")
-    if missing:
-        remark(f"mesh: {in_words(missing)}")
+    if unpaid:
+        remark(f"mesh: {unpriced_in_words(unpaid)}")
 
 
 def _admin(where: Where, out: Path | None) -> "Access":

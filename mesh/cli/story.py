@@ -1,25 +1,30 @@
 """A request told to people: who held it, what was handed over, every verdict with its rule.
 
-The words come from `protocol.views.timeline` alone, so that a person and a program are told the same. What
-a model, an agent, a client or a person wrote stays within its line: it cannot look like a line of ours.
+The words come from `protocol.timeline` alone, so that a person and a program are told the same. Whatever a
+model, an agent, a client or a person wrote is within its line: none of it can look like a line of ours.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.text import Text
 
-from mesh.cli.counts import counted
-from mesh.cli.output import one_line, short, when
+from mesh.cli.output import Line, remark
+from mesh.service.printable import counted, one_line, short, when
 from protocol.views.entries import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named
 from protocol.views.timeline import timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 
+if TYPE_CHECKING:
+    from mesh.agent.record import Record
+    from mesh.client.follow import Following
+    from protocol.wire.notices import LiveNote
+
 ASKED = "a question waits for its reply"
-"""Why a request waits, as `protocol.views.timeline` says it of one that has asked somebody."""
+"""Why a request waits, as `protocol.timeline` says it of one that has asked somebody."""
 _VALUE_CHARS = 60
 _SUMMARY_CHARS = 160
 _STEP_CHARS = 128
@@ -35,13 +40,7 @@ _STATUS_STYLE = {
 _VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
 
 
-def as_json(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
-    """Return the documented form of a request: its timeline, and the stored events as they are."""
-    fields: dict[str, Any] = msgspec.to_builtins(told)
-    return fields | {"events": [msgspec.Raw(body) for body in bodies]}
-
-
-def story(told: Timeline, *, steps: bool = False) -> Iterator[Text]:
+def story(told: Timeline, *, steps: bool = False) -> Iterator[Line]:
     """Yield a whole request, a line each.
 
     Args:
@@ -57,13 +56,13 @@ def story(told: Timeline, *, steps: bool = False) -> Iterator[Text]:
             yield _beneath(f"{move.turn.agent}'s turn", _spent(move.turn.usage))
     for turn in told.running if steps else ():
         if turn.steps:
-            yield Text(f"     {turn.agent} has done so far:", style="dim")
+            yield Line((f"     {turn.agent} has done so far:", "dim"))
             yield from _steps(turn)
     yield from ending(told)
 
 
-def heading(told: Timeline) -> Text:
-    line = Text.assemble((told.request, "bold"))
+def heading(told: Timeline) -> Line:
+    line = Line((told.request, "bold"))
     line.append("  ")
     line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
     line.append(
@@ -76,18 +75,18 @@ def heading(told: Timeline) -> Text:
     return line
 
 
-def ending(told: Timeline) -> Iterator[Text]:
+def ending(told: Timeline) -> Iterator[Line]:
     """Yield what a request came to, or what it waits for."""
     if told.status == "completed":
         first, *rest = (_line(each) for each in _said(told.answer).split("\n"))
-        yield Text.assemble(("answer: ", "green"), first)
-        yield from (Text(f"        {each}".rstrip()) for each in rest)
+        yield Line(("answer: ", "green"), first)
+        yield from (Line(f"        {each}".rstrip()) for each in rest)
     if told.error is not None:
         code, detail = told.error["code"], told.error["detail"]
         parts = (told.status, *([] if code == told.status else [code]), *([detail] if detail else []))
-        yield Text.assemble((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
+        yield Line((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
     for waiting in told.waiting:
-        line = Text.assemble(
+        line = Line(
             ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {_line(waiting.why)}"
         )
         if waiting.why == ASKED:
@@ -98,9 +97,9 @@ def ending(told: Timeline) -> Iterator[Text]:
             line.append(f"; nobody serves {waiting.for_}", style="bold red")
         yield line
     if _cost_anything(told.cost):
-        yield Text(f"reported cost: {_spent(told.cost)}", style="dim")
+        yield Line((f"reported cost: {_spent(told.cost)}", "dim"))
     if told.charged != told.cost:
-        yield Text(f"charged to the budget: {_spent(told.charged)}", style="dim")
+        yield Line((f"charged to the budget: {_spent(told.charged)}", "dim"))
 
 
 def _cost_anything(cost: Cost) -> bool:
@@ -112,9 +111,9 @@ def _spent(cost: Cost) -> str:
     return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
 
 
-def entry(move: TimelineEntry) -> Iterator[Text]:
+def entry(move: TimelineEntry) -> Iterator[Line]:
     """Yield one thing that happened: a line, and what was handed over beneath it."""
-    line = Text.assemble((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
+    line = Line((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
     giver = named(move.from_, move.sender)
     between = giver if move.to is None else f"{giver} {arrow} {move.to}"
@@ -140,19 +139,19 @@ def entry(move: TimelineEntry) -> Iterator[Text]:
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 
-def _steps(turn: TurnEntry) -> Iterator[Text]:
+def _steps(turn: TurnEntry) -> Iterator[Line]:
     for made in turn.steps:
         yield step(made, doubted=turn.status == "doubted")
 
 
-def step(made: StepEntry, *, doubted: bool) -> Text:
+def step(made: StepEntry, *, doubted: bool) -> Line:
     """Return one step of a journal: its place, when, how long after the one before, and what came of it.
 
     Args:
         doubted: whether its turn waits for an effect to be settled; else one without a result may be running.
     """
     place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
-    line = Text.assemble((f"       {place:<5} {when(made.at)}  {after:>10}  ", "dim"))
+    line = Line((f"       {place:<5} {when(made.at)}  {after:>10}  ", "dim"))
     called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
     line.append(short(called, _STEP_CHARS), style="cyan")
     if made.kind == "intent":
@@ -166,8 +165,8 @@ def step(made: StepEntry, *, doubted: bool) -> Text:
     return line
 
 
-def _beneath(what: str, text: str) -> Text:
-    return Text.assemble((f"       {what}: ", "dim"), _line(text))
+def _beneath(what: str, text: str) -> Line:
+    return Line((f"       {what}: ", "dim"), _line(text))
 
 
 def _line(text: str) -> str:
@@ -191,9 +190,142 @@ class Teller:
     def __init__(self) -> None:
         self._told = -1
 
-    def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Text]]:
+    def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Line]]:
         """Return the whole timeline, and the lines about what is new in it."""
         told = timeline(happened)
         fresh = [line for move in told.moves if move.seq > self._told for line in entry(move)]
         self._told = max((move.seq for move in told.moves), default=self._told)
         return told, fresh
+
+
+# --- as it happens --------------------------------------------------------------------------------
+
+INDENT = "       "
+_FOLLOWED_CHARS = 400
+_ROUNDS = 1_000
+"""Whose notes are counted at once: any agent can name any number of rounds."""
+
+
+def step_in_words(made: "Record") -> str:
+    """Return what a journaled step shows of itself while it is followed; empty for nothing."""
+    if made.kind == "model":
+        said = made.value.get("text", "") if isinstance(made.value, dict) else ""
+        return short(str(said), _FOLLOWED_CHARS)
+    if made.kind == "intent":
+        return f"[{short(made.name, _FOLLOWED_CHARS)} …]"
+    if made.kind in ("call", "effect"):
+        return f"[{short(made.name, _FOLLOWED_CHARS)}{' failed' if made.error is not None else ''}]"
+    return ""
+
+
+class Shown:
+    """Writes a followed request on standard error: the story's lines, what turns do, what models say.
+
+    On a terminal a model's words appear as they come; elsewhere a line a reply.
+
+    Args:
+        told: whether the log's own lines are shown, which say what became of each move.
+    """
+
+    def __init__(self, *, told: bool) -> None:
+        self._told = told
+        self._teller = Teller()
+        self._happened: list[Any] = []
+        self._speaker = ""
+        """Who is in the middle of a line."""
+        self._line: list[str] = []
+        """That line, where it is written as a whole."""
+        self._next: dict[tuple[str, str, int], int] = {}
+        """The number that the next note of an agent's round has, if none is lost."""
+        self._journaled: set[tuple[str, int]] = set()
+        """Rounds whose beginning was told by their journal."""
+
+    async def until_the_end(self, feed: "Following") -> None:
+        """Show everything that comes. Raises what following raises."""
+        from mesh.client.follow import Happened, Heard, Journaled
+        from protocol.wire.notices import LiveNote
+
+        try:
+            async for item in feed:
+                match item:
+                    case Happened(event=event):
+                        self._event(event)
+                    case Journaled(agent=agent, round=round_, step=step):
+                        self._journaled.add((agent, round_))
+                        self._step(agent, step)
+                    case Heard(agent=agent, note=LiveNote() as note):
+                        self._note(short(agent, _FOLLOWED_CHARS), note)
+                    case _:
+                        pass
+        finally:
+            self._end_line()
+
+    def _event(self, event: Any) -> None:
+        self._end_line()
+        self._happened.append(event)
+        for line in self._teller.more(self._happened)[1]:
+            remark(line.plain)
+
+    def _step(self, agent: str, step: "Record") -> None:
+        words = step_in_words(step)
+        if words and step.kind != "intent":  # its note was heard already
+            self._say(agent, words)
+
+    def _note(self, agent: str, note: "LiveNote") -> None:
+        self._mark_gap(agent, note)
+        if note.kind == "text":
+            if note.again:
+                self._end_line(" (begins again)")
+            self._speak(agent, note.text)
+            return
+        self._end_line()
+        if note.kind == "began" and note.round:
+            self._say(agent, f"[round {note.round}]")
+        elif note.kind == "step" and note.what == "tool" and note.state != "returned":
+            self._say(
+                agent, f"[{short(note.name, _FOLLOWED_CHARS)}{' failed' if note.state == 'failed' else ''}]"
+            )
+        elif note.kind == "step" and note.what == "model" and note.state == "called":
+            self._say(agent, f"[asks {short(note.name, _FOLLOWED_CHARS)}]")
+        elif note.kind == "ended" and note.failed:
+            self._say(agent, f"[stopped: {short(note.failed, _FOLLOWED_CHARS)}]")
+        elif note.kind == "ended" and not self._told:
+            self._say(agent, short(f"proposes {note.move} {note.to}".rstrip(), _FOLLOWED_CHARS))
+
+    def _mark_gap(self, agent: str, note: "LiveNote") -> None:
+        """Show that notes were lost before this one; a round that runs again counts from 0."""
+        run = (agent, note.turn, note.round)
+        begins = run not in self._next and (agent, note.round) in self._journaled
+        awaited = note.n if begins else self._next.get(run, 0)
+        if len(self._next) >= _ROUNDS:
+            self._next.clear()
+        self._next[run] = note.n + 1
+        if note.n not in (0, awaited):
+            self._end_line()
+            remark(f"{INDENT}…")
+
+    def _say(self, agent: str, words: str) -> None:
+        self._end_line()
+        remark(f"{INDENT}{agent}: {words}")
+
+    def _speak(self, agent: str, text: str) -> None:
+        """Write a piece of what a model says, on its line."""
+        piece = "".join(" " if char.isspace() else char for char in text)
+        if self._speaker != agent:
+            self._end_line()
+            self._speaker = agent
+            self._write(f"{INDENT}{agent}: ")
+        self._write(piece)
+
+    def _write(self, text: str) -> None:
+        if sys.stderr.isatty():
+            remark(text, end="")
+        else:
+            self._line.append(text)
+
+    def _end_line(self, tail: str = "") -> None:
+        if self._speaker:
+            self._write(tail)
+            remark("".join(self._line))
+            self._speaker = ""
+            self._line.clear()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mesh.bus.roles import Role
-    from mesh.errors import Denied
-    from mesh.ops.errors import UsageWrong
+    from mesh.errors import Denied, UsageWrong
 
 
 class _Asked(NamedTuple):
@@ -72,7 +71,7 @@ def wrong_key(name: str, wanted: Sequence[str], denied: "Denied | None" = None) 
         denied: what the bus refused; told where nothing here says which role the name has.
     """
     from mesh.bus.roles import ADMIN
-    from mesh.ops.errors import UsageWrong
+    from mesh.errors import UsageWrong
 
     roles = [role for role in wanted if role != ADMIN] or [ADMIN]
     needed = f"this needs the key of {_a(' or '.join(roles))} (--as, MESH_CREDENTIALS)"

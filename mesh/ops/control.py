@@ -1,32 +1,65 @@
 """Control messages, and what came of them: the event that one brought about, or why there is none.
 
-What was stored is not yet obeyed. So whoever gives an order waits until the log shows it, or until the
-guard says that it will not.
+What was stored is not yet obeyed. So each order here waits until the log (for the whole mesh: CONF) shows
+it, or until the guard says that it will not.
 """
 
 import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+import msgspec
 
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.reader import get
+from mesh.bus.reader import StoredMessage, get
 from mesh.client import Client
-from mesh.errors import Denied
-from mesh.ops.errors import ControlRefused
+from mesh.client.client import outcome_of
+from mesh.errors import ControlRefused, Denied, NotFound
+from mesh.service.printable import when
+from protocol.views.entries import named
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Control
-from protocol.wire.events import AnyEvent, FactsWithheld, type_of
-from protocol.wire.ids import control_cause
+from protocol.wire.commands import Cancel, Control, Freeze, Reply, Thaw
+from protocol.wire.documents import DocumentInvalid, read_freeze
+from protocol.wire.events import AnyEvent, Ended, FactsWithheld, TurnSuspended, type_of
+from protocol.wire.ids import RequestId, control_cause
 from protocol.wire.notices import Notice
+from protocol.wire.subjects import FREEZE, MESH_WIDE
 
-_LOOK_S = 0.1
+LOOK_S = 0.1
+_LOOKS = 5
+"""Before a client says its reply again."""
+_WITHIN_S = 30.0
 
 
-async def carry_out(
-    bus: Bus, name: str, request: str, control: Control, *, within_s: float = 30.0
-) -> AnyEvent:
+class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
+    """What obeyed an order: the request, and its event."""
+
+    request: str
+    event: int
+    type: str
+    to: str
+    at: int
+    """UTC µs."""
+
+
+def obeyed(event: AnyEvent) -> Obeyed:
+    """Return the event that obeyed an order, for programs."""
+    return Obeyed(
+        request=event.request, event=event.n, type=type_of(event), to=str(event.to), at=int(event.at)
+    )
+
+
+def order_id() -> str:
+    """Return a fresh id of a control message."""
+    return secrets.token_hex(8)
+
+
+async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float = _WITHIN_S) -> AnyEvent:
     """Send a control message and return the event that it brought about.
 
     Args:
@@ -35,49 +68,58 @@ async def carry_out(
     Raises ControlRefused when the guard does not obey or there is nothing left to do, TimeoutError
     when no guard has said anything within `within_s`.
     """
-    cause = control_cause(request, name, control.id)
-    reader = Reader(bus, name, request)
-    async with await Ears.open(bus, name, request) as ears:
-        await Client(bus, name).control(request, control)
-        try:
-            async with asyncio.timeout(within_s):
-                while True:
-                    event = await reader.caused_by(cause)
-                    if event is not None:
-                        return event
-                    ears.raise_what_was_said()
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError:
-            raise TimeoutError(
-                f"no guard has taken up what was asked of {request} within {within_s:g} s"
-            ) from None
+    cause = control_cause(request, bus.name, control.id)
+    reader = Reader(bus, bus.name, request)
+    late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
+    async with await Notices.open(bus, bus.name, request) as notices, within(within_s, late):
+        await Client(bus, bus.name).control(request, control)
+        while True:
+            event = await reader.caused_by(cause)
+            if event is not None:
+                return event
+            notices.raise_refusal()
+            await asyncio.sleep(LOOK_S)
 
 
-def obeyed(event: AnyEvent) -> dict[str, Any]:
-    """Return for programs what obeyed an order: the request, and its event."""
-    return {
-        "request": event.request,
-        "event": event.n,
-        "type": type_of(event),
-        "to": event.to,
-        "at": event.at,
-    }
+async def cancel(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
+    """End a request: any as an operator, its own as a client. Raises as `carry_out`."""
+    return await carry_out(bus, request, Cancel(id=order_id(), by=by, reason=reason))
 
 
-class Ears:
-    """Hears the notices that a sender gets about one request. Made by `open`; `async with` ends it."""
+async def freeze(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
+    """Freeze a request. Raises as `carry_out`."""
+    return await carry_out(bus, request, Freeze(id=order_id(), by=by, reason=reason))
+
+
+async def thaw(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
+    """Let a frozen request go on. Raises as `carry_out`."""
+    return await carry_out(bus, request, Thaw(id=order_id(), by=by, reason=reason))
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float, late: str) -> AsyncIterator[None]:
+    """Raise TimeoutError with the text `late` unless the block ends in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise TimeoutError(late) from None
+
+
+class Notices:
+    """The notices that a sender gets about one request. Made by `open`; `async with` ends it."""
 
     def __init__(self, request: str) -> None:
         self._request = request
-        self._said: asyncio.Queue[Notice] = asyncio.Queue()
-        self._heard: Subscription | None = None
+        self._came: asyncio.Queue[Notice] = asyncio.Queue()
+        self._subscription: Subscription | None = None
 
     @classmethod
     async def open(cls, bus: Bus, name: str, request: str) -> Self:
         """Listen to what `name` is told about `request`. Raises BusError."""
-        ears = cls(request)
-        ears._heard = await bus.subscribe(subjects.note(name, request), ears._hear)
-        return ears
+        notices = cls(request)
+        notices._subscription = await bus.subscribe(subjects.note(name, request), notices._take)
+        return notices
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,21 +127,21 @@ class Ears:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._heard is not None:
-            await self._heard.close()
+        if self._subscription is not None:
+            await self._subscription.close()
 
-    def _hear(self, message: Incoming) -> None:
+    def _take(self, message: Incoming) -> None:
         notice = codec.readable(message.data, Notice)
         if notice is not None:
-            self._said.put_nowait(notice)
+            self._came.put_nowait(notice)
 
-    def next_notice(self) -> Notice | None:
+    def next(self) -> Notice | None:
         """Return the next notice that came, None if none has."""
-        return None if self._said.empty() else self._said.get_nowait()
+        return None if self._came.empty() else self._came.get_nowait()
 
-    def raise_what_was_said(self) -> None:
+    def raise_refusal(self) -> None:
         """Raise ControlRefused if there is a notice."""
-        notice = self.next_notice()
+        notice = self.next()
         if notice is not None and notice.error is not None:
             raise ControlRefused(self._request, notice.error.code, notice.error.detail)
         if notice is not None and notice.ended is not None:
@@ -127,3 +169,140 @@ class Reader:
                 self._reads_all = False
         kept = await get(self._bus, "LOG", subjects.evt(self._name, self._request))
         return [] if kept is None else [kept.data]
+
+
+# --- the reply of a client, who sees of a request only what is addressed to it ---------------------
+
+
+class Replied(msgspec.Struct, frozen=True, kw_only=True):
+    """A client's reply that was taken up."""
+
+    request: str
+    event: None = None
+    """The event that obeyed it is addressed to the agent: a client may not read it."""
+    ended: str | None
+    """How the request has ended since; None if it has not, as far as its client sees."""
+
+
+async def reply_as_client(
+    bus: Bus, request: str, order_for: Callable[[TurnSuspended], Reply], *, within_s: float = _WITHIN_S
+) -> Replied:
+    """Reply to what was asked of the client whose connection this is.
+
+    Raises NotFound where nothing is asked of it, and ReplyInvalid, ControlRefused, TimeoutError.
+    """
+    client = Client(bus, bus.name)
+    asked = await client.latest(RequestId(request))
+    if isinstance(asked, Ended):
+        raise NotFound(f"{request} has ended: {outcome_of(asked).status}")
+    if not isinstance(asked, TurnSuspended):
+        raise NotFound(
+            f"nothing in {request} waits for the reply of {bus.name}, as far as {bus.name} may see"
+        )
+    order = order_for(asked)
+    late = f"no guard has taken up the reply to {request} within {within_s:g} s"
+    async with await Notices.open(bus, bus.name, request) as notices, within(within_s, late):
+        since = await _until_decided(client, notices, asked, order)
+    return Replied(request=request, ended=outcome_of(since).status if isinstance(since, Ended) else None)
+
+
+async def _until_decided(
+    client: Client, notices: Notices, asked: TurnSuspended, order: Reply
+) -> AnyEvent | None:
+    """Send a reply until a guard has decided it; return what is addressed to the client since, if anything.
+
+    The turn goes on under its agent's name, where a client cannot look. But a client that says the same
+    again is told that it was decided. Raises ControlRefused when it was over before.
+    """
+    digest, again = codec.body_digest(codec.encode(order)), False
+    while True:
+        await client.control(asked.request, order)
+        for _ in range(_LOOKS):
+            newest = await client.latest(asked.request)
+            if newest is not None and newest.id != asked.id:
+                return newest
+            while (notice := notices.next()) is not None:
+                if notice.error is not None and notice.digest == digest:
+                    raise ControlRefused(asked.request, notice.error.code, notice.error.detail)
+                if notice.ended is None or (notice.ended.turn, notice.ended.round) != (
+                    order.turn,
+                    order.round,
+                ):
+                    continue  # about something else
+                if again:
+                    return None
+                over = "somebody else has replied, or the time for it was up"
+                raise ControlRefused(asked.request, notice.ended.why, over)
+            await asyncio.sleep(LOOK_S)
+        again = True
+
+
+# --- the whole mesh, frozen: an entry of CONF that guards write and everybody may read ------------
+
+
+class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
+    """What CONF says about it."""
+
+    frozen: bool
+    by: str
+    """The person."""
+    sender: str
+    """The operator whose credentials they had."""
+    since: int
+    """UTC µs."""
+    reason: str
+
+    @property
+    def in_words(self) -> str:
+        """Who did it, since when, and why."""
+        who = named(self.by, self.sender) or "somebody"
+        return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
+
+    @property
+    def notice(self) -> str:
+        """That the mesh is frozen, and what ends it."""
+        return f"the whole mesh is frozen {self.in_words}; mesh thaw lets it go on"
+
+
+THAWED = MeshFreeze(frozen=False, by="", sender="", since=0, reason="")
+"""The state of a mesh that nobody ever froze."""
+
+
+async def mesh_freeze(bus: Bus) -> MeshFreeze:
+    """Return whether the mesh is frozen, and who says so. Raises BusError."""
+    kept = await get(bus, "CONF", FREEZE)
+    return THAWED if kept is None else _read_freeze(kept)
+
+
+def _read_freeze(kept: StoredMessage) -> MeshFreeze:
+    """Return what an entry says. One that cannot be read is a freeze, as it is to guards."""
+    try:
+        entry = read_freeze(kept.data)
+    except DocumentInvalid as invalid:
+        reason = f"{FREEZE} cannot be read ({invalid}), which guards take for a freeze"
+        return MeshFreeze(frozen=True, by="", sender="", since=kept.at, reason=reason)
+    return MeshFreeze(
+        frozen=entry.frozen,
+        by=entry.by,
+        sender=entry.sender,
+        since=entry.since or kept.at,
+        reason=entry.reason,
+    )
+
+
+async def set_mesh_freeze(bus: Bus, order: Freeze | Thaw, *, within_s: float = _WITHIN_S) -> MeshFreeze:
+    """Freeze or thaw the mesh, and return what CONF says once it is in force.
+
+    Raises ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`: then
+    the order is stored all the same, and the first guard that runs obeys it.
+    """
+    frozen = isinstance(order, Freeze)
+    late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
+    async with await Notices.open(bus, bus.name, MESH_WIDE) as notices, within(within_s, late):
+        await Client(bus, bus.name).control(MESH_WIDE, order)
+        while True:
+            stands = await mesh_freeze(bus)
+            if stands.frozen is frozen:
+                return stands
+            notices.raise_refusal()
+            await asyncio.sleep(LOOK_S)

@@ -1,33 +1,68 @@
-"""What stands still though nothing is broken: a frozen mesh, an open breaker, an agent that nobody serves."""
+"""Whether a fleet can work: its documents, agents, breakers, rules and prices, and a freeze that stands.
+
+Each check says `ok`, `found` (something is wrong) or `unknown`, and why. Nothing here is broken machinery: an
+agent that nobody serves, or a document that cannot be read, stops work all the same.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.reader import StoredMessage, every, up_to
-from mesh.cli.output import when
+from mesh.bus.reader import StoredMessage, every, get, up_to
 from mesh.errors import LogError, ProtocolError
-from mesh.ops.findings import Finding, found, ok, unknown
-from mesh.ops.freezing import mesh_freeze
-from mesh.ops.requests import decoded
+from mesh.ops.control import mesh_freeze
+from mesh.ops.log import decoded
 from mesh.ops.roster import fleet_of, inbox_state, instances
+from mesh.service.printable import when
 from protocol.ledger import fold
-from protocol.wire import documents, subjects
-from protocol.wire.subjects import inbox
+from protocol.wire import codec, documents, subjects
+from protocol.wire.documents import DocumentInvalid, read_fleet, read_policy, read_prices
+from protocol.wire.notices import Card
+from protocol.wire.prices import price_list, price_of
+from protocol.wire.subjects import FLEET, PRICES, card, inbox
 
 _MOST = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
 _AT_ONCE = 16
+_POLICIES = subjects.POLICIES.removesuffix("*")
+_BY_RULES = "scripted"
+_NO_ID = frozenset({"", _BY_RULES, "claude"})
+"""What a card says of a model whose id it does not know, or which costs nothing."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one check."""
+
+    check: str
+    state: Literal["ok", "found", "unknown"]
+    text: str
+
+
+def ok(check: str, text: str) -> Finding:
+    return Finding(check=check, state="ok", text=text)
+
+
+def found(check: str, text: str) -> Finding:
+    """Something is wrong."""
+    return Finding(check=check, state="found", text=text)
+
+
+def unknown(check: str, text: str) -> Finding:
+    """These credentials or this server cannot tell."""
+    return Finding(check=check, state="unknown", text=text)
 
 
 async def frozen(bus: Bus) -> AsyncIterator[Finding]:
-    """Say whether the whole mesh is frozen, by whom and since when."""
+    """Find a freeze of the whole mesh: by whom, and since when."""
     stands = await mesh_freeze(bus)
     if stands.frozen:
-        yield found("freeze", f"the whole mesh is frozen {stands.in_words}; mesh thaw lets it go on")
+        yield found("freeze", stands.notice)
     else:
         yield ok("freeze", "the mesh is not frozen")
 
@@ -122,3 +157,109 @@ async def turns_waiting(bus: Bus, agent: str, from_seq: int) -> list[Held]:
 
     found = await asyncio.gather(*(look(request) for request in requests))
     return sorted(each for part in found for each in part)
+
+
+# --- the admin's documents ------------------------------------------------------------------------
+
+
+async def readable(bus: Bus) -> AsyncIterator[Finding]:
+    """Name each document that guards cannot read, with every mistake in it."""
+    good = True
+    async for kept in every(bus, "CONF", None):
+        mistake = _mistake(kept.subject, kept.data)
+        if mistake is not None:
+            good = False
+            yield found("documents", f"{kept.subject} cannot be read: {mistake}")
+    if good:
+        yield ok("documents", "fleet, policies and prices can be read")
+
+
+def _mistake(subject: str, body: bytes) -> str | None:
+    refused = "new requests"
+    try:
+        if subject == FLEET:
+            read_fleet(body)
+        elif subject == PRICES:
+            read_prices(body)
+        elif subject.startswith(_POLICIES):
+            refused = "requests under it"
+            read_policy(body, subject.removeprefix(_POLICIES))
+    except DocumentInvalid as invalid:
+        return f"{invalid}; guards refuse {refused}: say it in the fleet file, and run `mesh setup`"
+    return None
+
+
+# --- what drives the agents -----------------------------------------------------------------------
+
+
+async def rules(bus: Bus) -> AsyncIterator[Finding]:
+    fleet = await fleet_of(bus)
+    without = await without_rules(bus, fleet.agents)
+    if without:
+        yield found("rules", rules_wanted(without, human=fleet.human))
+    else:
+        yield ok("rules", "no agent goes by rules and has none")
+
+
+async def without_rules(bus: Bus, agents: Iterable[str]) -> list[str]:
+    """Return those agents that go by rules in the place of a model and, by their own cards, have none."""
+    without: list[str] = []
+    for name in agents:
+        kept = await get(bus, "CARDS", card(name))
+        if kept is None:
+            continue
+        said = codec.readable(kept.data, Card)  # an agent writes its own card, and may write anything
+        if said is not None and said.no_rules and said.model == _BY_RULES:
+            without.append(name)
+    return without
+
+
+def rules_wanted(agents: Sequence[str], *, human: bool) -> str:
+    """Return what comes of agents without rules, and what to do about it."""
+    have, them = ("has", "it") if len(agents) == 1 else ("have", "them")
+    fate = "goes to a person" if human else "fails"
+    return (
+        f"{', '.join(agents)} {have} no rules to go by in the place of a model, so that what is given to "
+        f"{them} {fate}: give {them} some (script=), or ask the real model (--model claude, with a key)"
+    )
+
+
+async def unpriced(bus: Bus) -> Mapping[str, list[str]]:
+    """Return the agents that each unpriced model drives. Raises NotFound, DocumentInvalid, BusError."""
+    kept = await get(bus, "CONF", PRICES)
+    prices = price_list({} if kept is None else read_prices(kept.data))
+    agents = (await fleet_of(bus)).agents
+    missing: dict[str, list[str]] = {}
+    async for each in every(bus, "CARDS", subjects.CARDS):
+        name, said = each.subject.rpartition(".")[2], codec.readable(each.data, Card)
+        model = "" if said is None else said.model
+        if name in agents and model not in _NO_ID and price_of(model, prices) is None:
+            missing.setdefault(model, []).append(name)
+    return dict(sorted(missing.items()))
+
+
+def unpriced_in_words(missing: Mapping[str, list[str]]) -> str:
+    """Return which models of which agents have no price, and what to do."""
+    named = "; ".join(f"{model} of {', '.join(sorted(names))}" for model, names in missing.items())
+    return f"no price is known of {named}: say [prices] in the fleet file and run `mesh setup`"
+
+
+async def prices(bus: Bus) -> AsyncIterator[Finding]:
+    """Find models without a price: that is wrong where a policy gives budgets in dollars."""
+    missing = await unpriced(bus)
+    if not missing:
+        yield ok("prices", "every model that a card names has one")
+    elif limits := [name async for name in _in_dollars(bus)]:
+        yield found("prices", f"{unpriced_in_words(missing)}; policy {', '.join(limits)} limits dollars")
+    else:
+        yield unknown("prices", unpriced_in_words(missing))
+
+
+async def _in_dollars(bus: Bus) -> AsyncIterator[str]:
+    """Yield the policies whose budget is one of dollars, too."""
+    async for kept in every(bus, "CONF", subjects.POLICIES):
+        name = kept.subject.rpartition(".")[2]
+        with contextlib.suppress(DocumentInvalid):  # another check tells of it
+            policy = read_policy(kept.data, name)
+            if policy.budget is not None and policy.budget.nano_dollars is not None:
+                yield name

@@ -1,32 +1,30 @@
-"""What `mesh doctor` looks at. Each check says `ok`, `found` (something is wrong) or `unknown`, and why.
+"""A mesh looked over: server, streams, durability, limits, guards, dead letters, clocks, and its fleet.
 
 A check never guesses: what these credentials or this server cannot tell is `unknown`, and the word
-*durable* is used only of a server that was seen to fsync each message.
+*durable* is used only of a server that was seen to fsync each message. A stream keeps a message on so many
+servers (`num_replicas`), and a majority of them acknowledges it. Each server's own `sync_interval` says when
+it puts a message on its disk; only its monitoring shows that.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mesh.bus.connection import Bus
-from mesh.bus.reader import get, microseconds
+from mesh.bus.reader import microseconds
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_names
-from mesh.cli import durability
-from mesh.errors import ApiError, BusError, Denied, MeshError, ProtocolError
+from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
-from mesh.ops import documents, fleet_health, unpriced
-from mesh.ops.errors import NotFound
-from mesh.ops.findings import Finding, found, ok, unknown
+from mesh.ops import fleet_health
+from mesh.ops.fleet_health import Finding, found, ok, unknown
 from mesh.ops.roster import fleet_of
 from mesh.settings import Access
-from protocol.wire import codec
-from protocol.wire.notices import Card
-from protocol.wire.subjects import card
 
 OLDEST_SERVER = (2, 12)
 FULL = 0.8
@@ -37,9 +35,12 @@ LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 SKEW_S = 1.0
 _TIMEOUT_S = 5.0
+_DURABILITY = "durability"
 _TELLING = {"streams", "guards", "dead letters"}
 """Checks that every viewer can make."""
-_BY_RULES = "scripted"
+
+Varz = Mapping[str, Any]
+"""What a server's monitoring says of it under `/varz`."""
 
 
 async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) -> list[Finding]:
@@ -54,19 +55,19 @@ async def examine(access: Access, fleet: FleetFile | None, monitor: str | None) 
     findings = [await _server(access.url)]
     async with await access.connect() as bus:
         findings.append(ok("connection", f"{access.url} as {access.name}"))
-        varz = await durability.seen(monitor)
+        varz = await varz_of(monitor)
         looks: tuple[tuple[str, Callable[[], AsyncIterator[Finding]]], ...] = (
             ("streams", lambda: _streams(bus, access.name, fleet)),
-            ("documents", lambda: documents.readable(bus)),
+            ("documents", lambda: fleet_health.readable(bus)),
             ("durability", lambda: _durability(bus, varz)),
             ("limits", lambda: _limits(bus, varz)),
             ("guards", lambda: _guards(bus)),
             ("agents", lambda: fleet_health.agents(bus)),
-            ("rules", lambda: _rules(bus)),
+            ("rules", lambda: fleet_health.rules(bus)),
             ("breakers", lambda: fleet_health.breakers(bus)),
             ("freeze", lambda: fleet_health.frozen(bus)),
             ("dead letters", lambda: _dead(bus)),
-            ("prices", lambda: unpriced.prices(bus)),
+            ("prices", lambda: fleet_health.prices(bus)),
             ("clock", lambda: _clock(bus)),
         )
         for check, look in looks:
@@ -141,12 +142,12 @@ async def _info(bus: Bus, stream: str) -> dict[str, Any] | None:
         return None
 
 
-async def _durability(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterator[Finding]:
-    async for finding in durability.durability(bus, stream_names(await fleet_of(bus)), varz):
+async def _durability(bus: Bus, varz: Sequence[Varz]) -> AsyncIterator[Finding]:
+    async for finding in durability(bus, stream_names(await fleet_of(bus)), varz):
         yield finding
 
 
-async def _limits(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterator[Finding]:
+async def _limits(bus: Bus, varz: Sequence[Varz]) -> AsyncIterator[Finding]:
     near = []
     is_log_limited = False
     for stream in stream_names(await fleet_of(bus)):
@@ -166,7 +167,7 @@ async def _limits(bus: Bus, varz: Sequence[durability.Varz]) -> AsyncIterator[Fi
         most = int((jetstream.get("config") or {}).get("max_storage", 0))
         stats = jetstream.get("stats") or {}
         used, promised = int(stats.get("storage", 0)), int(stats.get("reserved_storage", 0))
-        store = f"the store of {durability.name_of(server)}"
+        store = f"the store of {name_of(server)}"
         if most > 0 and used >= FULL * most:
             near.append(f"{store} has {used} of {most} bytes ({used / most:.0%})")
         if most > 0 and not is_log_limited and most - promised < LEAST_FOR_LOG:
@@ -195,38 +196,6 @@ async def _is_served(bus: Bus, queue: str) -> bool:
     return all([int((await bus.api(verb))["num_waiting"]) for verb in asked])
 
 
-async def _rules(bus: Bus) -> AsyncIterator[Finding]:
-    fleet = await fleet_of(bus)
-    without = await without_rules(bus, fleet.agents)
-    if without:
-        yield found("rules", rules_wanted(without, human=fleet.human))
-    else:
-        yield ok("rules", "no agent goes by rules and has none")
-
-
-async def without_rules(bus: Bus, agents: Iterable[str]) -> list[str]:
-    """Return those agents that go by rules in the place of a model and, by their own cards, have none."""
-    without: list[str] = []
-    for name in agents:
-        kept = await get(bus, "CARDS", card(name))
-        if kept is None:
-            continue
-        said = codec.readable(kept.data, Card)  # an agent writes its own card, and may write anything
-        if said is not None and said.no_rules and said.model == _BY_RULES:
-            without.append(name)
-    return without
-
-
-def rules_wanted(agents: Sequence[str], *, human: bool) -> str:
-    """Return what comes of agents without rules, and what to do about it."""
-    have, them = ("has", "it") if len(agents) == 1 else ("have", "them")
-    fate = "goes to a person" if human else "fails"
-    return (
-        f"{', '.join(agents)} {have} no rules to go by in the place of a model, so that what is given to "
-        f"{them} {fate}: give {them} some (script=), or ask the real model (--model claude, with a key)"
-    )
-
-
 async def _dead(bus: Bus) -> AsyncIterator[Finding]:
     count = int((await bus.api("STREAM.INFO.DEAD"))["state"]["messages"])
     if count:
@@ -249,3 +218,129 @@ async def _clock(bus: Bus) -> AsyncIterator[Finding]:
         yield found("clock", f"the server's clock and this machine's are {skew:.1f} s apart")
     else:
         yield ok("clock", f"the server's clock and this machine's agree within {SKEW_S:g} s")
+
+
+# --- what outlives a crash ------------------------------------------------------------------------
+
+
+async def varz_of(monitors: str | None) -> list[Varz]:
+    """Return what each server says whose monitoring answers, of URLs separated by commas."""
+    urls = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
+    answers = await asyncio.gather(*(asyncio.to_thread(_varz, url) for url in urls))
+    return [answer for answer in answers if answer is not None]
+
+
+def _varz(url: str) -> Varz | None:
+    try:
+        with urllib.request.urlopen(f"{url}/varz", timeout=_TIMEOUT_S) as answer:
+            return dict(json.load(answer))
+    except (OSError, ValueError):
+        return None
+
+
+class Place(NamedTuple):
+    """Where a stream lies."""
+
+    stream: str
+    replicas: int
+    servers: tuple[str, ...]
+    """Names of those that have it; none where the server does not say."""
+    behind: tuple[str, ...]
+    """Of these, who is away or has not everything yet."""
+
+
+async def place_of(bus: Bus, stream: str) -> Place:
+    """Return where a stream lies. Raises BusError."""
+    info = await bus.api(f"STREAM.INFO.{stream}")
+    cluster = info.get("cluster") or {}
+    others = cluster.get("replicas") or ()
+    names = [cluster.get("leader") or "", *(str(other.get("name", "")) for other in others)]
+    behind = (str(other.get("name", "")) for other in others if other.get("offline") or not other["current"])
+    return Place(
+        stream, int(info["config"]["num_replicas"]), tuple(filter(None, names)), tuple(sorted(behind))
+    )
+
+
+async def durability(bus: Bus, streams: Sequence[str], varz: Sequence[Varz]) -> AsyncIterator[Finding]:
+    """Say what is kept through which crash. Raises BusError.
+
+    Args:
+        streams: those whose messages are acknowledged; the log is among them.
+        varz: of the servers whose monitoring answered.
+    """
+    places = [await place_of(bus, stream) for stream in streams]
+    log = next(place for place in places if place.stream == "LOG")
+    fewer = [f"{place.stream} ({place.replicas})" for place in places if place.replicas < log.replicas]
+    if fewer:
+        yield found(
+            _DURABILITY,
+            f"kept by fewer servers than the log ({log.replicas}): {', '.join(fewer)}; run `mesh setup`",
+        )
+    behind = sorted({name for place in places for name in place.behind})
+    if behind:
+        yield found(_DURABILITY, f"away, or without everything yet: {', '.join(behind)}")
+    holders = dict.fromkeys(name for place in (log, *places) for name in place.servers)
+    yield _synced(log.replicas, tuple(holders), {name_of(server): server for server in varz})
+
+
+def _synced(replicas: int, holders: Sequence[str], seen: Mapping[str, Varz]) -> Finding:
+    by = f"the log is kept by {_servers(replicas)}"
+    if not seen:
+        return unknown(
+            _DURABILITY, f"{by}; name the monitoring of each (--monitor URL,URL) to see sync_interval"
+        )
+    holders = holders or tuple(seen)
+    lazy = [
+        f"{name} ({_interval(seen[name])})" for name in holders if name in seen and not _always(seen[name])
+    ]
+    hidden = [name for name in holders if name not in seen]
+    if lazy:
+        return found(
+            _DURABILITY,
+            f"not fsynced before it is acknowledged (sync_interval of {', '.join(lazy)}), {by}: "
+            f"what was acknowledged last can be lost when {_loses(replicas)}{_unseen(hidden)}",
+        )
+    if hidden:
+        shown = ", ".join(name for name in holders if name in seen) or "none of them"
+        return unknown(_DURABILITY, f"{by}; sync_interval is always on {shown}{_unseen(hidden)}")
+    return ok(_DURABILITY, f"durable: sync_interval always, {by}; {_survives(replicas)}")
+
+
+def _loses(replicas: int) -> str:
+    if replicas == 1:
+        return "a machine stops"
+    return f"machines stop at the same time, or one stops before the other {replicas - 1} have it all"
+
+
+def _survives(replicas: int) -> str:
+    """Return how many disks may be lost: a majority has every acknowledged message."""
+    spare = (replicas - 1) // 2
+    if not spare:
+        return "the loss of a disk is the loss of what is on it" if replicas == 1 else "no disk may be lost"
+    return f"{'a disk' if spare == 1 else f'{spare} disks'} may be lost"
+
+
+def _unseen(hidden: Iterable[str]) -> str:
+    names = ", ".join(hidden)
+    return f"; not seen: {names} (--monitor takes several URLs)" if names else ""
+
+
+def _servers(count: int) -> str:
+    return "one server" if count == 1 else f"{count} servers"
+
+
+def name_of(varz: Varz) -> str:
+    """Return what a server is called."""
+    return str(varz.get("server_name") or varz.get("server_id") or "?")
+
+
+def _config(varz: Varz) -> Mapping[str, Any]:
+    return dict((varz.get("jetstream") or {}).get("config") or {})
+
+
+def _always(varz: Varz) -> bool:
+    return bool(_config(varz).get("sync_always"))
+
+
+def _interval(varz: Varz) -> str:
+    return f"{int(_config(varz).get('sync_interval', 0)) / 1e9:g} s"

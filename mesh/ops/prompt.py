@@ -1,25 +1,19 @@
 """What a turn's model was sent, built again from the journal by the agent's own code, and held against it."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from mesh.agent.definition import Agent, load
+from mesh.agent.definition import Agent
 from mesh.agent.rebuilt import Rebuilt, Sent, rebuild
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
-from mesh.cli.checkout import find_fleet
 from mesh.client.journals import journaled
-from mesh.fleet.file import FILE_NAME
+from mesh.errors import NotFound, UsageWrong
 from mesh.model.agent import instead
 from mesh.model.anthropic.model import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
-from mesh.ops.errors import NotFound, UsageWrong
-from mesh.ops.requests import decoded, request_bodies
+from mesh.ops.log import decoded, request_bodies
 from protocol.wire.config import Fleet
 from protocol.wire.documents import read_fleet
 from protocol.wire.events import AnyEvent, Work
@@ -54,29 +48,20 @@ class Shown(NamedTuple):
         return self.sent.name not in ("scripted", self.pinned)
 
 
-async def shown(
-    bus: Bus,
-    name: str,
-    request: str,
-    *,
-    module: str | None,
-    fleet: str | None,
-    n: int | None,
-    call: int | None,
+async def sent_to_model(
+    bus: Bus, agent: Agent, request: str, *, n: int | None = None, call: int | None = None
 ) -> Shown:
-    """Return what an agent's model was sent.
+    """Return what an agent's model was sent: the agent's own code, run over what the turn journaled.
 
     Args:
-        module: `MODULE:NAME` of the agent's code; else as the fleet file says.
-        fleet: a fleet file, or a reference fleet's name; else ./mesh.toml.
         n: an event that the round came to; else the agent's newest round.
         call: which of the round's model calls, from 1; else the last.
 
-    Raises NotFound, UsageWrong, AgentNotFound, BusError.
+    Raises NotFound, UsageWrong, BusError.
     """
+    name = agent.name
     happened = decoded(await request_bodies(bus, request))
     work = _round(happened, name, n)
-    agent = _agent(name, module, fleet)
     kept = await get(bus, "CONF", FLEET)
     known = Fleet(name="", entry=AgentName(agent.name)) if kept is None else read_fleet(kept.data)
     found = await journaled(bus, request, (name,), work.continues or work.turn)
@@ -133,23 +118,6 @@ def _reported(happened: Sequence[AnyEvent], work: Work) -> str:
     return next((report.prompt for report in reports if report is not None and report.prompt), "")
 
 
-def _agent(name: str, module: str | None, fleet: str | None) -> Agent:
-    """Return the agent's code. Raises UsageWrong, AgentNotFound, FleetFileError."""
-    if module is None:
-        if fleet is None and not Path(FILE_NAME).is_file():
-            raise UsageWrong(f"where is {name}'s code? There is no {FILE_NAME} here; say --module or --fleet")
-        file, search = find_fleet([] if fleet is None else [fleet])
-        sys.path[:0] = [str(path) for path in search if str(path) not in sys.path]
-        section = file.agents.get(name)
-        module = None if section is None else section.module
-        if module is None:
-            raise UsageWrong(f"the fleet file names no module of {name!r}; say --module")
-    agent = load(module)
-    if agent.name != name:
-        raise UsageWrong(f"{module} is the agent {agent.name!r}, not {name!r}")
-    return agent
-
-
 @contextmanager
 def _as_sent(made: list[ClaudeModel]) -> Any:
     """Let the agent's code have its pinned model, which says how it would ask, and is never asked."""
@@ -175,9 +143,6 @@ def _said(sent: Sent, what: str) -> str:
     return str(value.get(what, "")) if isinstance(value, dict) else ""
 
 
-# --- telling it -------------------------------------------------------------------------------------
-
-
 def differences(found: Shown) -> list[str]:
     """Return why a prompt is not known to be what was sent; nothing if it is, to the letter."""
     if found.exact:
@@ -198,7 +163,7 @@ def differences(found: Shown) -> list[str]:
     return lines
 
 
-def as_json(found: Shown, request: str) -> dict[str, Any]:
+def as_program_reads(found: Shown, request: str) -> dict[str, Any]:
     """Return everything about one prompt."""
     sent = found.sent
     return {
@@ -218,45 +183,3 @@ def as_json(found: Shown, request: str) -> dict[str, Any]:
         "sent": found.request,
         "prompt": sent.prompt,
     }
-
-
-def as_text(found: Shown, request: str) -> list[str]:
-    """Return the same for people, line by line: the head, then what the vendor gets, in its order."""
-    sent = found.sent
-    work = found.work
-    versions = f"prompt version {found.prompt_version or found.agent.prompt_version or '?'}"
-    head = [
-        f"{request}: {found.agent.name}, turn {work.turn}, round {work.round}, "
-        f"model call {found.call} of {len(found.rebuilt.sent)}",
-        f"model {sent.name}, {versions}, agent version {found.rebuilt.version or found.agent.version}",
-    ]
-    head += (
-        [f"exact: this is what was sent, to the letter (SHA-256 {sent.digest}); limits are today's"]
-        if found.exact
-        else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in differences(found)]
-    )
-    if not found.request:
-        return [*head, "", msgspec.json.format(msgspec.json.encode(sent.prompt), indent=2).decode()]
-    if sent.name == "scripted":
-        head.append("rules stood in for the model; this is how the vendor would have got it")
-    body = dict(found.request)
-    system, tools, messages = body.pop("system", []), body.pop("tools", []), body.pop("messages")
-    lines = [*head, "", f"=== {_line(body)}"]
-    for block in system:
-        lines += ["", "=== system" + _mark(block), block["text"]]
-    if tools:
-        lines += ["", "=== tools"]
-        lines += [_line(tool) for tool in tools]
-    for message in messages:
-        for block in message["content"]:
-            lines += ["", f"=== {message['role']}{_mark(block)}"]
-            lines.append(block["text"] if block["type"] == "text" else _line(block))
-    return lines
-
-
-def _mark(block: Mapping[str, Any]) -> str:
-    return " (cached up to here)" if "cache_control" in block else ""
-
-
-def _line(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

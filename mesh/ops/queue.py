@@ -1,25 +1,31 @@
-"""What waits for people: escalations, questions to them, effects in doubt. The log is the only list."""
+"""What waits for people: escalations, questions to them, effects in doubt; and what people decide about it.
+
+The log is the only list.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.reader import StoredMessage, every
-from mesh.cli.output import remark
-from mesh.errors import LogError, ProtocolError
-from mesh.ops.errors import NotFound, UsageWrong
-from mesh.ops.requests import decoded, glance, has_ended
+from mesh.bus.reader import every
+from mesh.errors import Denied, LogError, NotFound, ProtocolError, UsageWrong
+from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, order_id, reply_as_client
+from mesh.ops.log import decoded, glance, has_ended, request_bodies
 from mesh.ops.roster import fleet_of
 from protocol.domain.turns import TurnState
 from protocol.ledger import Ledger, fold
-from protocol.wire import events, subjects
+from protocol.views.entries import Timeline
+from protocol.views.timeline import timeline
+from protocol.wire import events
+from protocol.wire.commands import Assign, Reply, Resolve, Settle
 from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
-from protocol.wire.ids import HUMAN, NOBODY
+from protocol.wire.handoff import Budget, Fact, Handoff
+from protocol.wire.ids import HUMAN, NOBODY, AgentName
 from protocol.wire.subjects import inbox
 
 _AT_ONCE = 16
@@ -64,12 +70,26 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Of an ask: whom, `human` or the client."""
 
 
-async def queue(bus: Bus) -> list[Waiting]:
+class Queue(NamedTuple):
+    """What waits for people, and which requests could not be looked into."""
+
+    waiting: list[Waiting]
+    unreadable: list[str]
+
+
+async def queue(bus: Bus) -> Queue:
     """Return everything that waits for people, the oldest first, each with the tier that has it."""
     requests = {kept.subject.rpartition(".")[2] async for kept in every(bus, "LOG", inbox(HUMAN))}
-    requests |= {kept.subject.rpartition(".")[2] async for kept in _doubted(bus)}
+    requests |= await _doubted(bus)
     fleet = await people_of(bus)
-    return [routed(each, fleet) for each in await _look(bus, requests)]
+    found = await _look(bus, requests)
+    return found._replace(waiting=[routed(each, fleet) for each in found.waiting])
+
+
+async def doubts(bus: Bus) -> Queue:
+    """Return every effect that is in doubt, the oldest first."""
+    found = await _look(bus, await _doubted(bus))
+    return found._replace(waiting=[each for each in found.waiting if each.what == "doubt"])
 
 
 async def people_of(bus: Bus) -> Fleet:
@@ -92,29 +112,21 @@ def require_tier(tier: str | None, fleet: Fleet) -> None:
         raise UsageWrong(f"the fleet has no tier {tier!r}; its tiers: {named}")
 
 
-async def doubts(bus: Bus) -> list[Waiting]:
-    """Return every effect that is in doubt, the oldest first."""
-    requests = {kept.subject.rpartition(".")[2] async for kept in _doubted(bus)}
-    return [each for each in await _look(bus, requests) if each.what == "doubt"]
-
-
 _DOUBTED = events.type_of(events.EffectDoubted)
 
 
-async def _doubted(bus: Bus) -> Any:
-    """Yield the events by which effects came in doubt, settled since or not."""
-    async for kept in every(bus, "LOG", subjects.inbox(NOBODY)):
-        if _type_of(kept) == _DOUBTED:
-            yield kept
+async def _doubted(bus: Bus) -> set[str]:
+    """Return the requests in which an effect came in doubt, settled since or not."""
+    return {
+        kept.subject.rpartition(".")[2]
+        async for kept in every(bus, "LOG", inbox(NOBODY))
+        if (event := glance(kept.data)) is not None and event.type == _DOUBTED
+    }
 
 
-def _type_of(kept: StoredMessage) -> str:
-    event = glance(kept.data)
-    return "" if event is None else event.type
-
-
-async def _look(bus: Bus, requests: set[str]) -> list[Waiting]:
+async def _look(bus: Bus, requests: set[str]) -> Queue:
     room = asyncio.Semaphore(_AT_ONCE)
+    unreadable: list[str] = []
 
     async def look(request: str) -> list[Waiting]:
         async with room:
@@ -128,11 +140,28 @@ async def _look(bus: Bus, requests: set[str]) -> list[Waiting]:
                 unreadable.append(request)
                 return []
 
-    unreadable: list[str] = []
     found = await asyncio.gather(*(look(request) for request in requests))
-    for request in sorted(unreadable):
-        remark(f"mesh: {request} is left out: it cannot be read; look with mesh log verify {request}")
-    return sorted((each for part in found for each in part), key=lambda each: each.since)
+    waiting = sorted((each for part in found for each in part), key=lambda each: each.since)
+    return Queue(waiting, sorted(unreadable))
+
+
+class WaitingAt(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits in one request, with everything that led to it."""
+
+    waiting: Waiting
+    handoff: Handoff
+    timeline: Timeline
+
+
+async def waiting_at(bus: Bus, request: str) -> WaitingAt:
+    """Return what waits in one request. Raises NotFound, which says why nothing does."""
+    happened = decoded(await request_bodies(bus, request))
+    ledger = fold(happened)
+    waits = waiting_in(happened, bus.name)
+    if not waits:
+        escalation_in(ledger)
+    handoff = ledger.turns[waits[0].turn].work.handoff  # type: ignore[index]
+    return WaitingAt(waiting=waits[0], handoff=handoff, timeline=timeline(happened))
 
 
 def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
@@ -252,3 +281,101 @@ def _open(ledger: Ledger, what: What, otherwise: str, own: str = "") -> TurnStat
     if ledger.is_open:
         raise NotFound(f"{ledger.request} is open, but {otherwise}")
     raise NotFound(f"{ledger.request} has ended: {ledger.status}")
+
+
+# --- what people decide ---------------------------------------------------------------------------
+
+
+async def ledger_of(bus: Bus, request: str) -> Ledger:
+    """Return a request as it stands. Raises NotFound, LogUnreadable, Malformed."""
+    return fold(decoded(await request_bodies(bus, request)))
+
+
+async def resolve(
+    bus: Bus,
+    request: str,
+    *,
+    by: str,
+    to: str | None = None,
+    again: bool = False,
+    answer: str | None = None,
+    note: str = "",
+    facts: Sequence[Fact] = (),
+    budget: Budget | None = None,
+) -> AnyEvent:
+    """Decide an escalation: to an agent, again, or with an answer; else back to the agent that had it.
+
+    Args:
+        to: the agent that gets it. A name of none is refused here: a guard would keep it as a dead letter.
+        again: the agent whose turn was ended goes on.
+        note: what the next to have it should know.
+        budget: what it may spend from here on.
+
+    Raises NotFound, UsageWrong, and as `carry_out`.
+    """
+    turn = escalation_in(await ledger_of(bus, request))
+    if to is not None and to not in (agents := (await fleet_of(bus)).agents):
+        raise UsageWrong(f"{to!r} is no agent of this fleet; there are {', '.join(sorted(agents))}")
+    order = Resolve(
+        id=order_id(),
+        by=by,
+        turn=turn.id,
+        to=None if to is None else AgentName(to),
+        again=again,
+        complete=answer is not None,
+        answer=answer,
+        summary=note,
+        facts=tuple(facts),
+        budget=budget,
+    )
+    return await carry_out(bus, request, order)
+
+
+async def assign(bus: Bus, request: str, to: str, *, by: str) -> AnyEvent:
+    """Name the person who looks at an escalation. Raises NotFound, and as `carry_out`."""
+    turn = escalation_in(await ledger_of(bus, request))
+    return await carry_out(bus, request, Assign(id=order_id(), by=by, turn=turn.id, to=to))
+
+
+async def settle(bus: Bus, request: str, *, by: str, done: bool, result: Any = None) -> AnyEvent:
+    """Settle an effect in doubt: it was done, with what result, or it was not. Raises as `assign`."""
+    turn = doubt_in(await ledger_of(bus, request))
+    outcome: Literal["done", "not_done"] = "done" if done else "not_done"
+    order = Settle(id=order_id(), by=by, turn=turn.id, round=turn.round, outcome=outcome, result=result)
+    return await carry_out(bus, request, order)
+
+
+async def reply(
+    bus: Bus,
+    request: str,
+    value: Any,
+    *,
+    by: str,
+    check: Callable[[Any, Any], None],
+    connect_as: Callable[[str], Awaitable[Bus | None]],
+) -> Obeyed | Replied:
+    """Reply to a question that an agent put to people, or to the client whose connection this is.
+
+    Args:
+        check: gets the question's schema and the value; what it raises keeps the reply from being sent.
+        connect_as: returns the connection of the client that was asked, or None if its key is not at hand.
+
+    Raises NotFound, and as `carry_out` and `reply_as_client`.
+    """
+
+    def order_for(asked: events.TurnSuspended) -> Reply:
+        check(asked.ask.schema, value)
+        return Reply(id=order_id(), by=by, turn=asked.turn, round=asked.round, value=value)
+
+    try:
+        happened = decoded(await request_bodies(bus, request))
+    except Denied:  # a client may read what is addressed to it, and nothing else
+        return await reply_as_client(bus, request, order_for)
+    ledger = fold(happened)
+    client = client_asked(ledger)
+    if client not in ("", bus.name) and (own := await connect_as(client)) is not None:
+        async with own:
+            return await reply_as_client(own, request, order_for)
+    asked = happened[ask_in(ledger, bus.name).since_n]
+    assert isinstance(asked, events.TurnSuspended)
+    return obeyed(await carry_out(bus, request, order_for(asked)))

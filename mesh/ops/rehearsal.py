@@ -14,10 +14,9 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.cli.story import as_json
 from mesh.client import Client
-from mesh.ops.errors import UsageWrong
-from mesh.ops.requests import decoded, steps_on
+from mesh.errors import UsageWrong
+from mesh.ops.log import decoded, documented, journals_of
 from protocol.views.entries import StepEntry, Timeline
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
@@ -126,7 +125,7 @@ async def play(
             resting.cancel()
             bodies = watching.bodies.get(request, [])
             happened = decoded(bodies)
-            return judged(sample, bodies, await steps_on(viewer_bus, happened) if happened else {})
+            return judged(sample, bodies, (await journals_of(viewer_bus, happened)).steps if happened else {})
 
     playing = [asyncio.create_task(one(sample)) for sample in samples]
     try:
@@ -220,7 +219,7 @@ def _text(answer: Any) -> str:
 
 def as_program_reads(played: Played) -> dict[str, Any]:
     """Return one request of `mesh demo --json`: the documented form of a request, and the sample's."""
-    told = {} if played.told is None else as_json(played.told, played.bodies)
+    told = {} if played.told is None else documented(played.told, played.bodies)
     return told | {
         "id_hint": played.sample.id_hint,
         "kind": played.sample.kind,

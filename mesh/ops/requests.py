@@ -1,227 +1,273 @@
-"""Reading what the streams hold, as a viewer may: by direct gets, which leave nothing behind at the server.
+"""Requests, many and one: those in which something happened last, and one as it grows.
 
-No consumer is made or moved here, so that any number of people can look at once under one name. Sources
-are a request's id or a file of exported events; either way the stored bytes are what is returned.
+The list is found by reading the log backwards, a piece at a time. It costs as much as one has to look back,
+however long the log is. Each listed request is read: its last event alone does not tell who has to act, that
+it is frozen, or which conversation it belongs to.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.reader import every
-from mesh.cli.counts import counted
-from mesh.cli.options import Where
-from mesh.cli.output import remark
-from mesh.client.journals import Step, journaled, journals_in, told
-from mesh.client.journals import read as read_steps
-from mesh.errors import BusError, LogUnreadable, Malformed
-from mesh.ops.errors import Impossible, NotFound, UsageWrong
-from mesh.replay.load import load, steps_in
-from protocol.ledger import Ledger
-from protocol.views.entries import StepEntry
-from protocol.views.timeline import prices_in
+from mesh.bus.reader import StoredMessage, bounds, up_to
+from mesh.bus.streams import steps_of
+from mesh.client.journals import Step, journaled, journals_in
+from mesh.errors import LogError, ProtocolError
+from mesh.ops.log import ENDS, NOT_THERE, check_numbers, decoded, glance, has_ended, why_not_there
+from mesh.ops.queue import waiting_in
+from mesh.service.printable import when
+from protocol.ledger import fold
+from protocol.views.entries import named
+from protocol.views.timeline import timeline
 from protocol.wire import codec, events, subjects
-from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.ids import RequestId, is_request_id
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import HUMAN, NOBODY
 
-READERS = ("viewer", "operator", "admin")
-"""Roles that may read the log, the least mighty first."""
+_PIECE = 2000
+_MOST = 200_000
+"""Events that are looked through at most."""
+_AT_ONCE = 16
+_CHUNK = 32
+"""Requests that are read before it is looked whether they are enough."""
+_LOOK_S = 0.2
+_QUIET_LOOKS = 10
+"""Looks in vain after which a request is reported missing."""
+_OPEN = ("open", "human", "frozen")
 
-NOT_THERE = "there is no request {} in the log"
+STATUSES = ("open", "human", "frozen", "completed", "refused", "failed", "expired", "cancelled")
+"""`human` is an open one that people have to do something about; `frozen` an open one that is frozen."""
 
 
-class Glance(msgspec.Struct, frozen=True):
-    """What any event says of itself, whatever its version."""
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """That a request is frozen."""
+
+    by: str
+    since: int
+    """UTC µs."""
+    reason: str
+    sender: str
+    """The operator whose credentials they had."""
+
+    @property
+    def in_words(self) -> str:
+        """Who did it, and since when."""
+        return f"by {named(self.by, self.sender)} since {when(self.since)}"
+
+
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """One request: how it stands, and its last event."""
 
     request: str
-    n: int
-    at: int
+    status: str
+    holder: str
+    """Who has to act; empty when nobody has."""
     type: str
-    to: str = ""
-    id: str = ""
+    """Of the last event."""
+    at: int
+    """UTC µs of the last event."""
+    events: int
+    frozen: Frozen | None = None
+    conversation: str | None = None
 
 
-def glance(body: bytes) -> Glance | None:
-    """Return an event's envelope; None for what is no event of any version."""
-    return codec.readable(body, Glance)
-
-
-def is_file(source: str) -> bool:
-    """Say whether a source is a file rather than an id. Raises UsageWrong when it is neither."""
-    if is_request_id(source):
-        return False
-    if Path(source).is_file():
-        return True
-    raise UsageWrong(f"{source!r} is neither a request's id nor a file")
-
-
-async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
-    """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
-    if is_file(source):
-        return load(Path(source))
-    async with await where.connect(*READERS) as bus:
-        return {source: await request_bodies(bus, source)}
-
-
-async def one_of(where: Where, source: str) -> list[bytes]:
-    """Return the stored events of the one request in a source, from its first on.
-
-    Raises as `bodies_of`, and Impossible where one of them is missing.
-    """
-    if is_file(source):
-        found = load(Path(source))
-    else:
-        async with await where.connect(*READERS) as bus:
-            try:
-                found = {source: await request_bodies(bus, source)}
-            except LogUnreadable:
-                left = [kept.data async for kept in every(bus, "LOG", subjects.evt_of(source))]
-                check_numbers(source, left)
-                raise
-    if len(found) != 1:
-        raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
-    bodies = next(iter(found.values()))
-    check_numbers(source, bodies)
-    return bodies
-
-
-def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
-    """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
-    for expected, body in enumerate(bodies, first):
-        event = glance(body)
-        if event is None:
-            return  # which whoever decodes it says better
-        if event.n != expected:
-            what = f"event {expected} is missing" if event.n > expected else f"event {event.n} is there twice"
-            raise Impossible(
-                f"{source}: {what}, so that it cannot be told; look with mesh log verify {source}"
-            )
-
-
-async def request_bodies(bus: Bus, request: str) -> list[bytes]:
-    """Return the stored events of a request, in order. Raises NotFound, LogUnreadable."""
-    checked_id(request)
-    stored = await JetStreamLog(bus).read(request)
-    if not stored:
-        raise NotFound(f"{NOT_THERE.format(request)}{await why_not_there(bus)}")
-    return [each.body for each in stored]
-
-
-async def steps_of(
-    where: Where, source: str, happened: Sequence[AnyEvent], until: int | None
-) -> dict[str, tuple[StepEntry, ...]]:
-    """Return what a request's journals hold, as a timeline tells it; say so where a step was passed over.
+async def recent(
+    bus: Bus, *, limit: int, status: str | None = None, conversation: str | None = None
+) -> tuple[list[Recent], bool]:
+    """Return up to `limit` requests, the latest first, and True if there was no need to look further.
 
     Args:
-        source: the request's id, or a file to which it was exported.
-        happened: its events, from the first on.
-        until: leave out what was journaled later (UTC µs).
-
-    Raises BusError.
+        status: one of `STATUSES`; None for all.
+        conversation: only requests of this conversation; None for all.
     """
-    if is_file(source):
-        passed_over = set[str]()
-        found = read_steps(steps_in(Path(source)), passed_over)
-        return _told_steps(found, passed_over, happened, until)
-    async with await where.connect(*READERS) as bus:
-        return await steps_on(bus, happened, until)
+    first, last = await bounds(bus, "LOG")
+    seen_before: set[str] = set()
+    kept: list[Recent] = []
+    end, oldest = last, max(first, last - _MOST)
+    while end >= oldest and len(kept) < limit:
+        start = max(oldest, end - _PIECE + 1)
+        piece: list[Recent] = []
+        for each in reversed(await up_to(bus, "LOG", None, start, end - start + 1)):
+            if each.seq > end:
+                continue  # appended since we looked
+            seen = _seen(each)
+            if seen is not None and seen.request not in seen_before:
+                seen_before.add(seen.request)
+                if status in (None, seen.status) or (seen.status == "open" and status in _OPEN):
+                    piece.append(seen)
+        for at in range(0, len(piece), _CHUNK):
+            if len(kept) < limit:
+                looked = await _looked_into(bus, piece[at : at + _CHUNK])
+                kept += [each for each in looked if _is(each, status) and _in(each, conversation)]
+        end = start - 1
+    return kept[:limit], len(kept) >= limit or oldest == first
 
 
-async def steps_on(
-    bus: Bus, happened: Sequence[AnyEvent], until: int | None = None
-) -> dict[str, tuple[StepEntry, ...]]:
-    """Return the same from the bus, of the request whose events these are. Raises BusError."""
-    passed_over = set[str]()
-    agents = journals_in(happened).values()
-    found = await journaled(bus, happened[0].request, agents, passed_over=passed_over)
-    return _told_steps(found, passed_over, happened, until)
+def _in(found: Recent, conversation: str | None) -> bool:
+    return conversation is None or found.conversation == conversation
 
 
-def _told_steps(
-    found: Sequence[Step], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
-) -> dict[str, tuple[StepEntry, ...]]:
-    whose = journals_in(happened)
-    steps = []
-    for step in found:
-        if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id
-            passed_over.add(f"{step.agent} {step.journal} {step.name}")
-        elif until is None or step.record.at <= until:
-            steps.append(step)
-    remark_passed_over(passed_over)
-    return told(steps, prices_in(happened))
+def _is(found: Recent, status: str | None) -> bool:
+    """Say whether a request is what was asked for."""
+    if status == "frozen":
+        return found.frozen is not None
+    return status in (None, found.status) or (status == "open" and found.status == "human")
 
 
-def remark_passed_over(steps: Collection[str]) -> None:
-    """Say how many steps of journals are not told of."""
-    if steps:
-        remark(
-            f"mesh: {counted(len(steps), 'step')} passed over: they cannot be read, cannot be true, or are "
-            "not by the agent whose turn it is"
+def _seen(kept: StoredMessage) -> Recent | None:
+    event = glance(kept.data)
+    if event is None:
+        return None
+    ended = event.type in ENDS
+    status = event.type.partition(".")[2] if ended else "open"
+    holder = "" if ended or event.to == NOBODY else event.to
+    return Recent(
+        request=event.request, status=status, holder=holder, type=event.type, at=event.at, events=event.n + 1
+    )
+
+
+async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
+    """Return the same with its conversation; an open one also with who has to act, and who froze it."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(seen: Recent) -> Recent:
+        async with room:
+            try:
+                log = JetStreamLog(bus, leader=False)
+                happened = decoded(stored.body for stored in await log.read(seen.request))
+            except (LogError, ProtocolError):
+                return seen  # listed all the same: what is wrong with it shows when it is looked at
+        return _as_it_stands(seen, happened)
+
+    return list(await asyncio.gather(*(look(seen) for seen in found)))
+
+
+def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
+    ledger = fold(happened)
+    seen = msgspec.structs.replace(seen, conversation=timeline(happened).conversation)
+    if seen.status != "open" or not ledger.is_open:
+        return seen  # it has ended
+    for_people = bool(waiting_in(happened))
+    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in ledger.open.values())
+    frozen = None
+    if ledger.frozen_at is not None:
+        began = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
+        frozen = Frozen(by=began.by, sender=began.sender, since=began.at, reason=began.reason)
+    return msgspec.structs.replace(
+        seen,
+        status="human" if for_people else "open",
+        holder=HUMAN if for_people else ", ".join(map(str, holders)),
+        frozen=frozen,
+    )
+
+
+# --- one request as it grows ----------------------------------------------------------------------
+
+
+class Steps:
+    """The steps of a request's turns, each shown once: as soon as it is journaled, and before what it led to.
+
+    Args:
+        show: takes the next step.
+    """
+
+    def __init__(self, bus: Bus, request: str, show: Callable[[Step], None]) -> None:
+        self._bus, self._request, self._show = bus, request, show
+        self._from_seq: dict[str, int] = {}
+        """By agent that had a turn."""
+        self._known = set[tuple[str, str, str]]()
+        self._waiting: list[Step] = []
+        """Read, and not shown."""
+        self._whose: dict[str, str] = {}
+        self.passed_over = set[str]()
+
+    async def look(self, happened: Sequence[AnyEvent]) -> None:
+        """Read what was journaled since the last look.
+
+        Args:
+            happened: the events since then.
+
+        Raises BusError.
+        """
+        for agent in journals_in(happened).values():
+            self._from_seq.setdefault(agent, 1)
+        for agent, from_seq in self._from_seq.items():
+            subject = subjects.journals(self._request, agent)
+            part = await up_to(self._bus, steps_of(agent), subject, from_seq)
+            for journal in sorted({stored.subject.split(".")[4] for stored in part}):
+                found = await journaled(
+                    self._bus, self._request, (agent,), journal, passed_over=self.passed_over
+                )
+                self._waiting += (step for step in found if (agent, journal, step.name) not in self._known)
+                self._known |= {(agent, journal, step.name) for step in found}
+            if part:
+                self._from_seq[agent] = part[-1].seq + 1
+
+    def show_until(self, at: int | None = None) -> None:
+        """Show the steps of turns that were opened, up to a time (UTC µs) if one is given."""
+        left = []
+        for step in self._waiting:
+            whose = self._whose.get(step.journal)
+            if whose is None or (at is not None and step.record.at > at):
+                left.append(step)
+            elif whose == step.agent:
+                self._show(step)
+            else:  # anybody may write under any turn's id
+                self.passed_over.add(f"{step.agent} {step.journal} {step.name}")
+        self._waiting = left
+
+    def opened_by(self, event: AnyEvent) -> None:
+        """Learn from an event whose turn it opens."""
+        self._whose |= journals_in((event,))
+
+
+async def story_so_far(
+    bus: Bus,
+    request: str,
+    *,
+    steps: Steps | None = None,
+    on_missing: Callable[[str], None] | None = None,
+) -> AsyncIterator[Sequence[bytes]]:
+    """Yield a request's events each time that there are more of them; the last time when it has ended.
+
+    Args:
+        steps: are shown meanwhile, too.
+        on_missing: told once, after a while, that the request is not in the log, and why that may be.
+
+    Raises Impossible where one of them is missing, and BusError when the bus cannot be read at the
+    beginning; one that goes away later is waited for.
+    """
+    bodies: list[bytes] = []
+    from_seq, looks = 1, 0
+    part = await up_to(bus, "LOG", subjects.evt_of(request), from_seq)
+    while True:
+        if steps is not None:
+            happened = [codec.decode_event(stored.data) for stored in part]
+            look = functools.partial(steps.look, happened)  # after the events: what led to them is there
+            await bus.retry_unavailable(look)
+        for kept in part:
+            check_numbers(request, [kept.data], first=len(bodies))
+            bodies.append(kept.data)
+            if steps is not None:
+                event = codec.decode_event(kept.data)
+                steps.show_until(event.at)
+                steps.opened_by(event)
+            yield bodies
+            if has_ended(kept.data):
+                return
+        if steps is not None:
+            steps.show_until()
+        if part:
+            from_seq = part[-1].seq + 1
+        else:
+            await asyncio.sleep(_LOOK_S)
+            looks += 1
+        if not bodies and on_missing is not None and looks >= _QUIET_LOOKS:
+            on_missing(f"{NOT_THERE.format(request)} yet; waiting{await why_not_there(bus)}")
+            on_missing = None
+        part = await bus.retry_unavailable(
+            functools.partial(up_to, bus, "LOG", subjects.evt_of(request), from_seq)
         )
-
-
-async def why_not_there(bus: Bus) -> str:
-    """Return why a request need not be in the log yet: the whole mesh is frozen. Empty if it is not."""
-    from mesh.ops.freezing import mesh_freeze  # which reads by this module
-
-    try:
-        stands = await mesh_freeze(bus)
-    except BusError:
-        return ""
-    return f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
-
-
-async def remark_if_held_up(bus: Bus, request: str) -> bool:
-    """Say so if the whole mesh is frozen and a request, in the log or not, has not ended.
-
-    Returns whether it said that the request is not in the log. Raises BusError.
-    """
-    from mesh.ops.freezing import mesh_freeze
-    from mesh.ops.live import remark_if_frozen
-
-    head = await JetStreamLog(bus, leader=False).head(request)
-    if head is None:
-        if frozen := await why_not_there(bus):
-            remark(f"mesh: {NOT_THERE.format(request)}{frozen}")
-            return True
-    elif not has_ended(head.body):
-        remark_if_frozen(await mesh_freeze(bus))
-    return False
-
-
-def checked_id(request: str) -> RequestId:
-    """Return a request's id. Raises UsageWrong for what is none."""
-    if not is_request_id(request):
-        raise UsageWrong(f"not a request's id: {request!r}; they look like `app_01JAZ…`")
-    return RequestId(request)
-
-
-def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
-    """Return one request's events, from the first on. Raises UnknownEvent, and Malformed.
-
-    Malformed are also events that do not follow from each other, as no guard writes them: what is made of
-    the events that this returns cannot fail.
-    """
-    happened = [codec.decode_event(body) for body in bodies]
-    ledger = Ledger()
-    for event in happened:
-        try:
-            ledger.apply(event)
-        except (LookupError, TypeError, AttributeError, ValueError) as impossible:
-            raise Malformed(
-                f"{event.request}: event {event.n} ({type_of(event)}) does not follow from those before it; "
-                f"look with mesh log verify {event.request}"
-            ) from impossible
-    return happened
-
-
-ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)
-"""Types of events after which a request has no more."""
-
-
-def has_ended(body: bytes) -> bool:
-    event = glance(body)
-    return event is not None and event.type in ENDS

@@ -1,15 +1,23 @@
-"""A request done again, from the handoff at which it failed: what the new submit says, taken from the log."""
+"""A request done again, from the handoff at which it failed: what the new submit says, taken from the log.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Its effects would happen again under new keys. They are read from the journals, which are the agents' own
+records; what cannot be read there is left out.
+"""
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 from msgspec.structs import replace
 
-from mesh.ops.errors import Impossible, UsageWrong
+from mesh.agent.record import DONE, Record
+from mesh.bus.connection import Bus
+from mesh.client.journals import journals_in, stored_steps
+from mesh.errors import Impossible, UsageWrong
 from mesh.ops.queue import waiting_in
 from protocol.domain import budget
 from protocol.ledger import Ledger, fold
-from protocol.wire import events
+from protocol.wire import codec, events
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent, Work
@@ -198,3 +206,54 @@ def _grant(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
 def _some(grant: Budget) -> list[bool]:
     amounts = (grant.nano_dollars, grant.tokens, grant.model_calls)
     return [amount is None or amount > 0 for amount in amounts]
+
+
+# --- what it did to the world, and what it may have done ------------------------------------------
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """One effect, known by its key in whatever round it was tried."""
+
+    agent: str
+    turn: str
+    step: str
+    """Where its intent stands in the turn's journal."""
+    action: str
+    key: str
+    at: int
+    """Of the intent, UTC µs."""
+    state: Literal["done", "not_proven"]
+    """`not_proven`: there is an intent and no result. It may have happened."""
+    result: Any = None
+    """Of one that is done: what the tool returned, or its refusal."""
+
+
+async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
+    """Return the effects in the journals of a request, given its events, in the order of their beginning."""
+    found: dict[tuple[str, str, str], Effect] = {}
+    agents = journals_in(happened).values()
+    async for kept in stored_steps(bus, happened[0].request, agents):
+        _, _, agent, _, turn, name = kept.subject.split(".")
+        record = codec.readable(kept.data, Record)
+        if record is None or record.kind not in ("intent", "effect"):
+            continue  # the count of its attempts, another step, or nothing of ours
+        step = name.removesuffix(DONE)
+        effect = (agent, turn, record.key or step)
+        before = found.get(effect)
+        if before is None:
+            before = Effect(
+                agent=agent,
+                turn=turn,
+                step=step,
+                action=record.name,
+                key=record.key,
+                at=record.at,
+                state="not_proven",
+            )
+        found[effect] = before
+        if record.kind == "effect":
+            refused: Mapping[str, str] | None = (
+                None if record.error is None else {"refused": record.error.code}
+            )
+            found[effect] = replace(before, state="done", result=refused or record.value)
+    return list(found.values())

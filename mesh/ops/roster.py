@@ -1,19 +1,20 @@
 """Who is there: the fleet document, the agents' cards, and who answers at this moment."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.presence import ping, statistics
+from mesh.bus.presence import is_served, ping, statistics
 from mesh.bus.reader import get
 from mesh.bus.streams import inbox_consumer
-from mesh.errors import Denied
-from mesh.ops.errors import NotFound
+from mesh.errors import Denied, NotFound
+from protocol.views.entries import Timeline
 from protocol.wire import codec
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.documents import read_fleet
+from protocol.wire.ids import HUMAN
 from protocol.wire.notices import Card
 from protocol.wire.subjects import FLEET, card
 
@@ -143,3 +144,30 @@ def _instance(data: bytes, agent: str) -> Instance | None:
         failed=endpoint.num_errors,
         last_error=endpoint.last_error,
     )
+
+
+# --- who serves an agent: the log does not have it, and without it a story is still true -----------
+
+
+async def with_served(bus: Bus, told: Timeline) -> Timeline:
+    """Return an open request's story with who is there for those it waits for. Raises BusError."""
+    agents = {waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client}
+    there = await served(bus, agents)
+    waits = tuple(
+        msgspec.structs.replace(waiting, served=there.get(waiting.for_)) for waiting in told.waiting
+    )
+    return msgspec.structs.replace(told, waiting=waits)
+
+
+async def served(bus: Bus, agents: Iterable[str]) -> Mapping[str, bool]:
+    """Return whether anybody serves each agent; those that cannot be told are left out."""
+    names = tuple(agents)
+    found = await asyncio.gather(*(_is_served(bus, name) for name in names))
+    return {name: there for name, there in zip(names, found, strict=True) if there is not None}
+
+
+async def _is_served(bus: Bus, agent: str) -> bool | None:
+    try:
+        return await is_served(bus, agent)
+    except Denied:
+        return None

@@ -1,13 +1,18 @@
-"""Watching for what people have to do something about: it is found in the log as it grows, and in DEAD.
+"""A watch for what people have to do something about: found in the log as it grows, and in DEAD.
 
 Everything is told at least once for each watch, in the order of the log; a broker that restarts costs
 time and nothing else. What is told is read from the request as it was when the event was written.
+A command of the user's own may be run for each alarm. What an alarm says was written by strangers: it
+reaches the command in its environment and on its standard input, never on the command line, where a shell
+would read it.
 """
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -16,14 +21,17 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog, Stored
 from mesh.bus.reader import bounds, first_since
 from mesh.errors import PASSING, BusError, MeshError
-from mesh.ops import letters
+from mesh.ops import dead_letters
+from mesh.ops.log import Glance, decoded, glance
 from mesh.ops.queue import Waiting, people_of, queue, waiting_in
-from mesh.ops.requests import Glance, decoded, glance
+from mesh.service.printable import short
 from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import DeadLetter
 
 _DEAD_LOOK_S = 1.0
+_VALUE_CHARS = 1_000
+_STDERR = 2
 
 _ESCALATED = events.type_of(events.EscalationRaised)
 _SUSPENDED = events.type_of(events.TurnSuspended)
@@ -76,10 +84,14 @@ class Watch:
     """One look-out on a bus, as an operator or a viewer.
 
     Args:
-        url: where the bus is, for whoever is told.
+        url: where the bus is, for those who are told.
+        on_unreadable: told of requests that could not be looked into.
     """
 
-    def __init__(self, bus: Bus, url: str) -> None:
+    def __init__(
+        self, bus: Bus, url: str, *, on_unreadable: Callable[[list[str]], None] = lambda requests: None
+    ) -> None:
+        self._on_unreadable = on_unreadable
         self._bus = bus
         self._url = url
         self._log = JetStreamLog(bus, leader=False)
@@ -105,14 +117,16 @@ class Watch:
 
     async def _alarms(self, since: str | None, *, waiting: bool, goes_on: bool) -> AsyncIterator[Alarm]:
         log_from = (await bounds(self._bus, "LOG"))[1] + 1
-        dead_from = (await bounds(self._bus, letters.STREAM))[1] + 1
+        dead_from = (await bounds(self._bus, dead_letters.STREAM))[1] + 1
         if since is not None:
             first = await first_since(self._bus, "LOG", subjects.EVENTS, since)
             log_from = first.seq if first is not None else log_from
-            first = await first_since(self._bus, letters.STREAM, letters.SUBJECTS, since)
+            first = await first_since(self._bus, dead_letters.STREAM, dead_letters.SUBJECTS, since)
             dead_from = first.seq if first is not None else dead_from
         elif waiting:
-            for each in await queue(self._bus):
+            found = await queue(self._bus)
+            self._on_unreadable(found.unreadable)
+            for each in found.waiting:
                 self._told.add((each.request, each.n))
                 yield self._of(each)
         if goes_on:
@@ -121,7 +135,7 @@ class Watch:
         elif since is not None:
             async for alarm in self._raised(log_from, tail=False):
                 yield alarm
-            async for seq, letter in letters.letters(self._bus, dead_from):
+            async for seq, letter in dead_letters.letters(self._bus, dead_from):
                 yield self._dead(seq, letter)
 
     async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
@@ -204,7 +218,7 @@ class Watch:
     async def _buried(self, from_seq: int) -> AsyncIterator[Alarm]:
         while True:
             try:
-                async for seq, letter in letters.letters(self._bus, from_seq):
+                async for seq, letter in dead_letters.letters(self._bus, from_seq):
                     from_seq = seq + 1
                     yield self._dead(seq, letter)
             except PASSING:
@@ -230,3 +244,94 @@ def _of_interest(stored: Stored) -> Glance | None:
         return None
     for_people = event.type == _SUSPENDED and stored.to == HUMAN
     return event if for_people or event.type in (_ESCALATED, _DOUBTED) else None
+
+
+# --- a command for each alarm ---------------------------------------------------------------------
+
+
+def environment(alarm: Alarm) -> dict[str, str]:
+    """Return what a command finds in its environment beside our own."""
+    facts: Mapping[str, object] = {
+        "MESH_WHAT": alarm.what,
+        "MESH_AT": alarm.at,
+        "MESH_REQUEST": alarm.request,
+        "MESH_AGENT": alarm.agent,
+        "MESH_SUMMARY": alarm.summary,
+        "MESH_REASON": alarm.reason,
+        "MESH_URL": alarm.url,
+        "MESH_SEQ": "" if alarm.seq is None else alarm.seq,
+        "MESH_TIER": "" if alarm.waiting is None else alarm.waiting.tier or "",
+        "MESH_TIER_NAME": alarm.tier_name,
+    }
+    return {name: short(str(value), _VALUE_CHARS) for name, value in facts.items()}
+
+
+async def run_hook(command: str, alarm: Alarm, *, within_s: float) -> str:
+    """Run a command through the shell for an alarm, and return what went wrong; empty if nothing did.
+
+    It has the alarm as JSON on its standard input. What it prints goes to our standard error.
+    """
+    process = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=_STDERR,
+        stderr=_STDERR,
+        env={**os.environ, **environment(alarm)},
+        start_new_session=True,
+    )
+    told = f"{alarm.what} {alarm.request}".strip()
+    try:
+        async with asyncio.timeout(within_s):
+            await process.communicate(msgspec.json.encode(alarm) + b"\n")
+    except TimeoutError:
+        return f"the command for {told} had not ended after {within_s:g} s, and was killed"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+            await process.wait()
+    return f"the command for {told} ended with {process.returncode}" if process.returncode else ""
+
+
+class Hooks:
+    """Runs a command for each alarm, one after the other, beside whatever else goes on.
+
+    Args:
+        on_trouble: told of each command that failed.
+    """
+
+    def __init__(self, command: str | None, *, within_s: float, on_trouble: Callable[[str], None]) -> None:
+        self._command = command
+        self._within_s = within_s
+        self._on_trouble = on_trouble
+        self._alarms = Alarms()
+        self._running: asyncio.Task[None] | None = None
+
+    def add(self, alarm: Alarm) -> None:
+        """Have the command run for an alarm; returns at once."""
+        if self._command is None:
+            return
+        self._alarms.put(alarm)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(self._command))
+
+    async def _run(self, command: str) -> None:
+        while True:
+            alarm = await self._alarms.get()
+            try:
+                wrong = await run_hook(command, alarm, within_s=self._within_s)
+            except OSError as error:
+                wrong = f"the command for {alarm.what} {alarm.request} could not be started: {error}"
+            if wrong:
+                self._on_trouble(wrong)
+            self._alarms.told()
+
+    async def finish(self) -> None:
+        """Wait until the command has run for every alarm."""
+        await self._alarms.all_told()
+
+    async def close(self) -> None:
+        """Kill what runs, and run nothing more."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)

@@ -1,6 +1,7 @@
-"""Text of strangers, made fit for a terminal: nothing in it moves the cursor, hides or reorders text."""
+"""Text fit for a terminal and a log: that of strangers made harmless, times and counts in words."""
 
 import re
+from datetime import UTC, datetime
 
 _CONTROLS = "\x00-\x1f\x7f-\x9f"
 """C0, DEL and C1: cursor moves, colours, titles, and the clipboard of some terminals."""
@@ -39,3 +40,31 @@ def _json_escape(found: re.Match[str]) -> str:
     if number < 0x10000:
         return f"\\u{number:04x}"
     return f"\\u{0xD7C0 + (number >> 10):04x}\\u{0xDC00 | number & 0x3FF:04x}"
+
+
+# --- words and numbers of ours --------------------------------------------------------------------
+
+
+def one_line(text: str) -> str:
+    """Return text whole, as one printable line."""
+    return printable(" ".join(text.split()))
+
+
+def short(text: str, most: int) -> str:
+    """Return one printable line of at most `most` characters."""
+    line = one_line(text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def when(at_us: int) -> str:
+    """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for one that no calendar has."""
+    try:
+        at = datetime.fromtimestamp(at_us / 1e6, UTC)
+    except (ValueError, OverflowError, OSError):  # anybody may write any number
+        return "?"
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """Return a number and what it counts; `several` is the plural where no `s` makes one."""
+    return f"{number} {what if number == 1 else several or what + 's'}"

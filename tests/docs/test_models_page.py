@@ -7,28 +7,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer.main
 
 from mesh.agent import Turn, agent, live
 from mesh.agent.turn import _MAX_RESULT_BYTES
 from mesh.bus import rate_limit
 from mesh.cli import app
-from mesh.cli.cost import _row
 from mesh.cli.models import Kind
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.prompt import PromptContext, render
+from mesh.ops.spending import Row
 from mesh.testing import LocalMesh, turn
 from protocol.domain.rate_limit import LEASE_US
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
-from protocol.wire.prices import UNUSED, price_list, unsaid
+from protocol.wire.prices import price_list, unsaid
 from tests.docs.pages import DOCS, blocks, codes, section, table, tables
 from tests.servers import PATIENCE_S, ROOT
+from tests.system.terminal import commands_of
 
 PAGE = (DOCS / "models.md").read_text()
 BLOCKS = list(blocks(PAGE))
@@ -113,7 +114,7 @@ def test_what_is_not_said_of_the_cache_is_as_the_page_says() -> None:
 def test_the_json_of_costs_has_the_fields_that_the_page_names() -> None:
     rows = table(section(PAGE, "What it costs"), "name")
     told = {code for row in rows for cell in row for code in codes(cell)} - {"by", "total", "null"}
-    assert told == set(_row("", UNUSED, 0, 0, 0, 0))
+    assert told == set(Row.__struct_fields__)
 
 
 def test_the_kinds_of_models_are_those_of_the_option() -> None:
@@ -136,9 +137,9 @@ def test_the_numbers_are_those_of_the_code() -> None:
                        for line in block.text.splitlines()})
 )  # fmt: skip
 def test_the_commands_have_these_options(command: str) -> None:
-    node = typer.main.get_command(app)
+    node: click.Command = app
     _, *words = command.split()
-    while words and hasattr(node, "commands"):
-        node = node.commands[words.pop(0)]
+    while words and isinstance(node, click.Group):
+        node = commands_of(node)[words.pop(0)]
     known = {name for parameter in node.params for name in parameter.opts}
     assert set(re.findall(r"--\w+", command)) <= known

@@ -4,14 +4,14 @@ import re
 import shlex
 from typing import Any
 
+import click
 import pytest
-import typer.main
 
 from mesh.cli import app
 from mesh.cli.exits import Exit
-from mesh.cli.hooks import environment
-from mesh.ops.watch import Alarm
+from mesh.ops.watch import Alarm, environment
 from tests.docs.pages import DOCS, blocks, codes, section
+from tests.system.terminal import commands_of
 
 PAGE = (DOCS / "operating.md").read_text()
 TYPED = [
@@ -21,17 +21,16 @@ TYPED = [
     for line in block.text.splitlines()
     if line.startswith("$ ")
 ]
-ROOT: Any = typer.main.get_command(app)
-UsageError: Any = typer.BadParameter.__base__  # typer has its own, and no public name for it
 
 
 def read_by_its_command(words: list[str]) -> None:
     """Have a command read its arguments as if it was about to run. Raises UsageError."""
-    context = ROOT.make_context("mesh", list(words), resilient_parsing=True)
-    command, rest = ROOT, words
-    while hasattr(command, "commands"):
+    context = app.make_context("mesh", list(words), resilient_parsing=True)
+    command: Any = app
+    rest = words
+    while isinstance(command, click.Group):
         name, command, rest = command.resolve_command(context, rest)
-        if rest or not hasattr(command, "commands"):
+        if rest or not isinstance(command, click.Group):
             context = command.make_context(name, list(rest), parent=context)
 
 
@@ -44,18 +43,18 @@ def test_every_command_of_the_page_can_be_typed(line: str) -> None:
 
 def test_a_command_that_cannot_be_typed_would_be_noticed() -> None:
     for wrong in (["request", "freezes", "ID"], ["request", "freeze", "ID", "--nope"], ["request", "freeze"]):
-        with pytest.raises(UsageError):
+        with pytest.raises(click.UsageError):
             read_by_its_command(wrong)
 
 
 @pytest.mark.parametrize("text", sorted({code for code in codes(PAGE) if code.startswith("mesh ")}))
 def test_every_command_that_is_mentioned_exists(text: str) -> None:
-    command = ROOT
+    command: click.Command = app
     for word in shlex.split(text)[1:]:
-        if not hasattr(command, "commands"):
+        if not isinstance(command, click.Group):
             break
-        assert word in command.commands, text
-        command = command.commands[word]
+        assert word in commands_of(command), text
+        command = commands_of(command)[word]
     unknown = [
         option
         for option in re.findall(r"(?<!\S)--[a-z-]+", text)

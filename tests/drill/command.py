@@ -7,16 +7,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from mesh.cli.checkout import data_environment, find_fleet
-from mesh.cli.exits import EPILOG, Exit, ReportingGroup
-from mesh.cli.interrupts import ended_by_signals
-from mesh.cli.options import AsJson, run_quietly
+from mesh.cli.exits import EPILOG, Exit, Leave, ReportingGroup, ended_by_signals
+from mesh.cli.options import A_PATH, json_option, run_quietly
 from mesh.cli.output import emit, remark, say
-from mesh.ops.errors import UsageWrong
+from mesh.errors import UsageWrong
 from mesh.ops.rehearsal import read_samples
 from protocol.wire.config import GUARD_LEASE_S, LEASE_S, SHORTEST_LEASE_S
 from tests.drill import run
@@ -31,60 +29,56 @@ from tests.drill.run import Plan, usual_faults
 from tests.drill.stories import Story, stories
 
 COMMAND = "python -m tests.drill"
-app = typer.Typer(
-    name=COMMAND,
+
+
+@click.group(
+    COMMAND,
     cls=ReportingGroup,
     epilog=EPILOG,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    invoke_without_command=True,
     subcommand_metavar="",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@app.callback(invoke_without_command=True)
+@click.option(
+    "--requests",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="How many requests are sent.",
+)
+@click.option("--faults", type=click.IntRange(min=0), help="How many faults; else 3 for 10 requests.")
+@click.option("--seed", type=int, help="What is drawn; else another each time.")
+@click.option("--fleet", type=A_PATH, help="A fleet file or its directory; else the drill's own.")
+@click.option("--requests-file", type=A_PATH, help="What to send to it, one JSON object a line.")
+@click.option("--guards", type=click.IntRange(min=1), default=2, show_default=True, help="Guard processes.")
+@click.option(
+    "--instances", type=click.IntRange(min=1), default=2, show_default=True, help="Processes of each agent."
+)
+@click.option(
+    "--lease",
+    type=float,
+    help="Seconds that a dead process keeps its work, in the drill's own fleet; guards half of it.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Requests in flight."
+)
+@click.option("--kinds", help="Which faults, by commas: kill,pause,restart,failpoint,server-kill…")
+@click.option("--keep", type=A_PATH, help="Leave logs and evidence in this new directory.")
+@json_option
 def drill(
-    requests: Annotated[int, typer.Option("--requests", help="How many requests are sent.", min=1)] = 200,
-    faults: Annotated[
-        int | None,
-        typer.Option("--faults", help="How many faults; else 3 for 10 requests.", min=0, show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="What is drawn; else another each time.", show_default=False)
-    ] = None,
-    fleet: Annotated[
-        Path | None,
-        typer.Option(
-            "--fleet", help="A fleet file or its directory; else the drill's own.", show_default=False
-        ),
-    ] = None,
-    requests_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--requests-file", help="What to send to it, one JSON object a line.", show_default=False
-        ),
-    ] = None,
-    guards: Annotated[int, typer.Option("--guards", help="Guard processes.", min=1)] = 2,
-    instances: Annotated[int, typer.Option("--instances", help="Processes of each agent.", min=1)] = 2,
-    lease: Annotated[
-        float | None,
-        typer.Option(
-            "--lease",
-            help="Seconds that a dead process keeps its work, in the drill's own fleet; guards half of it.",
-            show_default=False,
-        ),
-    ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests in flight.", min=1)] = 32,
-    kinds: Annotated[
-        str | None,
-        typer.Option("--kinds", help="Which faults, by commas: kill,pause,restart,failpoint,server-kill…"),
-    ] = None,
-    keep: Annotated[
-        Path | None,
-        typer.Option("--keep", help="Leave logs and evidence in this new directory.", show_default=False),
-    ] = None,
-    as_json: AsJson = False,
+    *,
+    requests: int,
+    faults: int | None,
+    seed: int | None,
+    fleet: Path | None,
+    requests_file: Path | None,
+    guards: int,
+    instances: int,
+    lease: float | None,
+    concurrency: int,
+    kinds: str | None,
+    keep: Path | None,
+    as_json: bool,
 ) -> None:
     """Break a scratch mesh on purpose, at random and in every failpoint; check what came of it."""
     if keep is not None and keep.exists() and any(keep.iterdir()):
@@ -155,10 +149,13 @@ async def _drill(planned: Plan, keep: Path | None, as_json: bool) -> None:
         for line in lines(findings):
             say(line)
     if findings.breaches:
-        raise typer.Exit(Exit.FAILED)
+        raise Leave(Exit.FAILED)
 
 
 async def _run(planned: Plan, directory: Path) -> Evidence:
     setting = replace(planned.setting, environment=data_environment(directory))
     async with ended_by_signals():
         return await run.drill(replace(planned, setting=setting), directory, remark)
+
+
+app = drill

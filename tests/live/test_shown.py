@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from mesh.agent.record import Record
-from mesh.cli.followed import Shown
+from mesh.cli.story import Shown
 from mesh.client.follow import Following, Heard, Journaled
 from protocol.wire.notices import LiveNote
 

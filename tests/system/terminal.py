@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import typer
-from typer.testing import CliRunner, Result
+import click
+from click.testing import CliRunner, Result
 
 from mesh.cli import app
 from tests.logs import plain_logs
@@ -35,7 +35,7 @@ def environment(**added: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)} | added
 
 
-def in_process(*arguments: object, program: typer.Typer = app) -> Result:
+def in_process(*arguments: object, program: click.Command = app) -> Result:
     """Run a command in this process, which logs nothing meanwhile. RuntimeError if another one runs."""
     if not _turn.acquire(blocking=False):
         raise RuntimeError("one command at a time in this process; start the other as a process")
@@ -44,6 +44,15 @@ def in_process(*arguments: object, program: typer.Typer = app) -> Result:
             return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:
         _turn.release()
+
+
+def commands_of(group: click.Command) -> dict[str, click.Command]:
+    """Return the commands of a group, each as it is; none of what is no group."""
+    if not isinstance(group, click.Group):
+        return {}
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 class Finished:

@@ -139,14 +139,14 @@ async def test_only_the_admin_puts_letters_back(office: Office, stage: Stage) ->
 async def test_without_a_guard_it_waits_in_its_queue(
     office: Office, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mesh.ops import resend as resending
+    from mesh.ops import dead_letters
 
     request, work = await office.begun()
     for guard in tuple(stage._guards):
         await stage.dismiss(guard)
-    put_back = resending.resend
+    put_back = dead_letters.resend
     monkeypatch.setattr(
-        resending, "resend", lambda bus, parcel, within_s: put_back(bus, parcel, within_s=0.5)
+        dead_letters, "resend", lambda bus, parcel, within_s: put_back(bus, parcel, within_s=0.5)
     )
     body = codec.encode(MoveProposed(turn=work.turn, round=0, move=Escalate(summary="help")))
     seq = await kept(stage, f"mesh.prop.3.a.{request}", body, sender="a", request=request)

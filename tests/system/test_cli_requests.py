@@ -7,7 +7,7 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.errors import Unreachable
-from mesh.ops.growing import story_so_far
+from mesh.ops.requests import story_so_far
 from protocol.wire.commands import Complete, Transfer
 from tests.guard.stage import Stage
 from tests.servers import until

@@ -15,9 +15,9 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.cli.exits import Exit
 from mesh.errors import Unreachable
-from mesh.ops import letters
+from mesh.ops import dead_letters
 from mesh.ops import watch as watching
-from mesh.ops.queue import Waiting, queue
+from mesh.ops.queue import Queue, queue
 from mesh.ops.watch import Watch
 from protocol.wire.commands import Escalate, Resolve
 from protocol.wire.notices import DeadLetter
@@ -171,7 +171,7 @@ async def test_what_is_raised_while_the_watch_begins_is_told_once(
 ) -> None:
     meanwhile: list[str] = []
 
-    async def slowly(bus: Bus) -> list[Waiting]:
+    async def slowly(bus: Bus) -> Queue:
         meanwhile.append(await office.escalated())
         return await queue(bus)
 
@@ -191,7 +191,7 @@ async def test_a_bus_that_is_away_for_a_while_hides_no_dead_letter(
     office: Office, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, tries = await office.escalated(), 0
-    every_letter = letters.letters
+    every_letter = dead_letters.letters
 
     async def flaky(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:
         nonlocal tries
@@ -202,7 +202,7 @@ async def test_a_bus_that_is_away_for_a_while_hides_no_dead_letter(
         async for each in every_letter(bus, from_seq):
             yield each
 
-    monkeypatch.setattr(letters, "letters", flaky)
+    monkeypatch.setattr(dead_letters, "letters", flaky)
     async with asyncio.timeout(60):
         async for alarm in Watch(await stage.bus("op"), "nats://").alarms(waiting=False):
             if alarm.what == "dead_letter" and alarm.request == request:

@@ -15,11 +15,10 @@ from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.provision import provision
 from mesh.bus.roles import names
 from mesh.bus.streams import Storage
-from mesh.cli.durability import durability, seen
 from mesh.errors import BusError
 from mesh.local.server import EmbeddedServer
-from mesh.ops.findings import Finding
-from mesh.ops.health import examine
+from mesh.ops.fleet_health import Finding
+from mesh.ops.health import durability, examine, varz_of
 from mesh.settings import Access
 from tests.servers import FLEET, eventually
 
@@ -51,7 +50,7 @@ class Cluster:
     async def told(self, *nodes: int) -> list[Finding]:
         """Return what is said with the monitoring of some servers."""
         async with await self.connect() as bus:
-            varz = await seen(self.monitors(*nodes))
+            varz = await varz_of(self.monitors(*nodes))
             return [finding async for finding in durability(bus, ("LOG", "STEPS-a"), varz)]
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.cli.options import Where
+from mesh.cli.questions import Typed
 from mesh.cli.send import _somebody
-from mesh.cli.typed import Typed
 from mesh.ops.queue import reply_command
 from protocol.wire.commands import Ask, Complete
 from protocol.wire.ids import AgentName

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 from mesh.cli.exits import Exit
 from mesh.service.failpoints import FAILPOINTS

@@ -3,9 +3,9 @@
 import importlib
 import inspect
 
+import click
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mesh import errors
 from mesh.cli import exits
@@ -15,8 +15,8 @@ from protocol.wire.errors import MeshError
 from tests.unit.cli.conftest import Mesh
 
 
-def raising(error: BaseException) -> typer.Typer:
-    app = typer.Typer(cls=ReportingGroup)
+def raising(error: BaseException) -> click.Group:
+    app = ReportingGroup()
 
     @app.command("fail")
     def fail() -> None:
@@ -62,7 +62,6 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.errors",
         "mesh.client",
         "mesh.agent.reply_schema",
-        "mesh.ops.errors",
         "mesh.settings",
         "mesh.fleet.file",
         "mesh.service.probes",

@@ -2,26 +2,25 @@
 
 import subprocess
 import sys
-from typing import Any
 
+import click
 import pytest
-import typer.main
 
 from mesh.cli import app
 from mesh.cli.exits import EPILOG, Exit
 from tests.servers import PATIENCE_S, ROOT
+from tests.system.terminal import commands_of
 from tests.unit.cli.conftest import Mesh
 
-HEAVY = {"anthropic", "asyncio", "msgspec", "nats", "nkeys", "pydantic_settings", "rich", "structlog"}
+HEAVY = {"anthropic", "asyncio", "msgspec", "nats", "nkeys", "pydantic", "rich", "structlog"}
 
 
-def paths(group: Any = None, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def paths(group: click.Command | None = None, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Return every command, as its words."""
     found: list[tuple[str, ...]] = []
-    root: Any = typer.main.get_command(app)
-    for name, command in (group or root).commands.items():
+    for name, command in commands_of(group or app).items():
         here = (*before, name)
-        found += paths(command, here) if hasattr(command, "commands") else [here]
+        found += paths(command, here) if isinstance(command, click.Group) else [here]
     return found
 
 
@@ -45,9 +44,8 @@ print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
     ).stdout
     assert "Usage: mesh" in said
     loaded = set(said.rpartition("LOADED")[2].split())
-    assert "typer" in loaded
-    # Whatever has words after `mesh` is read by typer with the help of pydantic; there is no way around that.
-    assert not loaded & (HEAVY if arguments else {*HEAVY, "pydantic"})
+    assert "click" in loaded
+    assert not loaded & HEAVY
 
 
 @pytest.mark.parametrize("path", [path for path in paths() if path != ("bench",)], ids=" ".join)
@@ -68,9 +66,9 @@ SERVICES = {
 
 
 def options_of(path: tuple[str, ...]) -> set[str]:
-    command: Any = typer.main.get_command(app)
+    command: click.Command = app
     for word in path:
-        command = command.commands[word]
+        command = commands_of(command)[word]
     return {option for parameter in command.params for option in parameter.opts}
 
 

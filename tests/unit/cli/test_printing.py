@@ -14,12 +14,11 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.text import Text
 
 import mesh.cli
 from mesh.cli import output
 from mesh.service.logs import configure_logging
-from mesh.service.printable import printable, printable_json
+from mesh.service.printable import printable, printable_json, when
 from tests.logs import kept_logging
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07\x9b1A\x7f\r\u202egnp\u2066\u200b\ufeff\u2028b"
@@ -79,7 +78,7 @@ PRINTING: dict[str, Callable[[str], None]] = {
     "emit_bytes": lambda text: output.emit_bytes(json.dumps(text, ensure_ascii=False).encode()),
     "emit_raw": lambda text: output.emit_raw(text.encode() + b"\xff\x9b"),
     "raw_out": lambda text: _raw(text.encode() + b"\xff\x9b"),
-    "show": lambda text: output.show(Text(text), Text.assemble((text, "bold"), text)),
+    "show": lambda text: output.show(output.Line(text), output.Line((text, "bold"), text)),
     "table": lambda text: output.table((text,), [(text,)]),
 }
 
@@ -129,7 +128,7 @@ def test_a_terminal_whose_encoding_lacks_a_character_gets_its_number(monkeypatch
 
 @pytest.mark.parametrize("at", [10**30, -(10**30), 1 << 63, 253_402_300_800_000_000])
 def test_a_time_that_no_calendar_has_is_said_to_be_unknown(at: int) -> None:
-    assert output.when(at) == "?"
+    assert when(at) == "?"
 
 
 # --- one file prints --------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ def printing(source: str) -> Iterator[str]:
                     yield f"line {node.lineno}: sys.{node.attr}"
             case ast.Call(func=ast.Name(name)) if name in PRINTERS - {"prompt"}:
                 yield f"line {node.lineno}: {name}()"
-            case ast.Call(func=ast.Attribute(value=ast.Name("typer" | "click" | "rich"), attr=name)):
+            case ast.Call(func=ast.Attribute(value=ast.Name("click" | "rich"), attr=name)):
                 if name in PRINTERS:
                     yield f"line {node.lineno}: {name}()"
 
@@ -163,7 +162,7 @@ def test_only_one_file_of_the_command_line_prints(file: Path) -> None:
 
 
 def test_the_check_sees_who_prints() -> None:
-    wrong = "import sys\nprint(1)\nsys.stdout.write('')\ntyper.echo('')\nsys.stderr.isatty()\nConsole()\n"
+    wrong = "import sys\nprint(1)\nsys.stdout.write('')\nclick.echo('')\nsys.stderr.isatty()\nConsole()\n"
     assert len(list(printing(wrong))) == 4
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.ops.errors import UsageWrong
+from mesh.errors import UsageWrong
 from mesh.ops.rehearsal import Expected, Sample, is_sound, judged, read_samples, summary
 from tests.servers import ROOT
 from tests.unit.cli.conftest import STORY

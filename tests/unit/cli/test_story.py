@@ -1,14 +1,15 @@
 """What is said of a request: each thing once, by its own name, in words that fit the number."""
 
+import click
 import pytest
-import typer
 
-from mesh.cli.counts import counted
 from mesh.cli.exits import Exit
-from mesh.cli.outcomes import conclude
+from mesh.cli.send import conclude
 from mesh.cli.story import ending, story
+from mesh.cli.why import sentences
 from mesh.client.client import outcome_of
-from mesh.ops.explain import reasons, sentences
+from mesh.ops.explain import explain
+from mesh.service.printable import counted
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.views.timeline import timeline
 from protocol.wire import events
@@ -80,7 +81,7 @@ def test_whoever_waited_is_told_the_end_once_and_why(capsys: pytest.CaptureFixtu
 def said_of(event: AnyEvent, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what `mesh send` says of an end, without whose it is."""
     assert isinstance(event, events.Ended)
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(click.exceptions.Exit) as ended:
         conclude(outcome_of(event))
     assert ended.value.exit_code == Exit.FAILED
     return capsys.readouterr().err.strip().removeprefix(f"mesh: {event.request} ")
@@ -93,7 +94,7 @@ def test_a_round_that_the_clock_ended_is_not_told_as_its_agents_own_doing() -> N
     assert isinstance(timed_out, events.TurnFailed)
     lines = [line.plain for line in story(timeline(court.events))]
     assert any("  guard → a  turn_failed  recorded  the round took longer" in line for line in lines), lines
-    assert "guard: turn_failed to a (the round took longer" in "\n".join(sentences(reasons(court.events, 1)))
+    assert "guard: turn_failed to a (the round took longer" in "\n".join(sentences(explain(court.events, 1)))
     [told] = [move for move in timeline(court.events).moves if move.move == "turn_failed"]
     assert (told.from_, told.to, told.detail) == ("guard", "a", "timeout")
 
@@ -172,7 +173,7 @@ def forged() -> list[InMemoryGuard]:
 def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(court: InMemoryGuard) -> None:
     said = [line.plain for line in story(timeline(court.events))]
     for event in court.events:
-        said += sentences(reasons(court.events, event.n))
+        said += sentences(explain(court.events, event.n))
     assert any("all is paid" in line for line in said)
     assert all(line.isprintable() for line in said), said
     assert not any(line.startswith("answer:") for line in said)
@@ -190,9 +191,9 @@ def test_why_names_the_model_without_a_price_and_the_budget() -> None:
     said = "the budget is in dollars and new has no price: add it to [prices]"
     error = Failure(code="budget_unpriced", message=said, permanent=True)
     court.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
-    found = reasons(court.events)
+    found = explain(court.events)
     assert (found.type, found.failure) == ("escalation.raised", said)
     told = "\n".join(sentences(found))
     assert f"The turn had failed: {said}." in told
     assert "budget = 2.000000 dollars and 1 model call, on_budget = escalate" in told
-    assert "budget =" not in "\n".join(sentences(reasons(begun().events)))
+    assert "budget =" not in "\n".join(sentences(explain(begun().events)))

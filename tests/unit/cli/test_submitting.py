@@ -2,14 +2,13 @@
 
 import pytest
 
-from mesh.cli.submitting import parse_artifacts, parse_budget
-from mesh.cli.times import seconds_in
-from mesh.ops.errors import UsageWrong
+from mesh.cli.arguments import parse_artifacts, parse_budget, parse_facts, seconds_in
+from mesh.errors import UsageWrong
 from protocol.wire.handoff import Artifact, Budget
 
 
 def test_a_budget_is_counted_in_whole_units() -> None:
-    assert parse_budget(None) is None
+    assert parse_budget([]) is None
     assert parse_budget(["dollars=0.50", "tokens=20000", "model_calls=0"]) == Budget(
         nano_dollars=500_000_000, tokens=20_000, model_calls=0
     )
@@ -45,3 +44,19 @@ def test_a_span_is_seconds() -> None:
     for wrong in ("0s", "10", "2026-11-21", "-1s", "1.5h"):
         with pytest.raises(UsageWrong, match="span"):
             seconds_in(wrong)
+
+
+def test_facts_are_text_unless_marked_as_json() -> None:
+    assert parse_facts(["name=Ada=Eve", "n:=3", "list:=[1]", "empty="]) == {
+        "name": "Ada=Eve",
+        "n": 3,
+        "list": [1],
+        "empty": "",
+    }
+    assert parse_facts([]) == {}
+
+
+@pytest.mark.parametrize("wrong", [["name"], ["=x"], [":=1"], ["n:=three"], ["a=1", "a=2"]])
+def test_a_wrong_fact_is_a_matter_of_usage(wrong: list[str]) -> None:
+    with pytest.raises(UsageWrong):
+        parse_facts(wrong)

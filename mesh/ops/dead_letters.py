@@ -1,34 +1,81 @@
-"""Dead letters put back into the queue that they came from, under the name of who sent them.
+"""Dead letters: as they are kept, and put back into the queue that they came from.
 
-Nobody publishes under another's name but the admin. So only what a guard kept is put back: its letters
-name the subject under which the broker itself had stored the message.
+Anybody with a name writes their own letters, so what is in one is not believed. The admin alone publishes
+under the name of who sent a message. So only what a guard kept is put back: its letters name the subject
+under which the broker itself had stored the message.
 """
 
 import asyncio
+import base64
 import hashlib
 import time
+from collections.abc import AsyncIterator
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from mesh.bus.connection import Bus
-from mesh.bus.reader import bounds
+from mesh.bus.reader import StoredMessage, bounds, every, get_seq
 from mesh.bus.roles import GUARD
+from mesh.errors import ControlRefused, Impossible, NotFound
 from mesh.guard.parsing import is_submit
-from mesh.ops.control import Ears, Reader
-from mesh.ops.errors import ControlRefused, Impossible
-from mesh.ops.letters import STREAM, letters
+from mesh.ops.control import LOOK_S, Notices, Reader, within
 from protocol.wire import codec, subjects
 from protocol.wire.commands import id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import Cause, control_cause, is_request_id, submitted_ms
 from protocol.wire.notices import DeadLetter
+from protocol.wire.subjects import parse_dead
 
-_LOOK_S = 0.1
+STREAM = "DEAD"
+SUBJECTS = subjects.DEAD_LETTERS
 _IN_VAIN = {
     "unusable_id": "its request id cannot be one, and never will",
     "request_exists": "its id belongs to another request; the same work needs a new id: mesh request submit",
 }
 """Codes of letters that can only come back, and what to do instead."""
+
+
+async def letters(bus: Bus, from_seq: int = 1) -> AsyncIterator[tuple[int, DeadLetter]]:
+    """Yield all of them from `from_seq` on with their sequence numbers, the oldest first."""
+    async for kept in every(bus, STREAM, SUBJECTS, from_seq):
+        yield kept.seq, _letter(kept)
+
+
+async def letter_at(bus: Bus, seq: int) -> DeadLetter:
+    """Return one. Raises NotFound."""
+    kept = await get_seq(bus, STREAM, seq)
+    if kept is None:
+        raise NotFound(f"there is no dead letter {seq}")
+    return _letter(kept)
+
+
+def _letter(kept: StoredMessage) -> DeadLetter:
+    """Return a letter under the name that the broker knows, even if it cannot be read."""
+    by = parse_dead(kept.subject)
+    letter = codec.readable(kept.data, DeadLetter)
+    if letter is not None and _is_base64(letter.data):
+        return msgspec.structs.replace(letter, by=by)
+    return DeadLetter(
+        at=kept.at,
+        by=by,
+        code="unreadable",
+        detail="this is no dead letter as this version knows them",
+        subject="",
+        data=base64.b64encode(kept.data).decode(),
+    )
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        base64.b64decode(data)
+    except ValueError:
+        return False
+    return True
+
+
+# --- back into the queue --------------------------------------------------------------------------
 
 
 class Parcel(NamedTuple):
@@ -89,21 +136,16 @@ async def resend(bus: Bus, parcel: Parcel, *, within_s: float) -> AnyEvent:
     if before is not None:
         raise Impossible(f"it was decided before, by event {before.n} of {parcel.request}: nothing to do")
     dead_from = (await bounds(bus, STREAM))[1] + 1
-    async with await Ears.open(bus, parcel.sender, parcel.request) as ears:
+    late = f"it is back in its queue, and no guard has taken it up within {within_s:g} s"
+    async with await Notices.open(bus, parcel.sender, parcel.request) as notices, within(within_s, late):
         await bus.publish_durable(parcel.subject, parcel.body, parcel.headers)
-        try:
-            async with asyncio.timeout(within_s):
-                while True:
-                    event = None if cause is None else await reader.caused_by(cause)
-                    if event is not None:
-                        return event
-                    await _raise_if_dead(bus, parcel, dead_from)
-                    _raise_if_late(parcel, ears)
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError:
-            raise TimeoutError(
-                f"it is back in its queue, and no guard has taken it up within {within_s:g} s"
-            ) from None
+        while True:
+            event = None if cause is None else await reader.caused_by(cause)
+            if event is not None:
+                return event
+            await _raise_if_dead(bus, parcel, dead_from)
+            _raise_if_late(parcel, notices)
+            await asyncio.sleep(LOOK_S)
 
 
 def _cause(parcel: Parcel) -> Cause | None:
@@ -126,9 +168,9 @@ async def _raise_if_dead(bus: Bus, parcel: Parcel, from_seq: int) -> None:
             raise ControlRefused(parcel.request, letter.code, f"{letter.detail} (dead letter {seq})")
 
 
-def _raise_if_late(parcel: Parcel, ears: Ears) -> None:
+def _raise_if_late(parcel: Parcel, notices: Notices) -> None:
     """Raise if the guard said that it was over. A notice about an error is a dead letter, too."""
-    while (notice := ears.next_notice()) is not None:
+    while (notice := notices.next()) is not None:
         of_another = notice.digest not in ("", hashlib.sha256(parcel.body).hexdigest())
         if notice.ended is not None and not of_another:
             raise ControlRefused(parcel.request, notice.ended.why, "it was over, so nothing came of it")

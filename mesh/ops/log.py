@@ -1,0 +1,259 @@
+"""Requests as the streams hold them, read as a viewer may: by direct gets, which leave nothing at the server.
+
+No consumer is made or moved here, so that any number of people can look at once under one name. The stored
+bytes are what is returned.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import bounds, every
+from mesh.client import journals
+from mesh.client.journals import Step
+from mesh.errors import BusError, Impossible, LogUnreadable, Malformed, NotFound, UsageWrong
+from mesh.ops.control import mesh_freeze
+from mesh.ops.roster import fleet_of
+from mesh.replay.load import StoredStep, step_line, steps_in
+from protocol.domain import hash_chain as chain
+from protocol.domain.hash_chain import GENESIS, Break
+from protocol.ledger import Ledger
+from protocol.views.entries import StepEntry, Timeline
+from protocol.views.timeline import prices_in
+from protocol.wire import codec, events, subjects
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.ids import RequestId, is_request_id
+
+READERS = ("viewer", "operator", "admin")
+"""Roles that may read the log, the least mighty first."""
+
+NOT_THERE = "there is no request {} in the log"
+
+
+class Glance(msgspec.Struct, frozen=True):
+    """What any event says of itself, whatever its version."""
+
+    request: str
+    n: int
+    at: int
+    type: str
+    to: str = ""
+    id: str = ""
+
+
+def glance(body: bytes) -> Glance | None:
+    """Return an event's envelope; None for what is no event of any version."""
+    return codec.readable(body, Glance)
+
+
+ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)
+"""Types of events after which a request has no more."""
+
+
+def has_ended(body: bytes) -> bool:
+    """Return True if this is a request's last event."""
+    event = glance(body)
+    return event is not None and event.type in ENDS
+
+
+def checked_id(request: str) -> RequestId:
+    """Return a request's id. Raises UsageWrong for what is none."""
+    if not is_request_id(request):
+        raise UsageWrong(f"not a request's id: {request!r}; they look like `app_01JAZ…`")
+    return RequestId(request)
+
+
+def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
+    """Return one request's events, from the first on. Raises UnknownEvent, and Malformed.
+
+    Malformed are also events that do not follow from each other, as no guard writes them: what is made of
+    the events that this returns cannot fail.
+    """
+    happened = [codec.decode_event(body) for body in bodies]
+    ledger = Ledger()
+    for event in happened:
+        try:
+            ledger.apply(event)
+        except (LookupError, TypeError, AttributeError, ValueError) as impossible:
+            raise Malformed(
+                f"{event.request}: event {event.n} ({type_of(event)}) does not follow from those before it; "
+                f"look with mesh log verify {event.request}"
+            ) from impossible
+    return happened
+
+
+# --- one request ----------------------------------------------------------------------------------
+
+
+async def request_bodies(bus: Bus, request: str) -> list[bytes]:
+    """Return the stored events of a request, in order. Raises NotFound, LogUnreadable."""
+    checked_id(request)
+    stored = await JetStreamLog(bus).read(request)
+    if not stored:
+        raise NotFound(f"{NOT_THERE.format(request)}{await why_not_there(bus)}")
+    return [each.body for each in stored]
+
+
+async def whole_request(bus: Bus, request: str) -> list[bytes]:
+    """Return the same, all events from the first on. Raises Impossible, too, where one of them is missing."""
+    try:
+        bodies = await request_bodies(bus, request)
+    except LogUnreadable:
+        check_numbers(request, [kept.data async for kept in every(bus, "LOG", subjects.evt_of(request))])
+        raise
+    check_numbers(request, bodies)
+    return bodies
+
+
+def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
+    """Raise Impossible unless events are numbered from `first` on without a gap: the others tell nothing."""
+    for expected, body in enumerate(bodies, first):
+        event = glance(body)
+        if event is None:
+            return  # decoding it tells more
+        if event.n != expected:
+            what = f"event {expected} is missing" if event.n > expected else f"event {event.n} is there twice"
+            raise Impossible(
+                f"{source}: {what}, so that it cannot be told; look with mesh log verify {source}"
+            )
+
+
+async def why_not_there(bus: Bus) -> str:
+    """Return why a request need not be in the log yet: the whole mesh is frozen. Empty if it is not."""
+    try:
+        stands = await mesh_freeze(bus)
+    except BusError:
+        return ""
+    return f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
+
+
+class HeldUp(NamedTuple):
+    """Why nothing happens in a request: the whole mesh is frozen."""
+
+    missing: bool
+    """The request is not in the log."""
+    why: str
+
+
+async def held_up(bus: Bus, request: str) -> HeldUp | None:
+    """Return why nothing happens in a request, in the log or not, that has not ended; None if something may.
+
+    Raises BusError.
+    """
+    head = await JetStreamLog(bus, leader=False).head(request)
+    if head is None:
+        why = await why_not_there(bus)
+        return HeldUp(True, f"{NOT_THERE.format(request)}{why}") if why else None
+    stands = None if has_ended(head.body) else await mesh_freeze(bus)
+    return HeldUp(False, stands.notice) if stands is not None and stands.frozen else None
+
+
+# --- the journals of its turns --------------------------------------------------------------------
+
+
+class Journals(NamedTuple):
+    """What a request's journals hold, as a timeline tells it."""
+
+    steps: dict[str, tuple[StepEntry, ...]]
+    """By journal."""
+    passed_over: set[str]
+    """Steps that cannot be read, cannot be true, or are not by the agent whose turn it is."""
+
+
+async def journals_of(bus: Bus, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
+    """Return the journals of the request whose events these are, from the first on. Raises BusError.
+
+    Args:
+        until: leave out what was journaled later (UTC µs).
+    """
+    passed_over = set[str]()
+    agents = journals.journals_in(happened).values()
+    found = await journals.journaled(bus, happened[0].request, agents, passed_over=passed_over)
+    return _told(found, passed_over, happened, until)
+
+
+def journals_in(path: Path, happened: Sequence[AnyEvent], until: int | None = None) -> Journals:
+    """Return the same of a request that was exported to a file."""
+    passed_over = set[str]()
+    return _told(journals.read(steps_in(path), passed_over), passed_over, happened, until)
+
+
+def _told(
+    found: Sequence[Step], passed_over: set[str], happened: Sequence[AnyEvent], until: int | None
+) -> Journals:
+    whose = journals.journals_in(happened)
+    steps = []
+    for step in found:
+        if step.agent != whose.get(step.journal, step.agent):  # anybody may write under any turn's id
+            passed_over.add(f"{step.agent} {step.journal} {step.name}")
+        elif until is None or step.record.at <= until:
+            steps.append(step)
+    return Journals(journals.told(steps, prices_in(happened)), passed_over)
+
+
+def documented(told: Timeline, bodies: Sequence[bytes]) -> dict[str, Any]:
+    """Return the documented form of a request: its timeline, and the stored events as they are."""
+    fields: dict[str, Any] = msgspec.to_builtins(told)
+    return fields | {"events": [msgspec.Raw(body) for body in bodies]}
+
+
+# --- exports --------------------------------------------------------------------------------------
+
+
+async def stored_bodies(bus: Bus, requests: Sequence[str] = ()) -> AsyncIterator[bytes]:
+    """Yield the stored events of requests; of all of them, in the log's order, when none is named."""
+    for request in requests:
+        for body in await request_bodies(bus, request):
+            yield body
+    if not requests and (await bounds(bus, "LOG"))[1]:
+        async for stored in JetStreamLog(bus).follow(tail=False):
+            yield stored.body
+
+
+async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> AsyncIterator[bytes]:
+    """Yield the steps that agents journaled for requests, as lines of an export; all where none is named."""
+    if not requests:  # a journal may outlast the event that opened it
+        agents = agents | set((await fleet_of(bus)).agents)
+    for request in requests or ("*",):
+        async for stored in journals.stored_steps(bus, request, agents):
+            yield step_line(StoredStep(stored.subject, stored.data))
+
+
+# --- hash chains ----------------------------------------------------------------------------------
+
+
+class _Link(msgspec.Struct, frozen=True):
+    request: str
+    n: int
+    prev: str
+
+
+class Chains:
+    """Checks hash chains as events come by: requests in any order, each one's events in order."""
+
+    def __init__(self) -> None:
+        self.breaks: list[tuple[str, Break]] = []
+        self.events = 0
+        self._expected: dict[str, tuple[int, str]] = {}
+        """By request: the number and `prev` of its next event."""
+
+    @property
+    def requests(self) -> int:
+        return len(self._expected)
+
+    def take(self, body: bytes) -> None:
+        self.events += 1
+        link = codec.readable(body, _Link)
+        if link is None:
+            self.breaks.append(("?", Break(-1, "cannot be read")))
+            return
+        n, prev = self._expected.get(link.request, (0, GENESIS))
+        if link.n != n:
+            self.breaks.append((link.request, Break(n, f"is numbered {link.n}")))
+        if link.prev != prev:
+            self.breaks.append((link.request, Break(link.n, "does not name the event before it")))
+        self._expected[link.request] = (link.n + 1, chain.digest(body))
