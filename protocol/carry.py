@@ -41,6 +41,8 @@ class Load(msgspec.Struct, frozen=True):
 
 
 NO_LOAD = Load({}, {})
+Marks = frozenset[tuple[str, int]]
+"""Layers of facts that must be carried unchanged: by key, and by their place among the key's layers."""
 
 
 class Bringer(NamedTuple):
@@ -53,8 +55,7 @@ class Bringer(NamedTuple):
     """None: for everything, as people and clients are."""
     own: Mapping[str, Fact] = MappingProxyType({})
     """By key, what it brought last without being cleared to see it again, and may replace."""
-    fixed: Collection[str] = ()
-    """Keys whose first layer must be carried unchanged."""
+    marks: Marks = frozenset()
 
     def may_see(self, labels: Collection[str]) -> bool:
         return self.clearance is None or self.clearance.issuperset(labels)
@@ -94,8 +95,8 @@ def merge(
 def _own(layers: tuple[Fact, ...], key: str, bringer: Bringer) -> Fact | None:
     """Return what the bringer put under a key unseen, where it may put something else in its place."""
     own = bringer.own.get(key)
-    at = _last_index(layers, own)
-    return None if at is None or (at == 0 and key in bringer.fixed) else own
+    at = last_place_of(layers, own)
+    return None if at is None or (key, at) in bringer.marks else own
 
 
 def _with(layers: tuple[T, ...], new: T, shown: T | None, own: T | None) -> tuple[T, ...]:
@@ -103,9 +104,9 @@ def _with(layers: tuple[T, ...], new: T, shown: T | None, own: T | None) -> tupl
 
     It takes the place of the layer that they see, else of their own; else it stands beneath all others.
     """
-    at = _index(layers, shown)
+    at = place_of(layers, shown)
     if at is None:
-        at = _last_index(layers, own)
+        at = last_place_of(layers, own)
     if at is None:
         return (*layers, _labelled(new, ()))
     new = _labelled(new, layers[at].labels)
@@ -113,18 +114,20 @@ def _with(layers: tuple[T, ...], new: T, shown: T | None, own: T | None) -> tupl
 
 
 def _without(layers: tuple[T, ...], shown: T) -> tuple[T, ...]:
-    at = _index(layers, shown)
+    at = place_of(layers, shown)
     return layers if at is None else layers[:at] + layers[at + 1 :]
 
 
-def _index(layers: tuple[T, ...], known: T | None) -> int | None:
+def place_of(layers: tuple[T, ...], known: T | None) -> int | None:
+    """Return the first place of a layer among those of a key; None if it is none of them."""
     if known is None:
         return None
     return next((at for at, layer in enumerate(layers) if equal(layer, known)), None)
 
 
-def _last_index(layers: tuple[T, ...], known: T | None) -> int | None:
-    at = _index(layers[::-1], known)
+def last_place_of(layers: tuple[T, ...], known: T | None) -> int | None:
+    """Return the last place of a layer among those of a key; None if it is none of them."""
+    at = place_of(layers[::-1], known)
     return None if at is None else len(layers) - 1 - at
 
 
@@ -141,7 +144,22 @@ def difference(before: tuple[T, ...], after: tuple[T, ...]) -> T | None:
         return None
     if len(after) > len(before):
         return after[-1]
-    return next((new for old, new in zip(before, after, strict=True) if not equal(old, new)), None)
+    at = _changed_at(before, after)
+    return None if at is None else after[at]
+
+
+def difference_at(before: tuple[T, ...], after: tuple[T, ...]) -> int | None:
+    """Return the place of what was brought under a key; None if nothing was."""
+    return len(before) if len(after) > len(before) else _changed_at(before, after)
+
+
+def _changed_at(before: tuple[T, ...], after: tuple[T, ...]) -> int | None:
+    """Return which layer of a key was replaced or dropped; None if none was."""
+    if len(after) > len(before):
+        return None
+    pairs = zip(before, after, strict=False)
+    at = next((at for at, (old, new) in enumerate(pairs) if not equal(old, new)), len(after))
+    return at if at < len(before) else None
 
 
 def brought(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ...]]) -> tuple[T, ...]:
@@ -153,6 +171,35 @@ def brought(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ..
 def dropped(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ...]]) -> tuple[str, ...]:
     """Return the keys under which a layer is gone."""
     return tuple(key for key, layers in before.items() if len(after.get(key, ())) < len(layers))
+
+
+# --- what must be carried ---------------------------------------------------------------------------
+
+
+def lost(before: Load, after: Load, marks: Marks) -> tuple[str, ...]:
+    """Return the keys under which a marked layer was dropped or got another value."""
+    return tuple(sorted({key for key, place in marks if _is_lost(key, place, before, after)}))
+
+
+def _is_lost(key: str, place: int, before: Load, after: Load) -> bool:
+    old, new = before.facts.get(key, ()), after.facts.get(key, ())
+    if _changed_at(old, new) != place:
+        return False
+    return len(new) < len(old) or not equal(old[place].value, new[place].value)
+
+
+def followed(marks: Marks, before: Load, after: Load) -> Marks:
+    """Return marks as they are once what is carried has changed: where a layer is gone, others move up."""
+    found = ((key, _place_after(key, place, before, after)) for key, place in marks)
+    return frozenset((key, place) for key, place in found if place is not None)
+
+
+def _place_after(key: str, place: int, before: Load, after: Load) -> int | None:
+    old, new = before.facts.get(key, ()), after.facts.get(key, ())
+    at = _changed_at(old, new)
+    if at is None or len(new) == len(old) or place < at:
+        return place
+    return None if place == at else place - 1
 
 
 class Divided(NamedTuple):

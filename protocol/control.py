@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.carry import Bringer, Load, merge
+from protocol.carry import Bringer, Load, followed, merge
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
 from protocol.domain.turns import TurnState, next_round, remembered
@@ -145,7 +145,8 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
             control=control.id,
         )
     whole, load = _handed_on(ledger, human, control, world.now)
-    placed = place(ledger, world, hearing.cause, whole, load)
+    marks = followed(ledger.marks(), ledger.load(), load)
+    placed = place(ledger, world, hearing.cause, whole, load, marks)
     if isinstance(placed, FactsWithheld):
         return placed
     type_ = type_of(EscalationResolved)
@@ -167,6 +168,7 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
             withheld=placed.withheld,
             past=(*human.work.past, _said_again(ledger, human, control, by)) if control.again else (),
             continues=_continued(ledger, human) if control.again else None,
+            beneath=placed.beneath,
         ),
         by=by,
         sender=hearing.sender,

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol import carry
-from protocol.carry import Bringer, Load
+from protocol.carry import Bringer, Load, Marks
 from protocol.control import ASKED, decide_control
 from protocol.domain import budget, rules
 from protocol.domain.rules import Case
@@ -29,6 +29,7 @@ from protocol.wire.commands import (
     Fail,
     HandBack,
     Hearing,
+    Move,
     MoveProposed,
     Proposal,
     ReportFailure,
@@ -41,8 +42,7 @@ from protocol.wire.events import AnyEvent, Past, Work
 from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
 from protocol.wire.refusals import Refusal
-from protocol.wire.values import equal
-from protocol.withhold import place
+from protocol.withhold import for_client, place
 from protocol.world import World
 
 
@@ -164,9 +164,7 @@ class _Verdict:
             case Escalate():
                 return self._escalated(case, self.move)
             case Complete(answer=answer):
-                return self._stamp(
-                    events.RequestCompleted, str(self.ledger.client), answer=answer, sender=self._sender
-                )
+                return self._for_client(events.RequestCompleted, answer=answer, sender=self._sender)
             case Fail(reason=reason):
                 return self._failed("failed", reason)
         raise AssertionError("known_move refuses every other move")
@@ -190,6 +188,23 @@ class _Verdict:
             **payload,
         )
 
+    def _for_client(
+        self, kind: type[E], to: str = "", move: Move | None = None, **payload: Any
+    ) -> E | events.FactsWithheld:
+        return for_client(
+            kind,
+            self.ledger,
+            self.world,
+            self.hearing.cause,
+            to or str(self.ledger.client),
+            str(self.ledger.request),
+            report=self.proposal.report,
+            move=move,
+            turn=self.turn.id,
+            round=self.turn.round,
+            **payload,
+        )
+
     def _case(self) -> Case:
         before = load = self.ledger.load()
         labels = self.ledger.history.labels
@@ -199,7 +214,7 @@ class _Verdict:
                 load = carry.merge(before, move.facts, move.artifacts, move.drop, bringer, labels)
             case Escalate():
                 load = carry.merge(before, self.move.facts, bringer=self._bringer(), labels=labels)
-        handoff = self._handoff(before, load)
+        handoff = self._handoff(load)
         return Case(
             ledger=self.ledger,
             turn=self.turn,
@@ -211,6 +226,7 @@ class _Verdict:
             before=before,
             load=load,
             handoff=handoff,
+            marks=self._marks(before, load),
             known=None if handoff is None else self._known(handoff),
             rest=self.rest,
         )
@@ -222,7 +238,7 @@ class _Verdict:
             {item.name: item for item in held.artifacts},
             frozenset(() if sender is None else sender.clearance),
             self.ledger.history.own(self.turn.agent),
-            self.ledger.frames[self.turn.id].constraints.must_carry,
+            self.ledger.marks(),
         )
 
     def _known(self, handoff: Handoff) -> Handoff:
@@ -241,16 +257,31 @@ class _Verdict:
             constraints=replace(handoff.constraints, must_carry=asked),
         )
 
-    def _asked_keys(self, before: Load, asked: Constraints) -> set[str]:
-        """Return which of the asked keys must be carried: not those under which something is withheld."""
-        shown = {fact.key: fact for fact in self.turn.work.handoff.facts}
-        return {
-            key
-            for key in asked.must_carry
-            if key not in before.facts or (key in shown and equal(shown[key], before.facts[key][0]))
-        }
+    def _marks(self, before: Load, load: Load) -> Marks:
+        """Return which layers must be carried on: those that had to be until now, and those asked for.
 
-    def _handoff(self, before: Load, load: Load) -> Handoff | None:
+        Who asks for a key means what they see under it, or bring. A hand-back restores what it goes back to.
+        """
+        segment, marks = self.ledger.segment, self.ledger.marks()
+        back = segment.resumed()
+        if isinstance(self.move, HandBack) and back is not None:
+            marks = segment.path[back].marks
+        marks = carry.followed(marks, before, load)
+        if not isinstance(self.move, Transfer):
+            return marks
+        meant = ((key, self._meant(key, before, load)) for key in self.move.constraints.must_carry)
+        return marks.union((key, place) for key, place in meant if place is not None)
+
+    def _meant(self, key: str, before: Load, load: Load) -> int | None:
+        """Return the place of what the mover sees under a key after its move, or has put there unseen."""
+        layers, bringer = load.facts.get(key, ()), self._bringer()
+        brought = carry.difference_at(before.facts.get(key, ()), layers)
+        if brought is not None:
+            return brought
+        seen = carry.place_of(layers, bringer.facts.get(key))
+        return carry.last_place_of(layers, bringer.own.get(key)) if seen is None else seen
+
+    def _handoff(self, load: Load) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
         segment, own = self.ledger.segment, self.ledger.frames[self.turn.id].constraints
         match self.move:
@@ -269,7 +300,6 @@ class _Verdict:
                         if asked.allowed_actions is None
                         else tuple(sorted(asked.allowed_actions)),
                         budget=budget.public(granted),
-                        must_carry=tuple(sorted({*own.must_carry, *self._asked_keys(before, asked)})),
                     ),
                     return_to=move.return_to,
                     no_return=move.no_return,
@@ -315,13 +345,7 @@ class _Verdict:
         handoff = case.handoff
         assert handoff is not None
         assert isinstance(self.move, Transfer | HandBack)
-        placed = place(
-            self.ledger,
-            self.world,
-            self.hearing.cause,
-            handoff,
-            case.load,
-        )
+        placed = place(self.ledger, self.world, self.hearing.cause, handoff, case.load, case.marks)
         if isinstance(placed, events.FactsWithheld):
             return placed
         names = self.ledger.segment.names
@@ -338,6 +362,7 @@ class _Verdict:
                 path=path,
                 depth=self.ledger.segment.depth + 1,
                 withheld=placed.withheld,
+                beneath=placed.beneath,
             ),
         )
 
@@ -365,19 +390,17 @@ class _Verdict:
             if at is not None
         )
         asked_until = latest if move.expires_s is None else self.world.now + int(move.expires_s * 1e6)
-        return self._stamp(
-            events.TurnSuspended,
-            move.to_agent,
-            ask=move,
-            expires_at=min(asked_until, latest),
+        return self._for_client(
+            events.TurnSuspended, move.to_agent, ask=move, expires_at=min(asked_until, latest)
         )
 
     def _escalated(self, case: Case, move: Escalate) -> AnyEvent:
         if self.ledger.escalations >= self.policy.max_escalations:
-            return self._failed("max_escalations", move.summary)
+            most = self.policy.max_escalations
+            return self._failed("max_escalations", f"the policy lets a person be asked {most} times", move)
         handoff = case.handoff
         assert handoff is not None
-        placed = place(self.ledger, self.world, self.hearing.cause, handoff, case.load)
+        placed = place(self.ledger, self.world, self.hearing.cause, handoff, case.load, case.marks)
         if isinstance(placed, events.FactsWithheld):
             return placed
         return self._opening(
@@ -391,18 +414,13 @@ class _Verdict:
                 path=self.ledger.segment.names,
                 depth=self.ledger.segment.depth,
                 past=self.turn.past,
+                beneath=placed.beneath,
             ),
         )
 
-    def _failed(self, code: str, reason: str) -> AnyEvent:
-        """End the request; its client reads the event, so that it names no fact that may be labelled."""
-        return self._stamp(
-            events.RequestFailed,
-            str(self.ledger.client),
-            code=code,
-            reason=reason,
-            move=replace(self.move, facts=()) if isinstance(self.move, Escalate) else self.move,
-            sender=self._sender,
+    def _failed(self, code: str, reason: str, move: Move | None = None) -> AnyEvent:
+        return self._for_client(
+            events.RequestFailed, code=code, reason=reason, move=move, sender=self._sender
         )
 
 

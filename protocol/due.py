@@ -22,6 +22,7 @@ from protocol.wire.events import AnyEvent, Past, Work
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
 from protocol.wire.refusals import Rule
+from protocol.withhold import for_client, show
 from protocol.world import Grounds, World
 
 TIMEOUT = "timeout"
@@ -306,17 +307,17 @@ def _escalate(ledger: Ledger, policy: Policy, world: World, turn: TurnState) -> 
 
 
 def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: str) -> AnyEvent:
-    return _stamp(
+    return for_client(
         events.RequestFailed,
         ledger,
         world,
-        turn,
+        _cause(events.RequestFailed, ledger, turn),
         str(ledger.client),
+        str(ledger.request),
         turn=turn.id,
         round=turn.round,
         code=code,
         reason=reason,
-        grounds=world.grounds,
     )
 
 
@@ -327,18 +328,17 @@ def _ran_out_of_budget(turn: TurnState) -> bool:
 
 
 def _last_words(turn: TurnState) -> str:
-    """Return why a turn has no round left, in one safe sentence."""
+    """Return why a turn has no round left, by its code alone: the client reads it."""
     last = turn.past[-1] if turn.past else None
     if last is not None and last.refusal is not None:
-        return f"{last.refusal.rule}: {last.refusal.detail}"
+        return f"refused by the rule {last.refusal.rule}"
     if last is not None and last.failure is not None:
-        return f"{last.failure.code}: {last.failure.message}"
+        return f"failed with {last.failure.code}"
     return turn.reason
 
 
 def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier: int) -> AnyEvent:
     """Open a person's turn with everything that is carried and everything that was tried."""
-    load = merge(ledger.load())
     held = turn.work.handoff
     frame = None if turn.agent == HUMAN else ledger.frames[turn.id]
     constraints = (
@@ -355,10 +355,9 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         parent=turn.id,
         summary=held.summary,
         intent=held.intent,
-        facts=load.fact_tuple,
-        artifacts=load.artifact_tuple,
         constraints=constraints,
     )
+    shown = show(handoff, merge(ledger.load()), ledger.marks(), None)
     return _stamp(
         events.EscalationRaised,
         ledger,
@@ -373,9 +372,10 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         work=Work(
             turn=TurnId(event_id(cause, type_, ledger.count(cause, type_))),
             round=0,
-            handoff=handoff,
+            handoff=shown.handoff,
             path=ledger.segment.names,
             depth=ledger.segment.depth,
             past=turn.past,
+            beneath=shown.beneath,
         ),
     )

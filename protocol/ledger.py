@@ -10,7 +10,7 @@ state at an earlier event folds up to that event.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from protocol.carry import Load
+from protocol.carry import Load, Marks
 from protocol.domain import budget, hash_chain
 from protocol.domain.fact_history import FactHistory
 from protocol.domain.stash import Stash
@@ -18,11 +18,12 @@ from protocol.domain.trail import Frame, Hop, Segment
 from protocol.domain.turns import NO_REPORT, TurnState, remembered, summed_up
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
-from protocol.wire.config import Policy
+from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, Past, Work
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
+from protocol.world import Grounds
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _WITHHELD = events.type_of(events.FactsWithheld)
@@ -143,13 +144,34 @@ class Ledger:
 
     def load_after(self, event: Any) -> Load:
         """Return all that is carried once `event`, which opens a turn, is in the log."""
-        return self.stash_beside(event.work.handoff, event.cause).load(event.work.handoff)
+        return self._stash_after(event).load(event.work.handoff)
 
-    def stash_beside(self, handoff: Handoff, cause: str) -> Stash:
-        """Return the stash beside a handoff that `cause` brings about."""
-        pending = self.pending
-        kept = self.stash if pending is None or pending.cause != cause else Stash.of(pending)
-        return kept.beside(handoff)
+    def marks(self) -> Marks:
+        """Return which of the carried facts must be carried on unchanged, withheld or not."""
+        return frozenset() if self.holder is None else self.stash.marks_beside(self.holder.work.handoff)
+
+    def marks_after(self, event: Any) -> Marks:
+        """Return the same once `event`, which opens a turn, is in the log."""
+        return self._stash_after(event).marks_beside(event.work.handoff)
+
+    def _stash_after(self, event: Any) -> Stash:
+        return Stash.of(self.kept_back(event.cause) or event.work.beneath)
+
+    def kept_back(self, cause: str) -> events.FactsWithheld | None:
+        """Return what is kept back from the reader of the event that `cause` brings about, if anything is."""
+        return self.pending if self.pending is not None and self.pending.cause == cause else None
+
+    def report_of(self, event: AnyEvent) -> Report:
+        """Return what was reported with the proposal that `event` answers; it is the newest or the next."""
+        kept = self.kept_back(event.cause)
+        said = getattr(event, "report", None)
+        return said if said is not None else Report() if kept is None else kept.report
+
+    def grounds_of(self, event: AnyEvent) -> Grounds | None:
+        """Return what `event` rested on outside the log; None where nothing was asked. As `report_of`."""
+        kept = self.kept_back(event.cause)
+        said = getattr(event, "grounds", None)
+        return said if said is not None or kept is None else kept.grounds
 
     def carried(self) -> dict[str, Fact]:
         """Return by key the fact that somebody sees who is cleared for everything."""
@@ -209,7 +231,7 @@ class Ledger:
         return turn
 
     def _begin(self, event: Any, work: Work, instead_of: TurnId | None = None, tier: int = 0) -> TurnState:
-        """Open the turn that an inbox event opens, and take over what it carries."""
+        """Open the turn that an inbox event opens; what it carries is taken over before."""
         turn = TurnState(
             id=work.turn,
             agent=work.handoff.to_agent,
@@ -224,21 +246,21 @@ class Ledger:
             tier=tier,
         )
         self.turns[turn.id] = self.open[turn.id] = turn
-        self.history.remember(work.handoff.facts)
-        pending = self.pending
-        if pending is not None and pending.cause == event.cause:
-            self.history.remember(pending.facts)
-        self.stash = self.stash_beside(work.handoff, event.cause)
-        self.pending = None
         return turn
 
-    def _note_unseen(self, event: events.HandoffAdmitted | events.EscalationRaised) -> None:
-        """Note what the giver brought and may not see, before its turn is closed."""
-        sender = None if event.grounds is None else event.grounds.sender
-        if sender is not None and (
-            self.pending is not None or any(f.labels for f in event.work.handoff.facts)
-        ):
+    def _carry(self, event: Any, sender: AgentEntry | None = None) -> None:
+        """Take over what an inbox event carries; the turn that it ends is still open.
+
+        Args:
+            sender: the agent by whose move it came about.
+        """
+        facts, kept = event.work.handoff.facts, self._stash_after(event)
+        if sender is not None and (kept.facts or any(fact.labels for fact in facts)):
             self.history.note_unseen(sender.name, sender.clearance, self.load(), self.load_after(event))
+        if self._segment is not None and any(frame.marks for frame in self._segment.path):
+            self._segment = self._segment.carried_on(self.load(), self.load_after(event))
+        self.history.remember((*facts, *(fact for layers in kept.facts.values() for fact in layers)))
+        self.stash, self.pending = kept, None
 
     def _next_round(self, event: Any, work: Work, past: Past | None = None) -> None:
         turn = self.turns[work.turn]
@@ -247,33 +269,18 @@ class Ledger:
         turn.approval = ""
         turn.past = work.past
 
-    def _frame(self, handoff: Handoff, ceiling: Budget) -> Frame:
-        own = handoff.constraints
-        carried: tuple[str, ...] = ()
-        if own.must_carry or self.stash.must_carry:
-            carried = tuple(sorted({*own.must_carry, *self.stash.must_carry}))
-        return Frame(
-            agent=handoff.to_agent,
-            giver=handoff.from_agent,
-            return_to=handoff.return_to,
-            constraints=Constraints(
-                deadline=own.deadline, allowed_actions=own.allowed_actions, must_carry=carried
-            ),
-            ceiling=ceiling,
-            intent=handoff.intent,
-            sealed=handoff.no_return,
-        )
-
-    def _ceiling(self, handoff: Handoff) -> Budget:
+    def _frame(self, handoff: Handoff) -> Frame:
         granted = handoff.constraints.budget
-        return budget.UNLIMITED if granted is None else budget.ceiling(granted, self.spent)
+        ceiling = budget.UNLIMITED if granted is None else budget.ceiling(granted, self.spent)
+        return Frame.of(handoff, ceiling, self.stash.marks_beside(handoff))
 
     def _on_opened(self, event: events.RequestOpened) -> None:
         self.request, self.client, self.status = event.request, event.client, "open"
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
         self.submit_digest, self.prices = event.digest, event.prices
+        self._carry(event)
         turn = self._begin(event, event.work)
-        frame = self._frame(event.work.handoff, self._ceiling(event.work.handoff))
+        frame = self._frame(event.work.handoff)
         self._segment = Segment((frame,))
         self.frames[turn.id] = frame
 
@@ -282,7 +289,7 @@ class Ledger:
         self._end(event, "refused")
 
     def _on_admitted(self, event: events.HandoffAdmitted) -> None:
-        self._note_unseen(event)
+        self._carry(event, event.grounds.sender)
         giver = self._close(event.turn, event)
         self._settle(giver, event.report)
         turn = self._begin(event, event.work)
@@ -290,7 +297,7 @@ class Ledger:
         if handoff.move == "hand_back":
             self._segment = self.segment.pop_to(len(event.work.path) - 1)
         else:
-            self._segment = self.segment.push(self._frame(handoff, self._ceiling(handoff)))
+            self._segment = self.segment.push(self._frame(handoff))
         self.frames[turn.id] = self._segment.top
         self.hops.append(Hop(event.n, handoff.move, handoff.from_agent, handoff.to_agent))
 
@@ -329,14 +336,14 @@ class Ledger:
 
     def _on_suspended(self, event: events.TurnSuspended) -> None:
         turn = self.turns[event.turn]
-        self._settle(turn, event.report)
+        self._settle(turn, self.report_of(event))
         turn.asks += 1
         turn.state, turn.since_n, turn.due_at = "suspended", event.n, event.expires_at
         turn.asked = event.ask.to_agent
         turn.approval = (event.ask.digest or "") if event.ask.action else ""
 
     def _on_escalated(self, event: events.EscalationRaised) -> None:
-        self._note_unseen(event)
+        self._carry(event, None if event.grounds is None else event.grounds.sender)
         ended = self._close(event.turn, event)
         if ended.agent == HUMAN:
             instead_of = ended.instead_of
@@ -355,9 +362,10 @@ class Ledger:
         self.turns[event.turn].person = event.person
 
     def _on_resolved(self, event: events.EscalationResolved) -> None:
+        self._carry(event)
         self._close(event.turn, event)
         turn = self._begin(event, event.work)
-        frame = self._frame(event.work.handoff, self._ceiling(event.work.handoff))
+        frame = self._frame(event.work.handoff)
         self._segment = Segment((frame,))
         self.frames[turn.id] = frame
 
@@ -377,12 +385,12 @@ class Ledger:
 
     def _on_completed(self, event: events.RequestCompleted) -> None:
         if not event.control:
-            self._settle(self.turns[event.turn], event.report)
+            self._settle(self.turns[event.turn], self.report_of(event))
         self._end(event, "completed")
 
     def _on_failed(self, event: events.RequestFailed) -> None:
         if event.sender is not None:
-            self._settle(self.turns[event.turn], event.report)
+            self._settle(self.turns[event.turn], self.report_of(event))
         self._end(event, "failed")
 
     def _on_expired(self, event: events.RequestExpired) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from protocol.carry import brought, dropped
+from protocol.carry import Marks, brought, dropped, followed
 from protocol.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.codec import TEXT_FACT
@@ -19,6 +19,7 @@ from protocol.wire.commands import (
     Complete,
     Control,
     Escalate,
+    Fail,
     Freeze,
     HandBack,
     Hearing,
@@ -35,7 +36,6 @@ from protocol.wire.commands import (
     Transfer,
 )
 from protocol.wire.events import AnyEvent, Past, Work
-from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 
 
@@ -43,7 +43,7 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Hearing | None:
     """Return the message that `event` answers; None for what came by itself.
 
     Args:
-        ledger: the request as it was before `event`.
+        ledger: the request as it was before `event`, what was withheld for it included.
     """
     submit = _submit(ledger, event)
     if submit is not None:
@@ -70,22 +70,17 @@ def _hearing(
     return Hearing(event.request, sender, what, event.cause, role, digest)  # type: ignore[arg-type]
 
 
-# --- what was carried after -------------------------------------------------------------------------
+# --- what must be carried ---------------------------------------------------------------------------
 
 
-def _must_carry_after(ledger: Ledger, event: AnyEvent, work: Work) -> tuple[str, ...]:
-    hidden = ledger.stash_beside(work.handoff, event.cause).must_carry
-    return tuple(sorted({*hidden, *work.handoff.constraints.must_carry}))
+def _asked_marks(ledger: Ledger, event: events.HandoffAdmitted) -> Marks:
+    """Return what must be carried beyond what had to be until then, which holds without being asked for."""
+    held = followed(ledger.marks(), ledger.load(), ledger.load_after(event))
+    return ledger.marks_after(event) - held
 
 
-def _asked(ledger: Ledger, event: AnyEvent, work: Work, asked: Constraints) -> Constraints:
-    return replace(asked, must_carry=_must_carry_after(ledger, event, work))
-
-
-def _must_carry_asked(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> tuple[str, ...]:
-    """Return the keys beyond the giver's own, which hold without being asked for."""
-    own = ledger.frames[event.turn].constraints.must_carry
-    return tuple(key for key in _must_carry_after(ledger, event, work) if key not in own)
+def _keys(marks: Marks) -> tuple[str, ...]:
+    return tuple(sorted({key for key, _ in marks}))
 
 
 # --- messages ---------------------------------------------------------------------------------------
@@ -103,7 +98,7 @@ def _submit(ledger: Ledger, event: AnyEvent) -> Submit | None:
                 intent=work.handoff.intent,
                 facts=tuple(fact for fact in load.fact_tuple if fact.key != TEXT_FACT),
                 artifacts=load.artifact_tuple,
-                constraints=_asked(ledger, event, work, event.asked),
+                constraints=replace(event.asked, must_carry=_keys(ledger.marks_after(event))),
                 policy=event.policy.name,
                 conversation=event.conversation,
                 rerun_of=event.rerun_of,
@@ -131,11 +126,12 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             move = Escalate(summary=work.handoff.summary, facts=facts)
         case events.RequestCompleted(control="", answer=answer):
             move = Complete(answer=answer)
-        case events.RequestFailed(move=given_up) if event.sender is not None and given_up is not None:
-            move = given_up
+        case events.RequestFailed(reason=reason) if event.sender is not None:
+            kept = ledger.kept_back(event.cause)
+            move = Fail(reason=reason) if kept is None or kept.move is None else kept.move
         case _:
             return None
-    return MoveProposed(turn=event.turn, round=event.round, move=move, report=event.report)
+    return MoveProposed(turn=event.turn, round=event.round, move=move, report=ledger.report_of(event))
 
 
 def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> Transfer | HandBack:
@@ -146,6 +142,10 @@ def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> 
     drop = dropped(before.facts, after.facts)
     if handoff.move == "hand_back":
         return HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=drop)
+    asked = _asked_marks(ledger, event)
+    known = {fact.key for fact in (*facts, *ledger.turns[event.turn].work.handoff.facts)}
+    # What was brought again as it was, by an agent that does not see it, leaves a mark alone.
+    facts += tuple(after.facts[key][place] for key, place in sorted(asked) if key not in known)
     return Transfer(
         to_agent=handoff.to_agent,
         summary=handoff.summary,
@@ -153,7 +153,7 @@ def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> 
         facts=facts,
         artifacts=artifacts,
         drop=drop,
-        constraints=replace(event.asked, must_carry=_must_carry_asked(ledger, event, work)),
+        constraints=replace(event.asked, must_carry=_keys(asked)),
         return_to=handoff.return_to,
         no_return=handoff.no_return,
     )

@@ -75,14 +75,21 @@ class Spending:
     def __init__(self) -> None:
         self._turns: dict[TurnId, _Turn] = {}
         self._prices: dict[RequestId, Mapping[str, Price]] = {}
+        self._kept: dict[RequestId, events.FactsWithheld] = {}
+        """What the newest event of each request keeps back from the reader of the next."""
 
     def take(self, event: AnyEvent) -> None:
         said = getattr(event, "prices", None)
         if said:
             self._prices[event.request] = price_list(said)
-        report = _report(event)
+        kept = self._kept.pop(event.request, None)
+        if isinstance(event, events.FactsWithheld):
+            self._kept[event.request] = event
+        if kept is not None and kept.cause != event.cause:
+            kept = None
+        report = _report(event, kept)
         if report is not None:
-            self._settle(event, report)
+            self._settle(event, report, kept)
         work = getattr(event, "work", None)
         if isinstance(work, Work) and work.handoff.to_agent != HUMAN:
             self._open(event.request, work)
@@ -98,11 +105,11 @@ class Spending:
         if work.prices and request not in self._prices:
             self._prices[request] = price_list(work.prices)
 
-    def _settle(self, event: AnyEvent, report: Report) -> None:
+    def _settle(self, event: AnyEvent, report: Report, kept: events.FactsWithheld | None) -> None:
         turn_id, round_ = getattr(event, "turn", None), getattr(event, "round", 0)
         if turn_id is None:
             return
-        turn = self._turns.setdefault(turn_id, _Turn(event.request, _reporter(event), UNKNOWN, round_))
+        turn = self._turns.setdefault(turn_id, _Turn(event.request, _reporter(event, kept), UNKNOWN, round_))
         turn.at, turn.told = event.at, budget.larger(report.usage, turn.told)
         turn.reported = max(turn.reported, round_)
 
@@ -150,28 +157,28 @@ class Spending:
         ]
 
 
-def _report(event: AnyEvent) -> Report | None:
-    """Return what a turn's holder says of its cost in an event; None where none does."""
+def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None:
+    """Return what a turn's holder says of its cost in an event, or beside it; None where none does."""
     match event:
         case events.MoveDeferred(proposal=proposal):
             return proposal.report
-        case events.HandoffAdmitted() | events.MoveRefused() | events.TurnSuspended():
+        case events.HandoffAdmitted() | events.MoveRefused() | events.EffectDoubted():
             return event.report
-        case events.EffectDoubted():
+        case events.TurnFailed(sender=sender) if sender is not None:
             return event.report
-        case events.TurnFailed() | events.RequestFailed() if event.sender is not None:
-            return event.report
-        case events.RequestCompleted() if not event.control:
-            return event.report
+        case events.RequestFailed(sender=None):
+            return None
+        case events.TurnSuspended() | events.RequestFailed() | events.RequestCompleted() if kept is not None:
+            return kept.report
         case events.EscalationRaised() if event.reason == "asked" or event.report != Report():
             return event.report
     return None
 
 
-def _reporter(event: AnyEvent) -> AgentName:
-    """Return who reports in an event whose turn's opening is not there."""
+def _reporter(event: AnyEvent, kept: events.FactsWithheld | None) -> AgentName:
+    """Return who reports in an event, or beside it, whose turn's opening is not there."""
     sender = getattr(event, "sender", None)
-    entry = getattr(getattr(event, "grounds", None), "sender", None)
+    entry = getattr(getattr(event if kept is None else kept, "grounds", None), "sender", None)
     return AgentName(sender) if sender else UNKNOWN if entry is None else entry.name
 
 

@@ -31,9 +31,8 @@ def stamp(
     type_ = type_of(kind)
     work = payload.get("work")
     if work is not None:
-        prices = payload.get("prices", ledger.prices) if world.tells_prices else {}
-        payload["work"] = replace(work, prices=prices)
-    if issubclass(kind, _ENDS) and world.tells_digest:
+        payload["work"] = replace(work, prices=payload.get("prices", ledger.prices))
+    if issubclass(kind, _ENDS):
         payload["digest"] = ledger.submit_digest
     at = world.now if ledger.head is None else max(world.now, ledger.head.at)
     return kind(

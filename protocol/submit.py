@@ -14,7 +14,7 @@ from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened, Request
 from protocol.wire.handoff import Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
 from protocol.wire.refusals import Refusal, Rule, breaker_open
-from protocol.withhold import place
+from protocol.withhold import for_client, place
 from protocol.world import World
 
 AHEAD_S = 5 * 60
@@ -46,7 +46,7 @@ def decide_submit(
     handoff = _handoff(hearing.sender, submit, policy or Policy(), world)
     refusal = _refusal(submit, policy, world, handoff)
     if refusal is not None or policy is None or handoff is None:
-        return stamp(
+        return for_client(
             RequestRefused,
             ledger,
             world,
@@ -58,10 +58,10 @@ def decide_submit(
             refusal=refusal,
             digest=hearing.digest,
             policy=policy,
-            grounds=world.grounds,
         )
     load = merge(NO_LOAD, handoff.facts, handoff.artifacts)
-    placed = place(ledger, world, hearing.cause, handoff, load, request)
+    marks = frozenset((key, 0) for key in submit.constraints.must_carry)
+    placed = place(ledger, world, hearing.cause, handoff, load, marks, request)
     if isinstance(placed, FactsWithheld):
         return placed
     turn = event_id(hearing.cause, type_of(RequestOpened), 0)

@@ -1,52 +1,94 @@
-"""Withholding: what an inbox event shows its reader, and what is kept back for the next who may see it."""
+"""Withholding: what an inbox event shows its reader, and what is kept back for those who may see it.
 
-from typing import NamedTuple
+What is kept back stands in a `facts.withheld`, addressed to nobody, before the event that it belongs to. A
+guard that dies between the two has decided nothing: the next one writes the second, or both again.
+"""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from protocol.carry import Load, divide
-from protocol.domain.stash import Stash, flat
+from protocol.carry import Load, Marks, divide
 from protocol.ledger import Ledger
-from protocol.stamp import stamp
-from protocol.wire.events import FactsWithheld, Withheld
-from protocol.wire.handoff import Handoff
+from protocol.stamp import E, stamp
+from protocol.wire.commands import Move, Report
+from protocol.wire.events import Beneath, FactsWithheld, Withheld
+from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, Cause
 from protocol.wire.values import equal
-from protocol.world import World
+from protocol.world import Grounds, World
 
 
-class Placed(NamedTuple):
-    """A handoff as its reader sees it."""
+class Shown(NamedTuple):
+    """A handoff as one reader sees it."""
 
     handoff: Handoff
     withheld: Withheld | None
+    """What the reader may be told of what it does not see."""
+    rest: Beneath
+    """Every layer of what the reader does not see the whole of."""
+
+    @property
+    def beneath(self) -> Beneath | None:
+        """What its work says of the layers beneath, if it may see them all."""
+        return self.rest if self.withheld is None and self.rest != Beneath() else None
 
 
-def place(
-    ledger: Ledger, world: World, cause: Cause, handoff: Handoff, load: Load, request: str = ""
-) -> Placed | FactsWithheld:
-    """Return the handoff as its reader may see it, or the event that first has to keep the rest.
+def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> Shown:
+    """Return a handoff as its reader sees it.
 
-    `facts.withheld` is due where the ledger does not hold what the reader does not see. People are cleared
-    for everything: who reads the `human` queue reads the log.
+    Args:
+        load: all that it carries.
+        marks: what of it must be carried.
+        clearance: the reader's; None: for everything.
     """
-    target = world.grounds.target
-    everything = handoff.to_agent == HUMAN or target is None
-    divided = divide(load, None if everything or target is None else target.clearance)
-    own, rest = handoff.constraints.must_carry, divided.rest
-    kept_back = tuple(
-        key for key in own if key in rest.facts and divided.facts.get(key) is not rest.facts[key][0]
+    divided = divide(load, clearance)
+    must_carry = tuple(
+        key
+        for key, fact in divided.facts.items()
+        if any(load.facts[key][place] is fact for name, place in marks if name == key)
     )
+    rest: list[Fact] = []
+    places: list[int] = []
+    for key, layers in divided.rest.facts.items():
+        places += sorted(len(rest) + place for name, place in marks if name == key)
+        rest += layers
     shown = replace(
         handoff,
         facts=tuple(divided.facts.values()),
         artifacts=tuple(divided.artifacts.values()),
-        constraints=replace(
-            handoff.constraints, must_carry=tuple(key for key in own if key not in kept_back)
-        ),
+        constraints=replace(handoff.constraints, must_carry=must_carry),
     )
-    if _holds(ledger.stash_beside(shown, cause), Stash(rest.facts, rest.artifacts, kept_back)):
-        return Placed(shown, divided.withheld)
+    items = tuple(item for layers in divided.rest.artifacts.values() for item in layers)
+    kept = Beneath(facts=tuple(rest), artifacts=items, must_carry=tuple(places))
+    return Shown(shown, divided.withheld, kept)
+
+
+def place(
+    ledger: Ledger,
+    world: World,
+    cause: Cause,
+    handoff: Handoff,
+    load: Load,
+    marks: Marks,
+    request: str = "",
+) -> Shown | FactsWithheld:
+    """Return the handoff as its reader may see it, or the event that first has to keep the rest.
+
+    `facts.withheld` comes before every handoff of which the reader may not see a part, and before no other:
+    whether it comes tells nobody under which keys something is withheld. People are cleared for everything:
+    who reads the `human` queue reads the log.
+    """
+    target = world.grounds.target
+    cleared = handoff.to_agent == HUMAN or target is None
+    shown = show(handoff, load, marks, None if cleared or target is None else target.clearance)
+    rest, kept = shown.rest, ledger.kept_back(cause)
+    is_kept = kept is not None and equal(
+        (kept.facts, kept.artifacts, kept.must_carry), (rest.facts, rest.artifacts, rest.must_carry)
+    )
+    if is_kept or (kept is None and shown.withheld is None):
+        return shown
     return stamp(
         FactsWithheld,
         ledger,
@@ -55,15 +97,43 @@ def place(
         NOBODY,
         request or str(ledger.request),
         target=handoff.to_agent,
-        facts=flat(rest.facts.values()),
-        artifacts=flat(rest.artifacts.values()),
-        must_carry=kept_back,
+        facts=rest.facts,
+        artifacts=rest.artifacts,
+        must_carry=rest.must_carry,
     )
 
 
-def _holds(kept: Stash, wanted: Stash) -> bool:
-    return (
-        equal(kept.facts, wanted.facts)
-        and equal(kept.artifacts, wanted.artifacts)
-        and set(kept.must_carry) == set(wanted.must_carry)
+def for_client(
+    kind: type[E],
+    ledger: Ledger,
+    world: World,
+    cause: Cause,
+    to: str,
+    request: str,
+    *,
+    report: Report = Report(),  # noqa: B008  # it is immutable
+    move: Move | None = None,
+    **payload: Any,
+) -> E | FactsWithheld:
+    """Return a question or an end, or the event that first has to keep what its reader is not told.
+
+    Args:
+        report: what the agent reported with the move that led to it.
+        move: the move itself, where `payload` does not say it.
+    """
+    kept = ledger.kept_back(cause)
+    told = (Report(), Grounds(), None) if kept is None else (kept.report, kept.grounds, kept.move)
+    if equal(told, (report, world.grounds, move)):
+        return stamp(kind, ledger, world, cause, to, request, **payload)
+    return stamp(
+        FactsWithheld,
+        ledger,
+        world,
+        cause,
+        NOBODY,
+        request,
+        target=to,
+        report=report,
+        grounds=world.grounds,
+        move=move,
     )

@@ -56,9 +56,5 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """For a submit: the policy it names; None if there is none of that name."""
     prices: Mapping[str, Any] | None = None
     """For a submit: prices of the fleet's models, which the request keeps."""
-    tells_prices: bool = True
-    """Whether the work that an event gives says them; in older logs it did not."""
-    tells_digest: bool = True
-    """Whether an end names the submit that it answers; in older logs it does not."""
     trace: str = ""
     """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""

@@ -102,9 +102,9 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
         path=() if segment is None else segment.names,
         depth=0 if segment is None else segment.depth,
         edges=() if segment is None else tuple(sorted(segment.edges)),
-        grounds=getattr(event, "grounds", None),
+        grounds=before.grounds_of(event),
         policy=msgspec.structs.asdict(policy),
-        rules=_rules(event),
+        rules=_rules(event, before.grounds_of(event)),
         followed=_followed(happened, event),
     )
 
@@ -148,7 +148,7 @@ _MOVES: Mapping[type, type] = {
 """The move that an event admits. Of a handoff and of a refusal, the event itself says which."""
 
 
-def _rules(event: AnyEvent) -> tuple[str, ...]:
+def _rules(event: AnyEvent, grounds: Grounds | None) -> tuple[str, ...]:
     """Return the rules that a move met, in order; none for what nobody proposed."""
     if isinstance(event, events.HandoffAdmitted):
         kind: type = Transfer if event.work.handoff.move == "transfer" else HandBack
@@ -156,7 +156,7 @@ def _rules(event: AnyEvent) -> tuple[str, ...]:
         kind = type(event.move)
     elif isinstance(event, events.EscalationRaised) and event.reason != "asked":
         return ()
-    elif getattr(event, "grounds", None) is not None:
+    elif grounds is not None:
         kind = _MOVES.get(type(event), type(None))
     else:
         return ()

@@ -158,7 +158,10 @@ def _last_given(happened: Sequence[AnyEvent]) -> Given:
         if work is not None and work.handoff.to_agent != HUMAN:
             frame = ledger.frames[work.turn]
             given = Given(
-                work.handoff, ledger.carried(), ledger.carried_artifacts(), frame.constraints.must_carry
+                work.handoff,
+                ledger.carried(),
+                ledger.carried_artifacts(),
+                tuple(sorted(key for key, place in frame.marks if place == 0)),
             )
     assert given is not None  # whatever is opened begins with an agent's turn
     return given

@@ -6,6 +6,7 @@ others, each judged on what really happened before it.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,37 +97,45 @@ def rejudge(bodies: Sequence[bytes], policy: Policy | None = None) -> Rejudged:
 def _derive(
     ledger: Ledger, happened: Sequence[AnyEvent], index: int, policy: Policy | None
 ) -> AnyEvent | None:
-    """Return what the live code makes of the state before an event and of what it answered."""
+    """Return what the live code makes of the state before an event and of what it answered.
+
+    What was withheld for a verdict is none itself: with another policy it is not compared.
+    """
     event = happened[index]
-    belongs_to = event
-    hearing: Hearing | None
+    belongs_to, before = event, ledger
     if isinstance(event, events.FactsWithheld):
+        if policy is not None:
+            return event
         following = happened[index + 1] if index + 1 < len(happened) else None
-        if following is None or following.cause != event.cause or not _opens(following):
+        if following is None or following.cause != event.cause or not _is_withheld_for(following):
             return (
                 event  # its own verdict was never given, or became another: there is nothing to judge it by
             )
         belongs_to = following
-        before = Ledger()
-        for earlier in happened[:index]:
-            before.apply(earlier)
-        before.apply(event)
-        hearing = message_of(before, following)
-    else:
-        hearing = message_of(ledger, event)
+        before = _with(ledger, event)
+    hearing = message_of(before, belongs_to)
     world = World(
         now=event.at,
         salt=event.salt,
-        grounds=getattr(belongs_to, "grounds", None) or Grounds(),
+        grounds=before.grounds_of(belongs_to) or Grounds(),
         prices=getattr(belongs_to, "prices", None),
-        tells_prices=_tells_prices(event),
-        tells_digest=bool(getattr(event, "digest", "")),
         trace=event.trace,
     )
     if hearing is None:
-        return _consequence(ledger, event, policy, world)
+        return _consequence(ledger, event, belongs_to, policy, world)
     recorded = getattr(belongs_to, "policy", None) if isinstance(hearing.what, Submit) else ledger.policy
-    return decide(ledger, hearing, policy if policy is not None and recorded is not None else recorded, world)
+    judged_by = policy if policy is not None and recorded is not None else recorded
+    derived = decide(ledger, hearing, judged_by, world)
+    if policy is not None and isinstance(derived, events.FactsWithheld):
+        return decide(_with(ledger, derived), hearing, judged_by, world)
+    return derived
+
+
+def _with(ledger: Ledger, withheld: events.FactsWithheld) -> Ledger:
+    """Return the ledger as it is judged by once something is withheld for the next event."""
+    after = copy(ledger)
+    after.pending = withheld
+    return after
 
 
 def _letters(value: Any) -> bytes:
@@ -134,30 +143,29 @@ def _letters(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _opens(event: AnyEvent) -> bool:
-    """Say whether an event opens a turn, as what facts are withheld for does."""
+def _is_withheld_for(event: AnyEvent) -> bool:
+    """Return True if something may be withheld from its reader: it opens a turn, or a client reads it."""
     work = getattr(event, "work", None)
-    return work is not None and str(work.turn) == event.id
+    read = events.RequestRefused | events.TurnSuspended | events.RequestCompleted | events.RequestFailed
+    return isinstance(event, read) or (work is not None and str(work.turn) == event.id)
 
 
-def _tells_prices(event: AnyEvent) -> bool:
-    """Say whether an event was written by a guard that tells holders the prices, or gives no work."""
-    work = getattr(event, "work", None)
-    return work is None or bool(work.prices)
-
-
-def _consequence(ledger: Ledger, event: AnyEvent, policy: Policy | None, world: World) -> AnyEvent | None:
+def _consequence(
+    ledger: Ledger, event: AnyEvent, belongs_to: AnyEvent, policy: Policy | None, world: World
+) -> AnyEvent | None:
     """Return what is due, also where a round's own timeout had to wait for its proposal's verdict.
 
     A request that ended because what followed was too large ended by that very consequence.
     """
-    ended_by_size = isinstance(event, events.RequestFailed) and event.code == EVENT_TOO_LARGE
+    ended_by_size = isinstance(belongs_to, events.RequestFailed) and belongs_to.code == EVENT_TOO_LARGE
     deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
     first: AnyEvent | None = None
     for round_ in deciding:
         follows = due(ledger, policy, world, round_)
         if ended_by_size and follows is not None:
             follows = too_large(ledger, world, follows)
+        if policy is not None and isinstance(follows, events.FactsWithheld):
+            follows = due(_with(ledger, follows), policy, world, round_)
         if isinstance(follows, Hearing):
             continue
         if _letters(follows) == _letters(event):

@@ -12,6 +12,8 @@ another head drops the steps and hands the same command to a decider of the newe
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from protocol.control import rejection_of, resolves_to
 from protocol.decide import decide, target_of
 from protocol.domain import rules
@@ -320,12 +322,10 @@ class RequestDecider:
     # --- what comes by itself ---------------------------------------------------------------------
 
     def _consequences(self, fleet: Fleet, deciding: tuple[str, int] | None) -> Steps[int | None]:
-        """Append everything that is due, one event at a time.
+        """Append everything that is due, one event at a time; return when (UTC µs) to look again, or None.
 
         Args:
             deciding: as for `due`.
-
-        Returns when (UTC µs) to look again; None once nothing will ever be due.
         """
         ledger = self.ledger
         while (at := self.quiet_until()) is not None:
@@ -349,8 +349,11 @@ class RequestDecider:
             if follows is None:
                 return next_due(ledger, None, now, grounds)
             if not (yield from self._follow(follows, fleet)):
-                given_up = too_large(ledger, world, follows)
-                if (yield from self._append(given_up, None)) is None:
+                end = yield from self._append(too_large(ledger, world, follows), None)
+                while isinstance(end, FactsWithheld):
+                    world = replace(world, salt=(yield NEED_MOMENT).salt)
+                    end = yield from self._append(too_large(ledger, world, follows), None)
+                if end is None:
                     raise BrokenLog(f"not even the end of {ledger.request} can be stored")
         return None
 
@@ -423,8 +426,8 @@ def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iter
         yield Count(ledger.turns[event.turn].agent, how, event.turn)
         return
     if isinstance(event, events.MoveRefused | events.RequestRefused):
-        grounds = event.grounds
-        if grounds.breaker == "half_open" and grounds.target is not None:
+        grounds = ledger.grounds_of(event)
+        if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
             yield Count(grounds.target.name, "given_back", event.cause)
     if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round):
         yield Count(ledger.turns[event.turn].agent, "worked", event.turn)

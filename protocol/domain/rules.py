@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from protocol.carry import Load
+from protocol import carry
+from protocol.carry import Load, Marks
 from protocol.domain import budget
 from protocol.domain.trail import Segment
 from protocol.domain.turns import TurnState
@@ -31,7 +32,6 @@ from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import HUMAN
 from protocol.wire.refusals import Refusal, Rule, breaker_open
-from protocol.wire.values import equal
 from protocol.world import World
 
 TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
@@ -57,6 +57,8 @@ class Case(msgspec.Struct, frozen=True):
     """The whole handoff that would be admitted, nothing withheld."""
     known: Handoff | None
     """The same as its giver knows it: what it was shown and what it brings."""
+    marks: Marks
+    """What of it the handoff that would be admitted must carry."""
     rest: Budget
     """What the proposer has left once it is settled."""
 
@@ -319,17 +321,9 @@ def absolute_deadline(asked: Constraints, now: int) -> int | None:
 def must_carry(case: Case) -> Refusal | None:
     if case.handoff is None:
         return None
-    lost = [
-        key
-        for key in case.own.must_carry
-        if key in case.before.facts
-        and (
-            key not in case.load.facts
-            or not equal(case.load.facts[key][0].value, case.before.facts[key][0].value)
-        )
-    ]
+    lost = carry.lost(case.before, case.load, case.ledger.marks())
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
-    # A key that is withheld from the proposer counts as missing: to say otherwise would give it away.
+    # What the proposer is not shown counts as missing: to say otherwise would give it away.
     missing = [key for key in asked if key not in case.given]
     if not lost and not missing:
         return None

@@ -5,8 +5,10 @@ where a person's resolution puts the request; path, depth, edges and seals are t
 """
 
 import msgspec
+from msgspec.structs import replace
 
-from protocol.wire.handoff import Budget, Constraints
+from protocol.carry import Load, Marks, followed
+from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import AgentName
 
 
@@ -18,12 +20,28 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     """Who gave it the work: a client, an agent, or `human`."""
     return_to: AgentName | None
     constraints: Constraints
-    """Its own, without the budget: absolute deadline, actions, must-carry keys."""
+    """Its own: absolute deadline and actions."""
     ceiling: Budget
     sealed: bool = False
     """It was opened with `no_return`: nothing goes back beneath it."""
     intent: str | None = None
     """What it was given the work for; a hand-back to it is for the same."""
+    marks: Marks = frozenset()
+
+    @classmethod
+    def of(cls, handoff: Handoff, ceiling: Budget, marks: Marks) -> "Frame":
+        """Return the frame of the turn that a handoff opens."""
+        own = handoff.constraints
+        return cls(
+            agent=handoff.to_agent,
+            giver=handoff.from_agent,
+            return_to=handoff.return_to,
+            constraints=Constraints(deadline=own.deadline, allowed_actions=own.allowed_actions),
+            ceiling=ceiling,
+            sealed=handoff.no_return,
+            intent=handoff.intent,
+            marks=marks,
+        )
 
 
 class Hop(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +92,14 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     def pop_to(self, index: int) -> "Segment":
         return self._hop(self.top.agent, self.path[: index + 1])
+
+    def carried_on(self, before: Load, after: Load) -> "Segment":
+        """Return the segment as it is once what is carried has changed: its frames' marks follow."""
+        path = tuple(
+            replace(frame, marks=followed(frame.marks, before, after)) if frame.marks else frame
+            for frame in self.path
+        )
+        return replace(self, path=path)
 
     def _hop(self, from_agent: str, path: tuple[Frame, ...]) -> "Segment":
         return Segment(path, self.depth + 1, self.edges | {(from_agent, path[-1].agent)})

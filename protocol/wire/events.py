@@ -50,6 +50,15 @@ class Withheld(Part, frozen=True, kw_only=True):
     artifacts: int = 0
 
 
+class Beneath(Part, frozen=True, kw_only=True):
+    """Facts of one key, and artifacts of one name, where there are several: all layers, the top one first."""
+
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    must_carry: tuple[int, ...] = ()
+    """Which of `facts` must be carried, by their place."""
+
+
 class Work(Part, frozen=True, kw_only=True):
     """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
 
@@ -69,6 +78,8 @@ class Work(Part, frozen=True, kw_only=True):
     """The turn whose journal and effect keys this one takes up again."""
     prices: Mapping[str, Any] = {}
     """What models cost, by id, as they did when the request began: what the turn charges by."""
+    beneath: Beneath | None = None
+    """What stands beneath `handoff`'s facts, for a reader who may see all of it."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -119,7 +130,6 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     refusal: Refusal
     digest: str
     policy: Policy | None = None
-    grounds: Grounds
 
 
 class HandoffAdmitted(Event, frozen=True, kw_only=True, tag="handoff.admitted"):
@@ -159,13 +169,21 @@ class MoveDeferred(Event, frozen=True, kw_only=True, tag="move.deferred"):
 
 
 class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
-    """What the next event's reader may not see, kept for the next who may."""
+    """What the reader of the next event of this cause may not see, kept for those who may.
+
+    Of an event that gives work: what its holder is not cleared for. Of a question, and of an end that the
+    client reads: what the verdict rested on and what the agent reported, which the event itself does not say.
+    """
 
     target: AgentName
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    must_carry: tuple[str, ...] = ()
-    """Keys among them that must be carried."""
+    must_carry: tuple[int, ...] = ()
+    """Which of `facts` must be carried, by their place."""
+    report: Report = Report()
+    grounds: Grounds | None = None
+    move: Move | None = None
+    """The move that ended the request, where it is another than the move `fail`."""
 
 
 class TurnFailed(Event, frozen=True, kw_only=True, tag="turn.failed"):
@@ -196,8 +214,6 @@ class TurnSuspended(Event, frozen=True, kw_only=True, tag="turn.suspended"):
     round: int
     ask: Ask
     expires_at: int
-    report: Report = Report()
-    grounds: Grounds
 
 
 class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
@@ -294,14 +310,12 @@ class RequestCompleted(Event, frozen=True, kw_only=True, tag="request.completed"
     turn: TurnId
     round: int
     answer: Any
-    report: Report = Report()
     by: str = ""
     """The person, if a person answered."""
     sender: AgentName
     control: str = ""
-    grounds: Grounds | None = None
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
@@ -312,12 +326,9 @@ class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
     code: str
     """`failed`, `max_escalations`, `no_human`, `budget_exhausted` or `event_too_large`."""
     reason: str = ""
-    move: Move | None = None
-    report: Report = Report()
     sender: AgentName | None = None
-    grounds: Grounds | None = None
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
@@ -325,7 +336,7 @@ class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
 
     deadline: int
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"):
@@ -336,7 +347,7 @@ class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"
     control: str
     reason: str = ""
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers. Older logs lack it."""
+    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 AnyEvent = (

@@ -18,6 +18,7 @@ from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
+from protocol.ledger import fold
 from protocol.wire import codec, events
 from protocol.wire.commands import Reply, Settle, Usage
 from protocol.wire.config import Policy
@@ -282,9 +283,8 @@ async def test_a_model_call_is_paid_once_and_stays_on_the_bill(stage: Stage) -> 
     outcome, happened = await run(stage, "model one", "die here", "model two")
     assert outcome.answer == ["re: one", "re: two"]
     assert stage.world == ["model one", "model two"]
-    completed = happened[-1]
-    assert isinstance(completed, events.RequestCompleted)
-    assert completed.report.usage == Usage(tokens=20, model_calls=2)
+    assert isinstance(happened[-1], events.RequestCompleted)
+    assert fold(happened).report_of(happened[-1]).usage == Usage(tokens=20, model_calls=2)
 
 
 async def test_what_a_turn_cost_that_kills_its_process_is_on_the_bill(stage: Stage) -> None:

@@ -6,6 +6,8 @@ Run by hand, once, when an event type or version is new:  python -m tests.golden
 import json
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from protocol.wire import codec
 from protocol.wire.commands import (
     Assign,
@@ -213,6 +215,17 @@ def granted_story() -> Court:
     return played
 
 
+def given_up_story() -> Court:
+    """A request that its client was asked about and that ends at an escalation too many."""
+    played = court()
+    played.policy = replace(POLICY, max_escalations=0)
+    submit(played)
+    played.move(ask("c1"), spent(100))
+    played.control(Reply, sender="c1", turn=played.turn, round=0, value="no", by="Rosa")
+    played.move(escalate(fact("doubt", "is it the right customer?", "pii")), spent(200))
+    return played
+
+
 def specimens() -> dict[str, AnyEvent]:
     """Return one event of each type that can happen now, with as many fields set as can be."""
     failed, expired, cancelled, refused = court(), court(), court(), court()
@@ -256,6 +269,7 @@ def add_missing() -> list[Path]:
         ("priced-story", priced_story),
         ("granted-story", granted_story),
         ("answered-story", answered_story),
+        ("given-up-story", given_up_story),
     )
     for name, story in stories:
         log = LOGS / f"{name}.jsonl"

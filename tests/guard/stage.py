@@ -202,6 +202,10 @@ class Stage:
         return [stored.body for stored in await JetStreamLog(await self.bus("admin")).read(request)]
 
     async def types(self, request: str) -> list[str]:
+        """Return what happened, without what was withheld for it."""
+        return [type_ for type_ in await self.all_types(request) if type_ != "facts.withheld"]
+
+    async def all_types(self, request: str) -> list[str]:
         return [type_of(event) for event in await self.log(request)]
 
     async def reaches(self, request: str, type_: str, count: int = 1) -> list[AnyEvent]:

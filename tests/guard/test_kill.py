@@ -52,12 +52,12 @@ async def test_between_a_withholding_and_its_verdict(stage: Stage) -> None:
         request = await client.submit("hello", facts=SECRET)
         await a.propose(request, await a.work(request), TO_B)
         await doomed.ended()
-    assert await stage.types(request) == ["request.opened", "facts.withheld"]
+    assert await stage.all_types(request) == ["request.opened", "facts.withheld"]
     await stage.guard()
     work = await b.work(request)
     assert [fact.key for fact in work.handoff.facts] == ["text"]
     await stage.drained()
-    assert await stage.types(request) == ["request.opened", "facts.withheld", "handoff.admitted"]
+    assert await stage.all_types(request) == ["request.opened", "facts.withheld", "handoff.admitted"]
 
 
 async def test_between_a_withholding_and_the_submit_that_it_belongs_to(stage: Stage) -> None:
@@ -68,7 +68,7 @@ async def test_between_a_withholding_and_the_submit_that_it_belongs_to(stage: St
     await stage.guard()
     await b.work(request)
     await stage.drained()
-    assert await stage.types(request) == ["facts.withheld", "request.opened"]
+    assert await stage.all_types(request) == ["facts.withheld", "request.opened"]
 
 
 async def test_between_a_decision_and_its_consequence(stage: Stage) -> None:

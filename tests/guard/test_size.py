@@ -60,7 +60,7 @@ async def test_a_request_whose_next_round_no_message_can_hold_ends(stage: Stage)
     assert isinstance(end, events.RequestFailed)
     assert (end.code, end.to) == ("event_too_large", "c1")
     assert end.reason == "the next event, turn.retried, is more than the bus takes"
-    assert isinstance(log[-2], events.TurnFailed)
+    assert isinstance(log[-3], events.TurnFailed)
     (line,) = [line for line in lines if line["event"] == "event_too_large"]
     assert line["size"] > line["limit"] == most(guard_bus)
     assert (await client.wait(request, timeout_s=60)).status == "failed"  # type: ignore[arg-type]

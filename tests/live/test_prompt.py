@@ -11,6 +11,7 @@ from mesh.cli.exits import Exit
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
 from mesh.testing.claude_stub import StubClaude, calls, fails, says
+from protocol.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
 from tests.live import prompted
@@ -76,7 +77,11 @@ async def test_it_is_what_the_vendor_got_and_nothing_is_done_again(
 
 async def test_the_events_name_prompt_and_model(stage: Stage, vendor: StubClaude) -> None:
     log = await stage.log(await asked(stage))
-    reports = [event.report for event in log if isinstance(event, MoveRefused | RequestCompleted)]
+    ledger, reports = Ledger(), []
+    for event in log:
+        ledger.apply(event)
+        if isinstance(event, MoveRefused | RequestCompleted):
+            reports.append(ledger.report_of(event))
     assert [report.prompt for report in reports] == ["7", "7"]
     assert [report.usage.models[ROUTING].calls for report in reports] == [2, 3]
 

@@ -10,6 +10,7 @@ from mesh.agent import Budget, Constraints, Turn, tool
 from mesh.agent.definition import Agent
 from mesh.agent.record import Record
 from mesh.agent.running import RunningRounds
+from protocol.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Move, Usage
 from tests.guard.stage import Stage
@@ -166,9 +167,10 @@ async def test_what_a_round_cost_that_ran_out_of_time_is_reported_by_the_next(st
 
     await stage.runtime(Agent("a", slow))
     client = await stage.client()
-    event: Any = (await client.wait(await client.submit("hello", policy="brisk"), timeout_s=60)).event
+    request = await client.submit("hello", policy="brisk")
+    event: Any = (await client.wait(request, timeout_s=60)).event
     assert isinstance(event, events.RequestCompleted)
-    assert event.report.usage == Usage(tokens=10, model_calls=1)
+    assert fold(await stage.log(request)).report_of(event).usage == Usage(tokens=10, model_calls=1)
     assert (event.answer, costly.asked) == (10, 1)
 
 

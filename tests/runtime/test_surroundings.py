@@ -14,6 +14,7 @@ from mesh.agent.turn import Turn
 from mesh.model.loop import drive
 from mesh.model.port import Reply
 from mesh.testing import StrictModel, says
+from protocol.ledger import fold
 from protocol.wire import subjects
 from protocol.wire.commands import Move, Usage
 from protocol.wire.config import AgentEntry
@@ -101,11 +102,12 @@ async def test_a_request_keeps_the_prices_that_it_began_with(stage: Stage) -> No
     await priced(stage, 50)
     await stage.runtime(Agent("b", work))
     assert (await client.wait(request, timeout_s=60)).answer == "two"
-    refused, completed = (await stage.log(request))[-2:]
+    happened = await stage.log(request)
+    refused, completed = happened[-3], happened[-1]
     assert isinstance(refused, MoveRefused)
     assert isinstance(completed, RequestCompleted)
     assert refused.report.usage.nano_dollars == 1_000
-    assert completed.report.usage.nano_dollars == 2_000
+    assert fold(happened).report_of(completed).usage.nano_dollars == 2_000
 
 
 def costing(text: str) -> Reply:

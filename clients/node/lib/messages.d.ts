@@ -386,6 +386,7 @@ export interface Work {
   reported?: Report;
   continues?: string | null;
   prices?: {};
+  beneath?: Beneath | null;
 }
 /**
  * The whole of what an agent is given, as the guard admitted it.
@@ -436,6 +437,14 @@ export interface Refusal {
   detail: string;
   numbers?: {};
   hint?: string;
+}
+/**
+ * Facts of one key, and artifacts of one name, where there are several: all layers, the top one first.
+ */
+export interface Beneath {
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  must_carry?: number[];
 }
 /**
  * All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not.
@@ -507,7 +516,6 @@ export interface RequestRefused {
   refusal: Refusal;
   digest: string;
   policy?: Policy | null;
-  grounds: Grounds;
 }
 /**
  * The work moved on: the target's turn, and the end of the giver's.
@@ -578,7 +586,10 @@ export interface MoveDeferred {
   sender: string;
 }
 /**
- * What the next event's reader may not see, kept for the next who may.
+ * What the reader of the next event of this cause may not see, kept for those who may.
+ *
+ *     Of an event that gives work: what its holder is not cleared for. Of a question, and of an end that the
+ *     client reads: what the verdict rested on and what the agent reported, which the event itself does not say.
  */
 export interface FactsWithheld {
   type: "facts.withheld";
@@ -595,7 +606,10 @@ export interface FactsWithheld {
   target: string;
   facts?: Fact[];
   artifacts?: Artifact[];
-  must_carry?: string[];
+  must_carry?: number[];
+  report?: Report;
+  grounds?: Grounds | null;
+  move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
 }
 /**
  * A turn's round broke, by its own word or because its time ran out.
@@ -657,8 +671,6 @@ export interface TurnSuspended {
   round: number;
   ask: MoveAsk;
   expires_at: number;
-  report?: Report;
-  grounds: Grounds;
 }
 /**
  * The holder's next round, with the reply or the fact that none came in time.
@@ -852,11 +864,9 @@ export interface RequestCompleted {
   turn: string;
   round: number;
   answer: unknown;
-  report?: Report;
   by?: string;
   sender: string;
   control?: string;
-  grounds?: Grounds | null;
   digest?: string;
 }
 /**
@@ -878,10 +888,7 @@ export interface RequestFailed {
   round: number;
   code: string;
   reason?: string;
-  move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
-  report?: Report;
   sender?: string | null;
-  grounds?: Grounds | null;
   digest?: string;
 }
 /**

@@ -44,11 +44,11 @@ def test_show_as_json_has_the_documented_fields_and_the_events_as_stored(mesh: M
 
 
 def test_show_at_an_event_is_the_state_after_it(mesh: Mesh) -> None:
-    then = json.loads(mesh("request", "show", STORY, "--json", "--at", 6).output)
+    then = json.loads(mesh("request", "show", STORY, "--json", "--at", 7).output)
     assert then["status"] == "open"
     assert then["waiting"][0]["for"] == "c1"
-    assert len(then["events"]) == 7
-    assert mesh("request", "show", STORY, "--at", 21).exit_code == Exit.FAILED
+    assert len(then["events"]) == 8
+    assert mesh("request", "show", STORY, "--at", 23).exit_code == Exit.FAILED
 
 
 @pytest.mark.parametrize("command", ["replay", "log verify", "cost", "request show", "why"])
@@ -126,13 +126,13 @@ def test_a_folder_that_cannot_be_made_is_a_matter_of_usage(mesh: Mesh, here: Pat
 def test_an_event_that_is_not_there_is_not_found(mesh: Mesh) -> None:
     result = mesh("why", STORY, 99)
     assert result.exit_code == Exit.FAILED
-    assert "0 to 20" in result.stderr
+    assert "0 to 22" in result.stderr
 
 
 def test_a_log_judged_again_comes_out_the_same(mesh: Mesh) -> None:
     result = mesh("replay", STORY)
     assert result.exit_code == Exit.DONE, result.output
-    assert result.output == "1 request, 21 events judged again; 0 differ\n"
+    assert result.output == "1 request, 23 events judged again; 0 differ\n"
 
 
 def test_a_changed_log_is_found_by_replay_and_by_verify(mesh: Mesh, here: Path) -> None:
@@ -148,9 +148,9 @@ def test_replay_says_which_verdicts_another_policy_would_have_changed(mesh: Mesh
     (here / "tight.toml").write_text("max_depth = 1\n")
     result = mesh("replay", STORY, "--policy", "tight.toml")
     assert result.exit_code == Exit.FAILED
-    assert "event 14: was handoff.admitted, would be move.refused (rule depth, next round)" in result.output
+    assert "event 15: was handoff.admitted, would be move.refused (rule depth, next round)" in result.output
     said = json.loads(mesh("replay", STORY, "--policy", "tight.toml", "--json").output)
-    assert 14 in [each["n"] for each in said[0]["differences"]]
+    assert 15 in [each["n"] for each in said[0]["differences"]]
 
 
 @pytest.mark.parametrize("text", ["max_depth = 'deep'\n", "depth = 3\n", "max_depth ="])

@@ -60,7 +60,7 @@ def test_an_end_that_has_no_other_reason_than_its_status_is_named_once() -> None
 def test_an_end_that_has_a_reason_of_its_own_names_both() -> None:
     court = begun(max_retries=0, max_escalations=0)
     court.fail("crash_loop", permanent=True)
-    assert last_lines(court) == ["failed: max_escalations: crash_loop: it broke"]
+    assert last_lines(court) == ["failed: max_escalations: failed with crash_loop"]
 
 
 def test_whoever_waited_is_told_the_end_once_and_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_whoever_waited_is_told_the_end_once_and_why(capsys: pytest.CaptureFixtu
     assert said_of(court.events[-1], capsys) == "was too late: the request's deadline passed"
     court = begun(max_retries=0, max_escalations=0)
     court.fail("crash_loop", permanent=True)
-    assert said_of(court.events[-1], capsys) == "was given up: max_escalations: crash_loop: it broke"
+    assert said_of(court.events[-1], capsys) == "was given up: max_escalations: failed with crash_loop"
 
 
 def said_of(event: AnyEvent, capsys: pytest.CaptureFixture[str]) -> str:

@@ -271,7 +271,7 @@ def test_what_is_no_word_is_no_label(label: str) -> None:
 
 
 def test_an_event_of_before_labels_were_words_can_be_read() -> None:
-    old = json.loads(BODIES[0])
+    old = next(read for body in BODIES if (read := json.loads(body))["type"] == "request.opened")
     old["work"]["handoff"]["facts"] = [NO_LABEL]
     read = codec.decode_event(said(old))
     assert isinstance(read, RequestOpened)

@@ -217,7 +217,11 @@ def test_an_escalation_opens_a_persons_turn_with_everything_that_is_carried() ->
 def test_the_escalation_after_max_escalations_ends_the_request() -> None:
     court = opened(policy=Policy(max_escalations=0))
     event = is_(court.move(escalate()), RequestFailed)
-    assert (event.code, event.reason, event.to) == ("max_escalations", "a person, please", "c1")
+    assert (event.code, event.reason, event.to) == (
+        "max_escalations",
+        "the policy lets a person be asked 0 times",
+        "c1",
+    )
 
 
 # --- the end --------------------------------------------------------------------------------------

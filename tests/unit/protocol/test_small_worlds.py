@@ -83,8 +83,8 @@ class SmallWorlds:
             self.complaints += [f"{account.path} {move}: {each}" for each in found]
             self.verdicts[getattr(getattr(event, "refusal", None), "rule", "admitted")] += 1
             if isinstance(event, HandoffAdmitted) and not self.complaints:
-                whole = opine(account, proposal, event.grounds, event.at).handoff
-                self._from([*events, event], learn(account, event, whole), stop)
+                opinion = opine(account, proposal, event.grounds, event.at)
+                self._from([*events, event], learn(account, event, opinion.handoff, opinion.bound), stop)
 
 
 @pytest.mark.parametrize(("max_depth", "many"), [(1, 510), (2, 5_310), (3, 21_630), (4, 6_398), (5, 14_686)])

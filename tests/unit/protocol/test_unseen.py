@@ -39,7 +39,8 @@ def seen(court: Court) -> list[Any]:
             work = said["work"]
             handoff = {name: value for name, value in work["handoff"].items() if name != "parent"}
             past = work.get("past", ())
-            got.append((said["type"], said.get("refusal"), handoff, work.get("withheld"), past, work["path"]))
+            got.append((said["n"], said["type"], said.get("refusal"), handoff, work.get("withheld"), past))
+            got.append(work["path"])
     return got
 
 
@@ -157,15 +158,54 @@ def test_a_client_is_told_no_fact_of_an_escalation_that_ends_its_request() -> No
     assert rejudge(court.bodies).same
 
 
-def test_must_carry_binds_what_lies_on_top() -> None:
+def test_must_carry_binds_what_its_asker_sees() -> None:
     court = told(fact("k", "secret", "pii"), constraints=Constraints(must_carry=("k",)))
-    court.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
     assert list(court.holder.work.handoff.constraints.must_carry) == []
-    admitted(court.move(transfer("e", drop=("k",))))
-    court.move(transfer("a"))
+    court.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
     assert list(court.holder.work.handoff.constraints.must_carry) == ["k"]
+    assert refused(court.move(transfer("e", drop=("k",)))).numbers == {"keys": ["k"]}
+    assert refused(court.move(transfer("e", fact("k", "another")))).numbers == {"keys": ["k"]}
     court.fleet = FLEET | agents("c")
+    admitted(court.move(transfer("a")))
+    assert list(court.holder.work.handoff.constraints.must_carry) == ["k"]
     assert refused(court.move(transfer("c", drop=("k",)))).rule == Rule.MUST_CARRY
+    admitted(court.move(transfer("c")))
+    assert court.shown["k"] == "mine"
+    assert rejudge(court.bodies).same
+
+
+def test_a_mark_beneath_a_secret_outlives_the_secret() -> None:
+    court = told(fact("k", "secret", "pii"))
+    court.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
+    court.move(transfer("a"))
+    assert list(court.holder.work.handoff.constraints.must_carry) == []
+    admitted(court.move(transfer("e", drop=("k",))))  # who sees the secret may drop it
+    assert (court.shown["k"], list(court.holder.work.handoff.constraints.must_carry)) == ("mine", ["k"])
+    assert refused(court.move(hand_back(fact("n", 1), drop=("k",)))).rule == Rule.MUST_CARRY
+    court.move(hand_back(fact("n", 1)))
+    assert refused(court.move(transfer("c", drop=("k",)))).rule in (Rule.MUST_CARRY, Rule.KNOWN_AGENT)
+    assert rejudge(court.bodies).same
+
+
+def test_what_one_brings_again_unseen_and_wants_carried_is_judged_again_as_it_was() -> None:
+    court = told()
+    court.move(transfer("d", fact("ssn", 1, "pii")))
+    court.move(hand_back(fact("n", 1)))
+    court.move(transfer("a", fact("ssn", 1, "pii"), constraints=Constraints(must_carry=("ssn",))))
+    assert list(court.holder.work.handoff.constraints.must_carry) == ["ssn"]
+    assert rejudge(court.bodies).same
+
+
+def test_whether_a_reader_is_cleared_and_no_key_decides_how_many_events_a_hop_takes() -> None:
+    """An agent counts events: a key that it guesses is withheld or not, and it learns nothing of it."""
+    counts = set()
+    for guess in ("k", "other"):
+        court = told(fact("k", "secret", "pii"))
+        admitted(court.move(transfer("d", fact(guess, "mine"))))
+        admitted(court.move(transfer("a")))
+        admitted(court.move(hand_back(fact("n", 1))))
+        counts.add(tuple(event.n for event in court.events if isinstance(event, HandoffAdmitted)))
+    assert counts == {(3, 4, 6)}
 
 
 # --- whatever happens -----------------------------------------------------------------------------
@@ -191,7 +231,7 @@ steps = st.builds(
     st.booleans(),
     st.lists(brought, max_size=2, unique_by=lambda item: item.key).map(tuple),
     st.sampled_from([(), (), ("k",), ("l",)]),
-    st.sampled_from([(), (), ("m",), ("never",)]),
+    st.sampled_from([(), (), ("k",), ("l",), ("k", "m"), ("never",)]),
     st.sampled_from(["", "", "s3://1", "s3://2"]),
 )
 

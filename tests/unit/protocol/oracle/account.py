@@ -10,9 +10,12 @@ from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
+from protocol.world import Grounds
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
 Amounts = Mapping[str, int]
+Bound = frozenset[tuple[str, int]]
+Layers = Mapping[str, tuple[Fact, ...]]
 NOTHING: Amounts = dict.fromkeys(DIMENSIONS, 0)
 
 
@@ -26,7 +29,8 @@ class Holder:
     sealed: bool
     deadline: int | None
     actions: tuple[str, ...] | None
-    must_carry: frozenset[str]
+    bound: Bound
+    """What must be carried, by key and layer."""
     grant: Budget
     spent_before: Amounts
     """What the request had spent when this was granted."""
@@ -66,6 +70,8 @@ class Account:
     """The newest report of each turn, or what it was charged instead."""
     unaccounted: bool = False
     """Whether the clock ended a round of the newest turn that had begun."""
+    bound: Bound = frozenset()
+    """What the newest handoff must carry on, by key and layer."""
     frozen: bool = False
     over: bool = False
     escalations: int = 0
@@ -129,8 +135,15 @@ def spent_after(account: Account, proposal: MoveProposed) -> Amounts:
     return spent(with_report(account, proposal.report))
 
 
-def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) -> Account:
-    """Return the account after an event; `whole` is the handoff that the oracle held to be right."""
+def learn(
+    account: Account, event: ev.AnyEvent, whole: Handoff | None = None, bound: Bound = frozenset()
+) -> Account:
+    """Return the account after an event.
+
+    Args:
+        whole: the handoff that the oracle held to be right, in layers.
+        bound: what of it must be carried.
+    """
     if isinstance(event, ev.FactsWithheld):
         return replace(account, pending=event)
     account = _reported(account, event)
@@ -138,15 +151,16 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
     match event:
         case ev.RequestOpened():
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
-            given = _whole(account, event, event.work)
+            given = told(account, event, event.work)
+            account = replace(account, bound=told_bound(account, event, event.work))
             account = _opened(account, event, event.work, given)
             return replace(account, stack=(_holder(account, given),), pending=None)
         case ev.HandoffAdmitted():
             assert whole is not None
             edge = (account.agent, str(whole.to_agent))
             account = _noted(account, event, whole)
-            stack, hops, edges = account.stack, account.hops + 1, (*account.edges, edge)
-            account = _opened(account, event, event.work, whole)
+            stack, hops, edges = _carried_on(account, whole), account.hops + 1, (*account.edges, edge)
+            account = replace(_opened(account, event, event.work, whole), bound=bound)
             if whole.move == "hand_back":
                 stack = stack[: [holder.agent for holder in stack].index(whole.to_agent) + 1]
             else:
@@ -157,11 +171,13 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
             account = _charged(account, event) if counted else account
             if whole is not None:
                 account = _noted(account, event, whole)
-            given = _with_layers(event.work.handoff, account) if whole is None else whole
+                account = replace(account, stack=_carried_on(account, whole), bound=bound)
+            given = told(account, event, event.work) if whole is None else whole
             account = _opened(account, event, event.work, given)
             return replace(account, escalations=account.escalations + counted, pending=None)
         case ev.EscalationResolved():
-            given = _whole(account, event, event.work)
+            given = told(account, event, event.work)
+            account = replace(account, bound=told_bound(account, event, event.work))
             account = _opened(account, event, event.work, given)
             return replace(account, stack=(_holder(account, given),), edges=(), hops=0, pending=None)
         case ev.RequestFrozen():
@@ -184,17 +200,30 @@ def learn(account: Account, event: ev.AnyEvent, whole: Handoff | None = None) ->
     return account if work is None else replace(account, round=work.round, past=work.past)
 
 
+TOLD_BESIDE = ev.RequestRefused | ev.TurnSuspended | ev.RequestCompleted | ev.RequestFailed
+"""Events that do not say what they rest on: their reader may not know."""
+
+
+def grounds_of(account: Account, event: ev.AnyEvent) -> Grounds | None:
+    """Return what an event rests on, by itself or by what was kept back just before it."""
+    kept = account.pending
+    if not isinstance(event, TOLD_BESIDE):
+        return getattr(event, "grounds", None)
+    return None if kept is None or kept.cause != event.cause else kept.grounds
+
+
 def _reported(account: Account, event: ev.AnyEvent) -> Account:
     """Take in what an event's turn reported, if its own holder said it."""
-    by_holder = (
-        isinstance(event, ev.HandoffAdmitted | ev.MoveRefused | ev.TurnSuspended | ev.EffectDoubted)
-        or (isinstance(event, ev.TurnFailed | ev.RequestFailed) and event.sender is not None)
-        or (isinstance(event, ev.RequestCompleted) and not event.control)
-        or (isinstance(event, ev.EscalationRaised) and event.reason == "asked")
-    )
-    if not by_holder:
-        return account
-    return with_report(account, event.report)  # type: ignore[union-attr]
+    kept = account.pending
+    match event:
+        case ev.HandoffAdmitted() | ev.MoveRefused() | ev.EffectDoubted():
+            return with_report(account, event.report)
+        case ev.TurnFailed(sender=str()) | ev.EscalationRaised(reason="asked"):
+            return with_report(account, event.report)
+        case ev.TurnSuspended() | ev.RequestFailed(sender=str()) | ev.RequestCompleted(control=""):
+            beside = Report() if kept is None or kept.cause != event.cause else kept.report
+            return with_report(account, beside)
+    return account
 
 
 def _charged(account: Account, event: ev.EscalationRaised) -> Account:
@@ -206,37 +235,57 @@ def _charged(account: Account, event: ev.EscalationRaised) -> Account:
     return replace(account, usage={**account.usage, account.turn: charge})
 
 
-def _whole(account: Account, event: ev.AnyEvent, work: ev.Work) -> Handoff:
-    """Return what an event hands over, with what was withheld just before it."""
-    kept = account.pending
-    if kept is None or kept.cause != event.cause:
-        return _with_layers(work.handoff, account)
+def told(account: Account, event: ev.AnyEvent, work: ev.Work) -> Handoff:
+    """Return what an event hands over, in layers, with what was withheld just before it."""
+    kept: ev.FactsWithheld | ev.Beneath | None = account.pending
+    if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
+        kept = None
+    kept = kept or work.beneath or ev.Beneath()
     handoff = work.handoff
-    keys = tuple(sorted({*handoff.constraints.must_carry, *kept.must_carry}))
     hidden, names = {fact.key for fact in kept.facts}, {item.name for item in kept.artifacts}
     return msgspec.structs.replace(
         handoff,
         facts=(*(fact for fact in handoff.facts if fact.key not in hidden), *kept.facts),
         artifacts=(*(item for item in handoff.artifacts if item.name not in names), *kept.artifacts),
-        constraints=msgspec.structs.replace(handoff.constraints, must_carry=keys),
     )
 
 
-def _with_layers(handoff: Handoff, account: Account) -> Handoff:
-    """Return what people hold, or give on, with what lies beneath it and was not withheld anew."""
-    deep = {key: layers for key, layers in account.facts.items() if len(layers) > 1}
-    deep_things = {name: layers for name, layers in account.things.items() if len(layers) > 1}
-    return msgspec.structs.replace(
-        handoff,
-        facts=(
-            *(fact for fact in handoff.facts if fact.key not in deep),
-            *(layer for layers in deep.values() for layer in layers),
-        ),
-        artifacts=(
-            *(item for item in handoff.artifacts if item.name not in deep_things),
-            *(layer for layers in deep_things.values() for layer in layers),
-        ),
-    )
+def told_bound(account: Account, event: ev.AnyEvent, work: ev.Work) -> Bound:
+    """Return what an event says must be carried on."""
+    kept: ev.FactsWithheld | ev.Beneath | None = account.pending
+    if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
+        kept = None
+    kept = kept or work.beneath or ev.Beneath()
+    keys = [fact.key for fact in kept.facts]
+    deep = {(keys[at], keys[:at].count(keys[at])) for at in kept.must_carry}
+    shown = {(key, 0) for key in work.handoff.constraints.must_carry if key not in keys}
+    return frozenset(deep | shown)
+
+
+def changed_at(before: tuple[Fact, ...], after: tuple[Fact, ...]) -> int | None:
+    """Return which layer under a key was replaced or dropped."""
+    if len(after) > len(before):
+        return None
+    rest_ = [canonical(layer) for layer in after] + [b""] * (len(before) - len(after))
+    return next((at for at, old in enumerate(before) if canonical(old) != rest_[at]), None)
+
+
+def shifted(bound: Bound, before: Layers, after: Layers) -> Bound:
+    """Return what must be carried once layers were dropped: those beneath move up."""
+    found = set()
+    for key, place in bound:
+        gone = len(after.get(key, ())) < len(before.get(key, ()))
+        at = changed_at(before.get(key, ()), after.get(key, ())) if gone else None
+        if at is None or place < at:
+            found.add((key, place))
+        elif place > at:
+            found.add((key, place - 1))
+    return frozenset(found)
+
+
+def _carried_on(account: Account, whole: Handoff) -> tuple[Holder, ...]:
+    after = {key: tuple(f for f in whole.facts if f.key == key) for key in _keys(whole)}
+    return tuple(replace(each, bound=shifted(each.bound, account.facts, after)) for each in account.stack)
 
 
 def _noted(account: Account, event: ev.HandoffAdmitted | ev.EscalationRaised, whole: Handoff) -> Account:
@@ -298,7 +347,7 @@ def _holder(account: Account, whole: Handoff) -> Holder:
         sealed=whole.no_return,
         deadline=own.deadline,
         actions=own.allowed_actions,
-        must_carry=frozenset(own.must_carry),
+        bound=account.bound,
         grant=own.budget or Budget(),
         spent_before=spent(account),
     )

@@ -6,7 +6,18 @@ from protocol.wire import events as ev
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, MoveProposed, Submit
 from protocol.wire.handoff import Budget
 from protocol.world import Grounds
-from tests.unit.protocol.oracle.account import DIMENSIONS, Account, learn, rest, same, spent
+from tests.unit.protocol.oracle.account import (
+    DIMENSIONS,
+    Account,
+    canonical,
+    grounds_of,
+    learn,
+    rest,
+    same,
+    spent,
+    told,
+    told_bound,
+)
 from tests.unit.protocol.oracle.consequences import Waiting, consequence_complaints, waiting_after
 from tests.unit.protocol.oracle.giving import MOVES, as_shown, differing
 from tests.unit.protocol.oracle.opinion import Opinion, opine
@@ -18,7 +29,7 @@ def complaints(account: Account, proposal: MoveProposed, event: ev.AnyEvent) -> 
     if isinstance(event, ev.MoveDeferred):
         found = [] if account.frozen else ["deferred, though nothing is frozen"]
         return found if same(event.proposal, proposal) else [*found, "defers another proposal"]
-    grounds = getattr(event, "grounds", None)
+    grounds = grounds_of(account, event)
     if grounds is None:
         return [f"{type(event).__name__} says not what it rests on"]
     opinion = opine(account, proposal, grounds, event.at)
@@ -52,11 +63,10 @@ def _of_kind(account: Account, move: Move, event: ev.AnyEvent) -> list[str]:
             return ["asks another question"]
         case (Complete(answer=answer), ev.RequestCompleted(answer=said)) if not same(said, answer):
             return ["answers otherwise"]
-        case (Escalate(summary=summary), ev.RequestFailed(move=given_up)):
-            told = same(given_up, Escalate(summary=summary))
-            return [] if told else ["gives up by another move, or tells facts"]
-        case (Fail(), ev.RequestFailed(move=given_up)) if not same(given_up, move):
-            return ["gives up by another move"]
+        case (Escalate(), ev.RequestFailed(reason=told)) if move.summary and move.summary in told:
+            return ["tells the client what a person was to read"]
+        case (Fail(reason=reason), ev.RequestFailed(reason=told)) if told != reason:
+            return ["gives up for another reason"]
     return []
 
 
@@ -96,7 +106,11 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
     work = event.work
     to_people = isinstance(event, ev.EscalationRaised)
     clearance = () if grounds.target is None else grounds.target.clearance
-    expected = as_shown(whole, None if to_people else clearance)
+    expected = as_shown(whole, None if to_people else clearance, opinion.bound)
+    if sorted(map(canonical, told(account, event, work).facts)) != sorted(map(canonical, whole.facts)):
+        found.append("loses a layer of a fact, or adds one")
+    if told_bound(account, event, work) != opinion.bound:
+        found.append("must carry something else")
     if not same(work.handoff, expected):
         found.append(f"hands over another {differing(work.handoff, expected)}")
     unseen = [
@@ -104,9 +118,9 @@ def _of_handoff(account: Account, opinion: Opinion, event: ev.AnyEvent, grounds:
         for items in (whole.facts, whole.artifacts)
     ]
     hidden = len(unseen[0]), len(unseen[1])
-    told = (0, 0) if work.withheld is None else (work.withheld.facts, work.withheld.artifacts)
-    if hidden != told:
-        found.append(f"withholds {hidden} and tells of {told}")
+    counted = (0, 0) if work.withheld is None else (work.withheld.facts, work.withheld.artifacts)
+    if hidden != counted:
+        found.append(f"withholds {hidden} and tells of {counted}")
     back = account.path.index(whole.to_agent) if whole.to_agent in account.path else None
     path = [*account.path, str(whole.to_agent)] if back is None else account.path[: back + 1]
     if list(work.path) != (account.path if to_people else path):
@@ -137,16 +151,17 @@ class Auditor:
         """Take in the next event; with the proposal or the submit that it decides, judge it first."""
         if self.found:
             return  # what is built on a wrong verdict tells nothing
-        whole = None
+        opinion = Opinion(None)
         if proposal is not None and not isinstance(event, ev.FactsWithheld):
             self.verdicts += 1
             self.found += [f"{event.n}: {each}" for each in complaints(self.account, proposal, event)]
-            grounds = getattr(event, "grounds", None)
+            grounds = grounds_of(self.account, event)
             if grounds is not None:
-                whole = opine(self.account, proposal, grounds, event.at).handoff
+                opinion = opine(self.account, proposal, grounds, event.at)
         if submit is not None and isinstance(event, ev.RequestOpened | ev.RequestRefused):
             self.verdicts += 1
-            self.found += [f"{event.n}: {each}" for each in submit_complaints(submit, event)]
+            grounds = grounds_of(self.account, event)
+            self.found += [f"{event.n}: {each}" for each in submit_complaints(submit, event, grounds)]
         if isinstance(event, ev.TurnFailed):
             self.found += [f"{event.n}: {each}" for each in failure_complaints(self.account, event)]
         own = consequence_complaints(self.account, self.waiting, event)
@@ -154,7 +169,7 @@ class Auditor:
         self.found += self._lost(event) + self._granted(event)
         if not self.found:
             self.waiting = waiting_after(self.waiting, event)
-            self.account = learn(self.account, event, whole)
+            self.account = learn(self.account, event, opinion.handoff, opinion.bound)
 
     def _granted(self, event: ev.AnyEvent) -> list[str]:
         """Complain of a resolution that grants anything but what its person said, and else what was left."""

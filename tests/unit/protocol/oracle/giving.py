@@ -7,7 +7,17 @@ import msgspec
 
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, MoveProposed, Transfer
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
-from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, same, spent_after
+from tests.unit.protocol.oracle.account import (
+    DIMENSIONS,
+    Account,
+    Bound,
+    canonical,
+    changed_at,
+    rest,
+    same,
+    shifted,
+    spent_after,
+)
 
 MOVES = {
     Transfer: "transfer",
@@ -67,9 +77,8 @@ def merged(
             fact = msgspec.structs.replace(fact, labels=tuple(sorted(former | set(fact.labels))))
         said = account.own.get((account.agent, fact.key), ())
         own = said[-1] if said else None
-        written = [canonical(layer) for layer in facts.get(fact.key, ())]
-        on_top = own is not None and written[:1] == [canonical(own)] and canonical(own) not in written[1:]
-        if on_top and fact.key in account.holder.must_carry:
+        places = [at for at, layer in enumerate(facts.get(fact.key, ())) if own and same(layer, own)]
+        if places and (fact.key, places[-1]) in account.bound:
             own = None
         facts[fact.key] = _added(facts.get(fact.key, ()), fact, account.sees.get(fact.key), own)
     things = dict(account.things)
@@ -128,7 +137,6 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int, clearance: 
             if asked.allowed_actions is None
             else tuple(sorted(asked.allowed_actions)),
             budget=shown_budget(left),
-            must_carry=tuple(sorted(own.must_carry | _binding(account, asked))),
         )
     else:
         if isinstance(move, HandBack) and back is not None:
@@ -138,7 +146,6 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int, clearance: 
             deadline=own.deadline,
             allowed_actions=own.actions,
             budget=shown_budget(rest(own, now_spent)),
-            must_carry=tuple(sorted(own.must_carry)),
         )
     return Handoff(
         move=MOVES[type(move)],
@@ -155,14 +162,22 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int, clearance: 
     )
 
 
-def _binding(account: Account, asked: Constraints) -> set[str]:
-    """Return the asked keys that bind: none under which the asker does not see what lies on top."""
-    return {
-        key
-        for key in asked.must_carry
-        if key not in account.facts
-        or (key in account.sees and canonical(account.sees[key]) == canonical(account.facts[key][0]))
-    }
+def bound_by(account: Account, move: Transfer | HandBack | Escalate, after: Layered[Fact]) -> Bound:
+    """Return which layers must be carried on after a move: an asker means what they see, or bring."""
+    back = account.back
+    until = account.stack[back].bound if isinstance(move, HandBack) and back is not None else account.bound
+    bound = set(shifted(until, account.facts, after))
+    for key in move.constraints.must_carry if isinstance(move, Transfer) else ():
+        before, layers = account.facts.get(key, ()), after.get(key, ())
+        at = len(before) if len(layers) > len(before) else changed_at(before, layers)
+        said = account.own.get((account.agent, key), ())
+        meant = account.sees.get(key) or (said[-1] if said else None)
+        places = [place for place, layer in enumerate(layers) if meant is not None and same(layer, meant)]
+        if at is None and places:
+            at = places[0] if key in account.sees else places[-1]
+        if at is not None:
+            bound.add((key, at))
+    return frozenset(bound)
 
 
 def _visible(layers: Iterable[T], names: Callable[[T], str], clearance: set[str] | None) -> dict[str, T]:
@@ -174,13 +189,15 @@ def _visible(layers: Iterable[T], names: Callable[[T], str], clearance: set[str]
     return found
 
 
-def as_shown(handoff: Handoff, clearance: Iterable[str] | None) -> Handoff:
+def as_shown(handoff: Handoff, clearance: Iterable[str] | None, bound: Bound) -> Handoff:
     """Return what a reader with this clearance (None: people) may see of a handoff with every layer."""
     cleared = None if clearance is None else set(clearance)
     facts = _visible(handoff.facts, lambda fact: fact.key, cleared)
     things = _visible(handoff.artifacts, lambda item: item.name, cleared)
-    top = _visible(handoff.facts, lambda fact: fact.key, None)
-    keys = tuple(key for key in handoff.constraints.must_carry if top.get(key) is facts.get(key))
+    layers: dict[str, list[Fact]] = {}
+    for fact in handoff.facts:
+        layers.setdefault(fact.key, []).append(fact)
+    keys = tuple(sorted(key for key, at in bound if facts.get(key) is layers[key][at]))
     return msgspec.structs.replace(
         handoff,
         facts=tuple(facts.values()),

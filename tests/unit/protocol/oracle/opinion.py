@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
 from protocol.wire.handoff import Handoff
 from protocol.world import Grounds
-from tests.unit.protocol.oracle.account import DIMENSIONS, Account, canonical, rest, spent_after
-from tests.unit.protocol.oracle.giving import MOVES, as_known, ends_at, merged, whole_handoff
+from tests.unit.protocol.oracle.account import (
+    DIMENSIONS,
+    Account,
+    Bound,
+    canonical,
+    changed_at,
+    rest,
+    same,
+    spent_after,
+)
+from tests.unit.protocol.oracle.giving import MOVES, as_known, bound_by, ends_at, merged, whole_handoff
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,8 @@ class Opinion:
 
     rule: str | None
     handoff: Handoff | None = None
+    bound: Bound = frozenset()
+    """What of it must be carried on."""
 
 
 def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -> Opinion:
@@ -53,7 +64,9 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
     for rule, refuses in checks.items():
         if refuses():
             return Opinion(rule)
-    return Opinion(None, handoff)
+    if handoff is None or not isinstance(move, Transfer | HandBack | Escalate):
+        return Opinion(None, handoff)
+    return Opinion(None, handoff, bound_by(account, move, merged(account, move, cleared)[0]))
 
 
 def _unknown_agent(account: Account, move: Move, grounds: Grounds) -> bool:
@@ -144,8 +157,11 @@ def _widens(account: Account, move: Transfer, at: int) -> bool:
 
 def _loses(account: Account, move: Transfer | HandBack | Escalate, cleared: set[str]) -> bool:
     after, _ = merged(account, move, cleared)
-    for key in account.holder.must_carry & account.facts.keys():
-        if key not in after or canonical(after[key][0].value) != canonical(account.facts[key][0].value):
+    for key, place in account.bound:
+        old, new = account.facts[key], after.get(key, ())
+        if changed_at(old, new) == place and (
+            len(new) < len(old) or not same(old[place].value, new[place].value)
+        ):
             return True
     asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
     gone = set() if isinstance(move, Escalate) else set(move.drop)

@@ -16,9 +16,13 @@ SUMMARY_CHARS = 200
 T = TypeVar("T", Fact, Artifact)
 
 
-def submit_complaints(submit: Submit, event: ev.RequestOpened | ev.RequestRefused) -> list[str]:
+def submit_complaints(
+    submit: Submit, event: ev.RequestOpened | ev.RequestRefused, grounds: Grounds | None
+) -> list[str]:
     """Return what is wrong with the verdict on a submit; nothing if it is right."""
-    rule = _rule(submit, event.policy, event.grounds, event.at, event.client)
+    if grounds is None:
+        return [f"{type(event).__name__} says not what it rests on"]
+    rule = _rule(submit, event.policy, grounds, event.at, event.client)
     if isinstance(event, ev.RequestRefused):
         if rule is None:
             return [f"refused by {event.refusal.rule}, though no rule forbids it"]
@@ -30,7 +34,8 @@ def submit_complaints(submit: Submit, event: ev.RequestOpened | ev.RequestRefuse
     target = event.grounds.target
     assert target is not None  # else known_agent forbids it
     whole = _whole(submit, event.policy, target, event.grounds, event.at, event.client)
-    expected, given = as_shown(whole, target.clearance), event.work.handoff
+    bound = frozenset((key, 0) for key in submit.constraints.must_carry)
+    expected, given = as_shown(whole, target.clearance, bound), event.work.handoff
     found = [] if same(given, expected) else [f"hands over another {differing(given, expected)}"]
     if event.deadline != whole.constraints.deadline:
         found.append("has another deadline")
