@@ -1,4 +1,4 @@
-"""The circuit breaker of an agent: who failed too often of late is given no work for a while.
+"""The circuit breaker of an agent: an agent that failed too often of late gets no work for a while.
 
 *Closed*: work is admitted, and failed turns are counted. `failures` different turns that failed within
 `window_s` open it. *Open*: nothing is admitted for `open_s`. Then one handoff is let through on trial
@@ -47,18 +47,18 @@ class Use(NamedTuple):
     until: int | None = None
     """UTC µs from which on a handoff may be tried."""
     write: BreakerEntry | None = None
-    """What has to be written first, by compare-and-set: whoever succeeds has the trial."""
+    """The entry to write first, by compare-and-set: the guard that succeeds has the trial."""
 
 
 CLOSED = BreakerEntry()
 
 
 def speaks_of_the_agent(error: Failure) -> bool:
-    """Say whether a failure counts.
+    """Return True if a failure counts.
 
-    What may pass (`permanent` is false) does: a bug, a tool or model that does not answer, a round that
-    took too long. Of what is permanent only `AGENTS_OWN` does. The rest is about this one request: the
-    handoff's own deadline, its budget, an action that it does not allow, whatever an agent calls hopeless.
+    A failure that may pass (`permanent` is false) does: a bug, a tool or model that does not answer, a round
+    that took too long. Of permanent failures only `AGENTS_OWN` do. The others are about this one request: the
+    handoff's own deadline, its budget, an action that is not allowed, a case that the agent calls hopeless.
     An agent that nobody serves (`unattended`) does not fail: work waits for it.
     """
     return not error.permanent or error.code in AGENTS_OWN
@@ -131,7 +131,7 @@ def given_back(entry: BreakerEntry, whose: str) -> BreakerEntry | None:
 
 
 def _tries(entry: BreakerEntry, turn: TurnId) -> bool:
-    """Say whether `turn` was opened by what has the trial: a turn's id is derived from its cause."""
+    """Return True if the trial's message opened `turn`: a turn's id is derived from its cause."""
     trial = entry.trial
     return trial is not None and any(event_id(trial.cause, opener, 0) == str(turn) for opener in _OPENERS)
 

@@ -1,7 +1,7 @@
 """Budgets as ceilings: what a frame may bring the request's total spending up to.
 
 A grant of 100 tokens at a moment when the request has spent 40 is the ceiling 140. Then what is
-left is always ceiling minus spent, whoever spent it: a hand-back finds its own grant less the money
+left is always ceiling minus spent, by all agents together: a hand-back finds its own grant less the money
 spent since without any book-keeping, and a narrower grant can never be more than the one it is from.
 """
 
@@ -35,7 +35,7 @@ def ceiling(grant: Budget, spent: Usage) -> Budget:
 
 
 def grant(asked: Budget | None, rest: Budget) -> Budget:
-    """Return what is granted out of `rest`: what is asked for; all of it where nothing is."""
+    """Return the grant out of `rest`: as much as is asked for, or all of it if nothing is asked."""
     if asked is None:
         return rest
     return Budget(

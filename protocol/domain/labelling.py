@@ -1,4 +1,4 @@
-"""Labels by key: what the fleet file says of a fact's key holds for whoever brings it, whatever they say.
+"""Labels by key: the fleet file labels a fact by its key, besides the labels that its bringer says.
 
 A guard labels a message before it decides it. So the event holds the labels, and what is recovered from the
 event is the message as it was labelled: a log is judged again without the fleet file.

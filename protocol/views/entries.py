@@ -1,4 +1,4 @@
-"""A request as it is told: the documented JSON of `mesh request show --json`, its whole and its parts."""
+"""A request's timeline and its entries: the documented JSON of `mesh request show --json`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from protocol.wire.handoff import Fact
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Base: every field is always written, so that whoever reads the JSON need not guess."""
+    """Base: every field is always written, so that readers of the JSON need not guess."""
 
 
 class Cost(_Entry, frozen=True, kw_only=True):

@@ -1,7 +1,6 @@
 """The timeline: one request told in order, for people and for programs.
 
-It is derived from the events alone, so that a log file tells the same story as the bus. Its form is that of
-`protocol.views.entries`.
+It is derived from the events alone: a log file tells the same story as the bus. `entries` has its form.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Bytes in, values out: the one place where a message is read or written.
 
-Reading is total: whatever a peer sends becomes a value or a typed error, never another exception.
+Reading is total: every message of a peer becomes a value or a typed error, never another exception.
 Writers emit the newest version; readers accept every released one, by way of `UPCASTERS`.
 """
 
@@ -46,7 +46,7 @@ TEXT_FACT = "text"
 """The key under which a submit's text travels; a submit may not bring another fact of this name."""
 
 DEEPEST = 64
-"""Lists and objects within each other that a value may have: what is read can be written and read again."""
+"""Lists and objects within each other that a value may have, so that it can be written and read again."""
 DEEPEST_DOCUMENT = 2 * DEEPEST
 """The same of a whole document, which holds values."""
 
@@ -85,10 +85,10 @@ READ_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, Uni
 
 
 def readable(body: bytes, kind: type[T]) -> T | None:
-    """Return the document of a kind in `body`; None if it is none, for whatever reason.
+    """Return the document of a kind in `body`; None if `body` holds none.
 
-    The way to read what others keep on the bus: dead letters, cards, steps, entries, notes. Never raises, not
-    for bytes that are no UTF-8 either, nor for what is nested so deep that it could not be shown again.
+    It reads documents of others on the bus: dead letters, cards, steps, entries, notes. It never raises, even
+    for bytes that are no UTF-8. A document that is nested too deep to be written again is none.
     """
     hashable: Any = kind
     try:
@@ -126,7 +126,7 @@ def body_digest(body: bytes) -> str:
 
 
 def decode_event(body: bytes) -> AnyEvent:
-    """Return the event in `body`, of whatever released version.
+    """Return the event in `body`, of any released version.
 
     Raises:
         UnknownEvent: its type or version is newer than this build; the caller must not go on.
@@ -230,7 +230,7 @@ def failure_of(body: bytes, error: Malformed) -> ReportFailure | None:
 
 
 def usage_is_sound(usage: Usage) -> bool:
-    """Say whether a report could tell of this usage."""
+    """Return True if a report could hold this usage."""
     return not _wrong_with(usage)
 
 
@@ -312,7 +312,7 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
 
 
 def _where(error: Exception) -> str:
-    """Say what was wrong in msgspec's words, which name types and paths; a quoted value is cut."""
+    """Return what was wrong in msgspec's words, which name types and paths; a quoted value is cut."""
     return _QUOTED.sub("'…'", str(error)) if isinstance(error, msgspec.MsgspecError) else "cannot be read"
 
 
@@ -362,7 +362,7 @@ def _check_artifacts(artifacts: tuple[Artifact, ...]) -> None:
 
 
 def is_label(text: str) -> bool:
-    """Say whether `text` may be a label of a fact or an artifact."""
+    """Return True if `text` may be a label of a fact or an artifact."""
     return _LABEL.fullmatch(text) is not None
 
 

@@ -15,9 +15,9 @@ from protocol.wire.prices import Metered
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Base of what is read from the wire: unknown fields are ignored, so that peers may be newer.
+    """Base of every message: unknown fields are ignored, so that peers may be newer.
 
-    `kw_only` holds only for the class that says it, so that every class here says it.
+    `kw_only` holds only for the class that says it, so every class here says it.
     """
 
 
@@ -259,7 +259,7 @@ class Resolve(_Control, tag="resolve", frozen=True, kw_only=True):
     summary: str = ""
     facts: tuple[Fact, ...] = ()
     budget: Budget | None = None
-    """What the agent may spend from here on; in what it does not name, what is left of the old grant."""
+    """The agent's new grant. A dimension that it leaves out keeps the rest of the old one."""
 
 
 class Reply(_Control, tag="reply", frozen=True, kw_only=True):

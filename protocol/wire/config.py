@@ -97,7 +97,7 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     models: Mapping[str, ModelLimits] = {}
     """How fast models may be asked, by id."""
     labels: Mapping[str, tuple[str, ...]] = {}
-    """By fact key: labels that a fact of this key has, whoever brings it and whatever they say."""
+    """By fact key: labels of every fact of this key, besides those that its bringer says."""
     revision: int = 0
 
     def tier_for(self, raised: int) -> str:

@@ -76,7 +76,7 @@ def _policy_mistakes(said: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _budget_mistakes(said: Mapping[str, Any]) -> Iterator[str]:
-    """Check a ceiling: the type is also that of what is left of one, which may be less than nothing."""
+    """Check a ceiling. (Its type is also that of a rest, which may be negative.)"""
     for field, amount in said.items():
         if field not in Budget.__struct_fields__:
             yield f"budget: unknown field `{field}`"

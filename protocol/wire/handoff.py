@@ -41,14 +41,14 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What whoever holds the work must keep to. They only ever narrow on the way down."""
+    """Limits for the holder of the work. They only ever narrow on the way down."""
 
     deadline: int | None = None
     """UTC µs."""
     max_resolution_time_s: float | None = None
     """Asked for in a proposal; the guard turns it into `deadline` when it admits."""
     allowed_actions: tuple[str, ...] | None = None
-    """Tools that may be called. None: whatever the fleet file allows the agent."""
+    """Tools that may be called. None: all that the fleet file allows the agent."""
     budget: Budget | None = None
     must_carry: tuple[str, ...] = ()
     """Keys of facts that every later handoff must carry unchanged."""
@@ -64,7 +64,7 @@ class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     parent: TurnId | None = None
     """The turn that gave it; none for a submit."""
     summary: str
-    """One line: what is wanted and why."""
+    """One line: the goal and the reason."""
     intent: str | None = None
     facts: tuple[Fact, ...] = ()
     artifacts: tuple[Artifact, ...] = ()

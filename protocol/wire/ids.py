@@ -96,17 +96,17 @@ def request_id(submitter: str, at_ms: int, entropy: bytes) -> RequestId:
 
 
 def is_name(text: str) -> bool:
-    """Say whether `text` may name an agent, client, operator or viewer (`human` may not)."""
+    """Return True if `text` may name an agent, client, operator or viewer (`human` may not)."""
     return _NAME.fullmatch(text) is not None and text != HUMAN
 
 
 def is_token(text: str) -> bool:
-    """Say whether `text` is safe as one token of a subject and as an id."""
+    """Return True if `text` is safe as one token of a subject and as an id."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def is_request_id(text: str) -> bool:
-    """Say whether `text` is a canonical request id: a name, `_`, an upper-case ULID."""
+    """Return True if `text` is a canonical request id: a name, `_`, an upper-case ULID."""
     submitter, _, tail = text.rpartition("_")
     return _NAME.fullmatch(submitter) is not None and _ULID.fullmatch(tail) is not None
 

@@ -56,7 +56,7 @@ def breaker_open(target: str | None, grounds: Grounds, instead: str) -> "Refusal
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Why something was refused, for the agent that asked and for whoever reads the log."""
+    """Why something was refused, for the agent that asked and for readers of the log."""
 
     rule: Rule
     detail: str

@@ -69,7 +69,7 @@ def _found_name(kind: type, found: Mapping[str, Any]) -> str:
 
 
 def _referring(node: Any, names: Mapping[str, str], ref_template: str) -> Any:
-    """Return a schema with our names in its references, without what is not JSON Schema."""
+    """Return a schema with our names in its references, without msgspec's own keywords."""
     if isinstance(node, list):
         return [_referring(item, names, ref_template) for item in node]
     if not isinstance(node, dict):
