@@ -18,7 +18,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.setup import apply
-from protocol.ledger import fold_bodies
+from protocol.domain.ledger import fold_bodies
 
 P50_MS = 4.0
 _RECENT = 10_000

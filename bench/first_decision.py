@@ -19,7 +19,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.setup import apply
-from protocol.ledger import fold_bodies
+from protocol.domain.ledger import fold_bodies
 from protocol.wire import codec
 from protocol.wire.commands import Complete, MoveProposed, Report, Usage
 from protocol.wire.subjects import evt_of, prop

@@ -20,7 +20,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN
 from mesh.fleet.setup import apply
 from protocol.domain import hash_chain
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 from protocol.wire import codec
 
 FROM_JETSTREAM = Target("at least", 60_000)

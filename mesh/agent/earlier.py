@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from mesh.agent.record import Call, Record
 from mesh.agent.stored import FENCE
-from protocol.due import is_by_the_clock
+from protocol.domain.timers import is_by_the_clock
 from protocol.wire.events import Past
 
 Named = tuple[str, Record]

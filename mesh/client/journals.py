@@ -19,8 +19,8 @@ from mesh.agent.stored import FENCE
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every
 from mesh.bus.streams import steps_of
-from protocol.spending import unpriced_in
 from protocol.views.entries import Cost, StepEntry
+from protocol.views.spending import unpriced_in
 from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent, Work
 from protocol.wire.ids import HUMAN

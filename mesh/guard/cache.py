@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from protocol.domain.decider import RequestDecider
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 
 MOST_BYTES = 96 << 20
 """What all cached requests may take: about 2,000 requests of six events of 1.5 KB."""

@@ -22,7 +22,7 @@ from protocol.domain.decider import (
     Steps,
     trace_of,
 )
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.commands import Control, Hearing, MoveProposed, Submit, UnknownMove
 from protocol.wire.events import AnyEvent, type_of

@@ -23,7 +23,7 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.local.server import EmbeddedServer
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import codec, events, subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.events import AnyEvent, type_of

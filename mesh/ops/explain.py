@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from mesh.errors import NotFound
+from protocol.domain.ledger import Ledger, fold
 from protocol.domain.rules import RULES_FOR
-from protocol.ledger import Ledger, fold
+from protocol.domain.world import Grounds
 from protocol.views.entries import named
 from protocol.views.timeline import timeline
 from protocol.wire import events
@@ -18,7 +19,6 @@ from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Tran
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.refusals import Refusal
-from protocol.world import Grounds
 
 VERDICTS = (
     events.RequestOpened,

@@ -19,7 +19,7 @@ from mesh.ops.control import mesh_freeze
 from mesh.ops.log import decoded
 from mesh.ops.roster import fleet_of, inbox_state, instances
 from mesh.service.printable import when
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import codec, documents, subjects
 from protocol.wire.documents import DocumentInvalid, read_fleet, read_policy, read_prices
 from protocol.wire.notices import Card

@@ -21,7 +21,7 @@ from mesh.ops.roster import fleet_of
 from mesh.replay.load import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 from protocol.views.entries import StepEntry, Timeline
 from protocol.views.timeline import prices_in
 from protocol.wire import codec, events, subjects

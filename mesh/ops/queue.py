@@ -16,8 +16,8 @@ from mesh.errors import Denied, LogError, NotFound, ProtocolError, UsageWrong
 from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, order_id, reply_as_client
 from mesh.ops.log import decoded, glance, has_ended, request_bodies
 from mesh.ops.roster import fleet_of
+from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
-from protocol.ledger import Ledger, fold
 from protocol.views.entries import Timeline
 from protocol.views.timeline import timeline
 from protocol.wire import events

@@ -20,7 +20,7 @@ from mesh.errors import LogError, ProtocolError
 from mesh.ops.log import ENDS, NOT_THERE, check_numbers, decoded, glance, has_ended, why_not_there
 from mesh.ops.queue import waiting_in
 from mesh.service.printable import when
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.views.entries import named
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events, subjects

@@ -16,7 +16,7 @@ from mesh.client.journals import journals_in, stored_steps
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops.queue import waiting_in
 from protocol.domain import budget
-from protocol.ledger import Ledger, fold
+from protocol.domain.ledger import Ledger, fold
 from protocol.wire import codec, events
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import Submit

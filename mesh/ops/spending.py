@@ -17,8 +17,8 @@ from mesh.errors import MeshError
 from mesh.ops.log import request_bodies
 from mesh.replay.load import load
 from mesh.service.printable import one_line
-from protocol import spending
-from protocol.spending import Spent
+from protocol.views import spending
+from protocol.views.spending import Spent
 from protocol.wire import codec
 from protocol.wire.commands import Usage
 from protocol.wire.prices import UNUSED, Metered

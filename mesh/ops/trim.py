@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.provision import standing_journals
-from protocol.submit import AHEAD_S
+from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, subjects
 from protocol.wire.errors import Malformed, UnknownEvent
 from protocol.wire.events import Ended

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mesh.errors import MeshError
-from protocol.decide import decide
 from protocol.domain import hash_chain
 from protocol.domain.hash_chain import Break
-from protocol.due import EVENT_TOO_LARGE, due, too_large
-from protocol.ledger import Ledger
-from protocol.recover import message_of
+from protocol.domain.ledger import Ledger
+from protocol.domain.moves import decide
+from protocol.domain.recovery import message_of
+from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
+from protocol.domain.world import Grounds, World
 from protocol.wire import codec, events
 from protocol.wire.commands import Hearing, Submit
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, type_of
-from protocol.world import Grounds, World
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """What the rules raise on events that no guard could have written one after the other."""

@@ -35,8 +35,8 @@ from protocol.domain.decider import (
     VerdictContext,
     drive,
 )
+from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.ledger import Ledger
 from protocol.wire import codec
 from protocol.wire.commands import (
     Control,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.ledger import Ledger
 from protocol.wire.commands import (
     Assign,
     Cancel,

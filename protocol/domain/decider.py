@@ -14,15 +14,24 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from protocol.control import rejection_of, resolves_to
-from protocol.decide import decide, target_of
 from protocol.domain import rules
 from protocol.domain.admission import Accepted, Late, Rejected, admission
 from protocol.domain.breaker import Count, Use, speaks_of_the_agent
+from protocol.domain.control import rejection_of, resolves_to
 from protocol.domain.labelling import labelled
+from protocol.domain.ledger import Ledger
+from protocol.domain.moves import decide, target_of
+from protocol.domain.timers import (
+    EVENT_TOO_LARGE,
+    NOT_LOOKED,
+    by_the_clock,
+    due,
+    first_wait,
+    next_due,
+    too_large,
+)
 from protocol.domain.turns import TurnState
-from protocol.due import EVENT_TOO_LARGE, NOT_LOOKED, by_the_clock, due, first_wait, next_due, too_large
-from protocol.ledger import Ledger
+from protocol.domain.world import Grounds, World
 from protocol.wire import events
 from protocol.wire.commands import (
     Control,
@@ -38,7 +47,6 @@ from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld
 from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
-from protocol.world import Grounds, World
 
 T = TypeVar("T")
 _CLOSED = Use("closed")

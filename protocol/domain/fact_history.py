@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from protocol.carry import Load, difference
+from protocol.domain.layers import Load, difference
 from protocol.wire.handoff import Fact
 from protocol.wire.values import equal
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from protocol import carry
-from protocol.carry import Load, Marks
-from protocol.domain import budget
+from protocol.domain import budget, layers
+from protocol.domain.layers import Load, Marks
+from protocol.domain.ledger import Ledger
 from protocol.domain.trail import Segment
 from protocol.domain.turns import TurnState
-from protocol.ledger import Ledger
+from protocol.domain.world import World
 from protocol.wire.commands import (
     HANDOFF_MOVES,
     Ask,
@@ -32,7 +32,6 @@ from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import HUMAN
 from protocol.wire.refusals import Refusal, Rule, breaker_open
-from protocol.world import World
 
 TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
 """The moves of each topology. A request runs under one; the other's moves are refused."""
@@ -321,7 +320,7 @@ def absolute_deadline(asked: Constraints, now: int) -> int | None:
 def must_carry(case: Case) -> Refusal | None:
     if case.handoff is None:
         return None
-    lost = carry.lost(case.before, case.load, case.ledger.marks())
+    lost = layers.lost(case.before, case.load, case.ledger.marks())
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
     # What the proposer is not shown counts as missing: to say otherwise would give it away.
     missing = [key for key in asked if key not in case.given]

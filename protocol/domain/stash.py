@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from protocol.carry import Load, Marks
+from protocol.domain.layers import Load, Marks
 from protocol.wire.events import Beneath, FactsWithheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 

@@ -7,7 +7,7 @@ where a person's resolution puts the request; path, depth, edges and seals are t
 import msgspec
 from msgspec.structs import replace
 
-from protocol.carry import Load, Marks, followed
+from protocol.domain.layers import Load, Marks, followed
 from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import AgentName
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from protocol.carry import Load, brought, dropped
 from protocol.domain import budget
-from protocol.ledger import Ledger
-from protocol.spending import unpriced_in
+from protocol.domain.layers import Load, brought, dropped
+from protocol.domain.ledger import Ledger
 from protocol.views.entries import Awaited, Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named
+from protocol.views.spending import unpriced_in
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
 from protocol.wire.events import AnyEvent, Work

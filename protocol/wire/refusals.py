@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.world import Grounds
+from protocol.domain.world import Grounds
 
 
 class Rule(StrEnum):

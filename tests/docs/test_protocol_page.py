@@ -20,7 +20,8 @@ from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rate_limit import RateLimitEntry
 from protocol.domain.rules import RULES_FOR
-from protocol.submit import AHEAD_S
+from protocol.domain.submit import AHEAD_S
+from protocol.domain.world import Grounds
 from protocol.wire import codec, ids, values
 from protocol.wire.commands import (
     HANDOFF_MOVES,
@@ -39,7 +40,6 @@ from protocol.wire.handoff import Handoff
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.refusals import Rule
 from protocol.wire.schema import json_schema
-from protocol.world import Grounds
 from tests.docs.pages import DOCS, Block, blocks, codes, section, table
 from tests.servers import FLEET, ROOT
 

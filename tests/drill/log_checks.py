@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain import hash_chain
-from protocol.due import due
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
+from protocol.domain.timers import due
+from protocol.domain.world import Grounds, World
 from protocol.wire import events
 from protocol.wire.commands import Hearing
 from protocol.wire.events import AnyEvent, Ended, type_of
 from protocol.wire.ids import HUMAN
-from protocol.world import Grounds, World
 from tests.drill.findings import Breach
 from tests.drill.letters import letters
 from tests.drill.reading import Reading, Story

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 from protocol.wire import codec
 from protocol.wire.commands import Move
 from protocol.wire.errors import MeshError

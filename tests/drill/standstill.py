@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.ledger import Ledger
 from protocol.wire.ids import HUMAN
 from tests.drill.evidence import Submitted
 from tests.drill.findings import Unrested

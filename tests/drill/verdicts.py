@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from protocol.ledger import Ledger
-from protocol.recover import message_of
+from protocol.domain.ledger import Ledger
+from protocol.domain.recovery import message_of
 from protocol.wire import events
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Submit, Transfer
 from protocol.wire.config import AgentEntry

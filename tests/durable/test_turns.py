@@ -18,7 +18,7 @@ from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import codec, events
 from protocol.wire.commands import Reply, Settle, Usage
 from protocol.wire.config import Policy

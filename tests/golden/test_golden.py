@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.hash_chain import breaks
-from protocol.ledger import Ledger, fold_bodies
+from protocol.domain.ledger import Ledger, fold_bodies
 from protocol.wire import codec
 from protocol.wire.commands import Usage
 from protocol.wire.errors import Malformed, ProtocolError, UnknownEvent

@@ -13,7 +13,7 @@ from mesh.guard.context import wall_clock_us
 from mesh.guard.service import Guard
 from mesh.testing import LocalBus
 from protocol.domain.breaker import CLOSED, Use
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Failure, ReportFailure, Resolve, Transfer
 from protocol.wire.config import BreakerEntry, BreakerRules, Fleet

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from mesh.bus.dead_letters import MAX_DETAIL_CHARS
 from mesh.bus.streams import stream_table
-from protocol.submit import AHEAD_S
+from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Complete, Failure, MoveProposed, ReportFailure, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid

@@ -11,7 +11,7 @@ from mesh.cli.exits import Exit
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
 from mesh.testing.claude_stub import StubClaude, calls, fails, says
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
 from tests.live import prompted

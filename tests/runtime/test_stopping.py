@@ -10,7 +10,7 @@ from mesh.agent import Budget, Constraints, Turn, tool
 from mesh.agent.definition import Agent
 from mesh.agent.record import Record
 from mesh.agent.running import RunningRounds
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Move, Usage
 from tests.guard.stage import Stage

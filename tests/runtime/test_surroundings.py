@@ -14,7 +14,7 @@ from mesh.agent.turn import Turn
 from mesh.model.loop import drive
 from mesh.model.port import Reply
 from mesh.testing import StrictModel, says
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import subjects
 from protocol.wire.commands import Move, Usage
 from protocol.wire.config import AgentEntry

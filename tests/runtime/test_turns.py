@@ -10,7 +10,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.failures import Permanent, Retry
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Complete, Fail, Move, Usage
 from protocol.wire.handoff import Fact

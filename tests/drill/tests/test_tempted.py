@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol import carry, decide, submit, withhold
-from protocol.carry import Load
-from protocol.domain import budget, decider, rules
+from protocol.domain import budget, decider, layers, moves, redaction, rules, submit
+from protocol.domain.layers import Load
 from protocol.domain.rules import Case
 from protocol.domain.trail import Segment
 from protocol.wire import codec, events
@@ -152,15 +151,15 @@ def unsealed(verdict: Any, load: Any, **rest: Any) -> Any:
     return HANDOFF_OF(verdict, load, **{**rest, "no_return": False})
 
 
-HANDOFF_OF = decide._Verdict._handoff_of
+HANDOFF_OF = moves._Verdict._handoff_of
 MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
     "a seal is forgotten": (
-        replaced(decide._Verdict, "_handoff_of", unsealed),
+        replaced(moves._Verdict, "_handoff_of", unsealed),
         "tempted-past-the-seal",
         "hands over another no_return",
     ),
     "what is hidden is shown": (
-        replaced(withhold, "divide", lambda load, clearance: carry.divide(load, None)),
+        replaced(redaction, "divide", lambda load, clearance: layers.divide(load, None)),
         "withheld",
         "hands over another facts",
     ),
@@ -170,7 +169,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another facts",
     ),
     "a fact is lost": (
-        replaced(carry, "merge", lambda *_, **__: Load({}, {})),
+        replaced(layers, "merge", lambda *_, **__: Load({}, {})),
         "chain",
         "hands over another facts",
     ),
@@ -180,7 +179,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another constraints",
     ),
     "a failure is the last": (
-        replaced(decide, "retry_at", never),
+        replaced(moves, "retry_at", never),
         "retried",
         "failure 1 of a turn is not to be tried again",
     ),

@@ -9,7 +9,7 @@ from mesh.agent.failures import failure_of
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
-from protocol.due import TIMEOUT, is_by_the_clock
+from protocol.domain.timers import TIMEOUT, is_by_the_clock
 from protocol.wire.commands import Complete, Failure, Report, Usage
 from protocol.wire.events import Past
 from tests.unit.model.doubles import TalkingModel, says

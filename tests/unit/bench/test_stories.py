@@ -5,7 +5,7 @@ import pytest
 from bench.fold import Folding
 from bench.stories import PLOTS, fresh_id, history, originals, play
 from protocol.domain import hash_chain
-from protocol.ledger import fold_bodies
+from protocol.domain.ledger import fold_bodies
 from protocol.wire import codec
 from protocol.wire.events import FactsWithheld, MoveRefused
 

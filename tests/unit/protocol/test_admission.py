@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from protocol.domain.admission import Late, Rejected
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
 from protocol.wire.commands import (
     Assign,
     Cancel,

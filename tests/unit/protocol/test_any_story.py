@@ -24,8 +24,9 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late
 from protocol.domain.decider import Append
 from protocol.domain.hash_chain import GENESIS, breaks, digest
-from protocol.due import due, next_due
-from protocol.ledger import fold_bodies
+from protocol.domain.ledger import fold_bodies
+from protocol.domain.timers import due, next_due
+from protocol.domain.world import Grounds, World
 from protocol.views.timeline import timeline
 from protocol.wire import codec
 from protocol.wire.commands import (
@@ -63,7 +64,6 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
-from protocol.world import Grounds, World
 from tests.unit.protocol.anything import (
     ALIKE,
     NAMES,

@@ -4,15 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.domain.breaker import (
-    CLOSED,
-    Use,
-    asked,
-    failed,
-    given_back,
-    speaks_of_the_agent,
-    worked,
-)
+from protocol.domain.breaker import CLOSED, Use, asked, failed, given_back, speaks_of_the_agent, worked
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, FailedTurn, Trial
 from protocol.wire.ids import Cause, TurnId, event_id

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.carry import Bringer, Load, divide, merge
+from protocol.domain.layers import Bringer, Load, divide, merge
 from protocol.wire.events import Withheld
 from protocol.wire.handoff import Artifact
 from protocol.wire.values import equal

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mesh.replay.rejudge import rejudge
-from protocol.control import resolves_to
 from protocol.domain.admission import Rejected
+from protocol.domain.control import resolves_to
 from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import (

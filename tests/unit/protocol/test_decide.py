@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.decide import target_of
+from protocol.domain.moves import target_of
 from protocol.wire.commands import (
     Cancel,
     Complete,

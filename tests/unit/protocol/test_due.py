@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from protocol.domain.admission import Late
-from protocol.due import by_the_clock, due, next_due
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
+from protocol.domain.timers import by_the_clock, due, next_due
+from protocol.domain.world import Grounds, World
 from protocol.wire.commands import Reply, Resolve, Settle
 from protocol.wire.config import Policy
 from protocol.wire.events import (
@@ -19,7 +20,6 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import due_cause, event_id
-from protocol.world import Grounds, World
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import REQUEST, START, ask, complete, is_, opened, seconds, transfer
 

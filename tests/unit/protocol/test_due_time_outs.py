@@ -2,12 +2,12 @@
 
 import pytest
 
-from protocol.due import by_the_clock, due, next_due
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
+from protocol.domain.timers import by_the_clock, due, next_due
+from protocol.domain.world import Grounds, World
 from protocol.wire.commands import Settle
 from protocol.wire.config import Policy
 from protocol.wire.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
-from protocol.world import Grounds, World
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, ask, complete, is_, opened, seconds
 

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.domain.hash_chain import GENESIS, digest
-from protocol.ledger import Ledger, fold, fold_bodies
+from protocol.domain.ledger import Ledger, fold, fold_bodies
 from protocol.wire import codec, events
 from protocol.wire.commands import Assign, Cancel, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
@@ -77,7 +77,7 @@ def test_an_empty_ledger_knows_nothing() -> None:
 
 
 def test_every_kind_of_event_can_be_folded() -> None:
-    from protocol.ledger import _APPLY
+    from protocol.domain.ledger import _APPLY
 
     assert set(_APPLY) == set(events.AnyEvent.__args__)
 

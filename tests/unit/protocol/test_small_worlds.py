@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from protocol.carry import Load
 from protocol.domain import rules
 from protocol.domain.decider import RequestDecider
+from protocol.domain.layers import Load
+from protocol.domain.ledger import fold
 from protocol.domain.rules import Case
 from protocol.domain.trail import Segment
-from protocol.ledger import fold
 from protocol.wire.commands import HandBack, Move, MoveProposed, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, HandoffAdmitted
@@ -207,5 +207,5 @@ def test_the_oracle_complains_of_a_wrong_reading(
 
 
 def test_the_oracle_complains_of_a_handoff_that_loses_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.decide.carry.merge", lambda *_: Load({}, {}))
+    monkeypatch.setattr("protocol.domain.moves.carry.merge", lambda *_: Load({}, {}))
     assert somewhere_wrong()

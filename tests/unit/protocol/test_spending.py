@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.spending import BY, Spending, by_model, cached_share, spending, summed, total
+from protocol.views.spending import BY, Spending, by_model, cached_share, spending, summed, total
 from protocol.wire import events
 from protocol.wire.commands import Cancel, Freeze, Reply, Report, Resolve, Usage
 from protocol.wire.config import Policy

@@ -6,6 +6,7 @@ import pytest
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.hash_chain import GENESIS
+from protocol.domain.world import Grounds
 from protocol.views.timeline import timeline
 from protocol.wire.commands import Submit, submit_id
 from protocol.wire.config import AgentEntry, BreakerState, Policy, policy_hash
@@ -13,7 +14,6 @@ from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused, type_o
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName, event_id, request_id
 from protocol.wire.refusals import Refusal, Rule
-from protocol.world import Grounds
 from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
 
 

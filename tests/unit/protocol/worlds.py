@@ -28,8 +28,8 @@ from protocol.domain.decider import (
     WakeAt,
     drive,
 )
+from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.ledger import Ledger
 from protocol.wire import codec
 from protocol.wire.commands import (
     Ask,

@@ -9,7 +9,7 @@ import pytest
 from mesh.errors import Malformed
 from mesh.replay.load import load
 from mesh.replay.rejudge import rejudge
-from protocol.ledger import fold
+from protocol.domain.ledger import fold
 from protocol.views.timeline import timeline
 from protocol.wire import codec
 from protocol.wire.commands import Freeze, Reply, Resolve, Thaw

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
+from protocol.domain.world import Grounds
 from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
-from protocol.world import Grounds
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
 Amounts = Mapping[str, int]

@@ -8,9 +8,9 @@ what events are made of.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from protocol.domain.world import Grounds
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
 from protocol.wire.handoff import Handoff
-from protocol.world import Grounds
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,
     Account,

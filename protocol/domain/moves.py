@@ -12,15 +12,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol import carry
-from protocol.carry import Bringer, Load, Marks
-from protocol.control import ASKED, decide_control
-from protocol.domain import budget, rules
+from protocol.domain import budget, layers, rules
+from protocol.domain.control import ASKED, decide_control
+from protocol.domain.layers import Bringer, Load, Marks
+from protocol.domain.ledger import Ledger
+from protocol.domain.redaction import for_client, place
 from protocol.domain.rules import Case
+from protocol.domain.stamp import E, stamp
+from protocol.domain.submit import decide_submit
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at
-from protocol.ledger import Ledger
-from protocol.stamp import E, stamp
-from protocol.submit import decide_submit
+from protocol.domain.world import World
 from protocol.wire import events
 from protocol.wire.commands import (
     Ask,
@@ -42,8 +43,6 @@ from protocol.wire.events import AnyEvent, Past, Work
 from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
 from protocol.wire.refusals import Refusal
-from protocol.withhold import for_client, place
-from protocol.world import World
 
 
 def target_of(ledger: Ledger, hearing: Hearing) -> AgentName | None:
@@ -211,9 +210,9 @@ class _Verdict:
         match self.move:
             case Transfer() | HandBack() as move:
                 bringer = self._bringer()
-                load = carry.merge(before, move.facts, move.artifacts, move.drop, bringer, labels)
+                load = layers.merge(before, move.facts, move.artifacts, move.drop, bringer, labels)
             case Escalate():
-                load = carry.merge(before, self.move.facts, bringer=self._bringer(), labels=labels)
+                load = layers.merge(before, self.move.facts, bringer=self._bringer(), labels=labels)
         handoff = self._handoff(load)
         return Case(
             ledger=self.ledger,
@@ -266,7 +265,7 @@ class _Verdict:
         back = segment.resumed()
         if isinstance(self.move, HandBack) and back is not None:
             marks = segment.path[back].marks
-        marks = carry.followed(marks, before, load)
+        marks = layers.followed(marks, before, load)
         if not isinstance(self.move, Transfer):
             return marks
         meant = ((key, self._meant(key, before, load)) for key in self.move.constraints.must_carry)
@@ -274,12 +273,12 @@ class _Verdict:
 
     def _meant(self, key: str, before: Load, load: Load) -> int | None:
         """Return the place of what the mover sees under a key after its move, or has put there unseen."""
-        layers, bringer = load.facts.get(key, ()), self._bringer()
-        brought = carry.difference_at(before.facts.get(key, ()), layers)
+        after, bringer = load.facts.get(key, ()), self._bringer()
+        brought = layers.difference_at(before.facts.get(key, ()), after)
         if brought is not None:
             return brought
-        seen = carry.place_of(layers, bringer.facts.get(key))
-        return carry.last_place_of(layers, bringer.own.get(key)) if seen is None else seen
+        seen = layers.place_of(after, bringer.facts.get(key))
+        return layers.last_place_of(after, bringer.own.get(key)) if seen is None else seen
 
     def _handoff(self, load: Load) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""

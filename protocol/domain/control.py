@@ -7,13 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.carry import Bringer, Load, followed, merge
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
+from protocol.domain.layers import Bringer, Load, followed, merge
+from protocol.domain.ledger import Ledger
+from protocol.domain.redaction import place
+from protocol.domain.stamp import E, stamp
+from protocol.domain.submit import stale_id
 from protocol.domain.turns import TurnState, next_round, remembered
-from protocol.ledger import Ledger
-from protocol.stamp import E, stamp
-from protocol.submit import stale_id
+from protocol.domain.world import World
 from protocol.wire.commands import (
     Assign,
     Cancel,
@@ -44,8 +46,6 @@ from protocol.wire.events import (
 )
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
-from protocol.withhold import place
-from protocol.world import World
 
 ASKED = "asked"
 """The reason of an escalation that a turn's own move asked for."""

@@ -2,11 +2,13 @@
 
 from msgspec.structs import replace
 
-from protocol.carry import NO_LOAD, merge
 from protocol.domain import budget, rules
 from protocol.domain.admission import Rejected
-from protocol.ledger import Ledger
-from protocol.stamp import stamp
+from protocol.domain.layers import NO_LOAD, merge
+from protocol.domain.ledger import Ledger
+from protocol.domain.redaction import for_client, place
+from protocol.domain.stamp import stamp
+from protocol.domain.world import World
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import Hearing, Submit
 from protocol.wire.config import Policy, policy_hash
@@ -14,8 +16,6 @@ from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened, Request
 from protocol.wire.handoff import Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
 from protocol.wire.refusals import Refusal, Rule, breaker_open
-from protocol.withhold import for_client, place
-from protocol.world import World
 
 AHEAD_S = 5 * 60
 """How far in the future a submitter's clock may be."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from protocol.carry import Marks, brought, dropped, followed
-from protocol.ledger import Ledger
+from protocol.domain.layers import Marks, brought, dropped, followed
+from protocol.domain.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import (

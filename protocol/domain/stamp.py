@@ -4,11 +4,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from protocol.ledger import Ledger
+from protocol.domain.ledger import Ledger
+from protocol.domain.world import World
 from protocol.wire import events
 from protocol.wire.events import VERSION, Event, type_of
 from protocol.wire.ids import AgentName, Cause, RequestId, event_id
-from protocol.world import World
 
 E = TypeVar("E", bound=Event)
 _ENDS = (
