@@ -74,11 +74,14 @@ def agents_in(body: bytes) -> tuple[str, ...]:
 
 
 async def stored_steps(
-    bus: Bus, request: str, agents: Iterable[str], journal: str = "*"
+    bus: Bus, request: str | None, agents: Iterable[str], journal: str | None = None
 ) -> AsyncIterator[StoredMessage]:
-    """Yield what these agents stored as steps of a request, of all requests with `*`. Raises BusError."""
+    """Yield what these agents stored as steps of a request (None: of all), in one journal if asked.
+
+    Raises BusError.
+    """
     for agent in sorted(set(agents)):
-        async for stored in every(bus, steps_of(agent), subjects.journal(agent, request, journal)):
+        async for stored in every(bus, steps_of(agent), subjects.journals(request, agent, journal)):
             yield stored
 
 
@@ -86,7 +89,7 @@ async def journaled(
     bus: Bus,
     request: str,
     agents: Iterable[str],
-    journal: str = "*",
+    journal: str | None = None,
     *,
     passed_over: set[str] | None = None,
 ) -> list[Step]:

@@ -106,14 +106,10 @@ def notes_to(name: str) -> str:
     return f"mesh.note.{_token(name)}.*"
 
 
-def journals(request: str, agent: str | None = None) -> str:
-    """Every step of one request, of one agent or (None) of all."""
-    return f"mesh.step.{'*' if agent is None else _token(agent)}.{_token(request)}.*.*"
-
-
-def journal(agent: str, request: str, turn: str) -> str:
-    """Every step of one turn's journal."""
-    return f"mesh.step.{_token(agent)}.{_token(request)}.{_token(turn)}.*"
+def journals(request: str | None, agent: str | None = None, turn: str | None = None) -> str:
+    """Every step of one request, agent and turn; None stands for all of them."""
+    parts = ("*" if each is None else _token(each) for each in (agent, request, turn))
+    return f"mesh.step.{'.'.join(parts)}.*"
 
 
 def live_to(client: str, request: str) -> str:

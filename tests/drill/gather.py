@@ -29,7 +29,7 @@ async def events_by_request(bus: Bus) -> dict[str, list[bytes]]:
 async def all_steps(bus: Bus, agents: Iterable[str]) -> dict[StepName, bytes]:
     """Return every step of these agents by its name."""
     found = {}
-    async for kept in stored_steps(bus, "*", agents):
+    async for kept in stored_steps(bus, None, agents):
         _, _, agent, request, turn, step = kept.subject.split(".")
         found[StepName(agent, request, turn, step)] = kept.data
     return found

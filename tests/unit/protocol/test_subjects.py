@@ -124,3 +124,12 @@ def test_the_partition_is_that_of_the_servers_fnv_1a(text: str, hashed: int) -> 
 
 def test_requests_spread_over_all_partitions() -> None:
     assert {subjects.partition(f"c1_{n}") for n in range(500)} == set(range(subjects.PARTITIONS))
+
+
+def test_the_filter_of_steps_takes_any_part_for_all() -> None:
+    request = "c1_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    assert subjects.journals(request) == f"mesh.step.*.{request}.*.*"
+    assert subjects.journals(None, "a") == "mesh.step.a.*.*.*"
+    assert subjects.journals(request, "a", "t") == f"mesh.step.a.{request}.t.*"
+    with pytest.raises(ValueError, match="token"):
+        subjects.journals("*", "a")
