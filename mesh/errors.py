@@ -15,7 +15,9 @@
     │   │   └── Disconnected               the connection broke before the answer
     │   └── ApiError                       JetStream answered with an error
     │       └── PublishRefused             JetStream did not store a message, and says why
-    │           └── StreamFull             there is no room for it: an admin has to make some
+    │           ├── StreamFull             there is no room for it: an admin has to make some
+    │           ├── SubjectTaken           its subject holds all that it may: somebody wrote it before
+    │           └── WrongLastSequence      the compare-and-set was lost: somebody else wrote first
     ├── LogError
     │   ├── SequenceConflict               somebody else appended first: read again, decide again
     │   ├── LogUnreadable                  a request's events do not add up
@@ -154,6 +156,18 @@ class StreamFull(PublishRefused):
     def __init__(self, subject: str, err_code: int, description: str, stream: str) -> None:
         super().__init__(subject, err_code, f"{stream} is full: {description}")
         self.stream = stream
+
+
+class SubjectTaken(PublishRefused):
+    """The subject holds as many messages as it may: somebody wrote it before."""
+
+    code: ClassVar[str] = "bus.subject_taken"
+
+
+class WrongLastSequence(PublishRefused):
+    """The compare-and-set was lost: somebody else wrote first, or writes at this moment."""
+
+    code: ClassVar[str] = "bus.wrong_last_sequence"
 
 
 PASSING = (Unreachable, OutcomeUnknown, StreamFull)
@@ -340,6 +354,7 @@ __all__ = [
     "StoreInUse",
     "StoreTooSmall",
     "StreamFull",
+    "SubjectTaken",
     "TimedOut",
     "TlsFailed",
     "TlsUnusable",
@@ -348,4 +363,5 @@ __all__ = [
     "Unreachable",
     "UnsafeChange",
     "UsageWrong",
+    "WrongLastSequence",
 ]

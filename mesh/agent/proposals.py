@@ -6,6 +6,7 @@ import msgspec
 import structlog
 
 from mesh.bus.connection import Bus
+from mesh.bus.jetstream import Code
 from mesh.errors import PASSING, ApiError, Denied, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind
@@ -18,7 +19,6 @@ _log = structlog.get_logger(__name__)
 STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")
 MESSAGE_CHARS = 512
-_STORED_TOO_LARGE = 10054  # JetStream: message size exceeds maximum allowed
 _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """What encoding a handler's move may raise, and reading it as the guard will."""
 
@@ -83,7 +83,7 @@ async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: s
             await asyncio.sleep(STORE_AGAIN_S[min(attempt, len(STORE_AGAIN_S) - 1)])
             attempt += 1
         except ApiError as error:
-            if error.err_code != _STORED_TOO_LARGE:
+            if error.err_code != Code.MESSAGE_EXCEEDS_MAXIMUM:
                 bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
                 await asyncio.sleep(STORE_AGAIN_S[-1])
             else:

@@ -7,10 +7,9 @@ import msgspec
 import structlog
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.event_log import CONFLICTS
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
-from mesh.errors import MeshError, NoResponders, PublishRefused
+from mesh.errors import MeshError, NoResponders, WrongLastSequence
 from protocol.wire.documents import DocumentInvalid
 
 _log = structlog.get_logger(__name__)
@@ -76,7 +75,5 @@ async def write(
     try:
         body = msgspec.json.encode(entry)
         return (await bus.publish_durable(subject, body, expected, timeout_s=timeout_s)).seq
-    except PublishRefused as refused:
-        if refused.err_code in CONFLICTS:
-            raise ConfChanged(f"{subject} is not at {after}") from None
-        raise
+    except WrongLastSequence:
+        raise ConfChanged(f"{subject} is not at {after}") from None

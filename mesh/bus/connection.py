@@ -18,7 +18,7 @@ from nats import errors as nats_errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from mesh.bus import conditions
-from mesh.bus.acks import PubAck, read_ack
+from mesh.bus.jetstream import PubAck, read_ack
 from mesh.bus.link import Link
 from mesh.bus.nats_protocol import Incoming, Sink, Wire, encode
 from mesh.bus.request_mux import Answers

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.jetstream import Code
 from mesh.bus.reader import StoredMessage, ahead, batch, bounds, stored_message
 from mesh.bus.roles import GET
 from mesh.errors import (
@@ -22,17 +23,13 @@ from mesh.errors import (
     LogCutShort,
     LogUnreadable,
     Malformed,
-    PublishRefused,
     SequenceConflict,
+    WrongLastSequence,
 )
 from protocol.wire import codec
 from protocol.wire.subjects import evt, evt_of, parse_evt
 
 STREAM = "LOG"
-CONFLICTS = (10071, 10164)
-"""JetStream's codes of a lost compare-and-set: the head is elsewhere; another write is on its way."""
-
-_NO_MESSAGE = 10037
 _READ_ATTEMPTS = 5
 _READ_PAUSE_S = 0.05
 _TIMEOUT_S = 5.0
@@ -133,10 +130,8 @@ class JetStreamLog:
         merged = {**headers, **expected} if headers else expected
         try:
             ack = await self._bus.publish_durable(evt(to, request), body, merged, timeout_s=self._timeout_s)
-        except PublishRefused as refused:
-            if refused.err_code in CONFLICTS:
-                raise SequenceConflict(request, after) from None
-            raise
+        except WrongLastSequence:
+            raise SequenceConflict(request, after) from None
         return ack.seq
 
     async def head(self, request: str) -> Stored | None:
@@ -153,7 +148,7 @@ class JetStreamLog:
         if got.message is not None:
             return Stored(got.message.seq, parse_evt(got.message.subject).to, got.message.data)
         code = int(str((got.error or {}).get("err_code", 0)))
-        if code == _NO_MESSAGE:
+        if code == Code.NO_MESSAGE_FOUND:
             return None
         raise ApiError(verb, code, str((got.error or {}).get("description", "")))
 

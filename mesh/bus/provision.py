@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
+from mesh.bus.jetstream import Code
 from mesh.bus.roles import members
 from mesh.bus.streams import (
     CONTROLS,
@@ -34,9 +35,7 @@ from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET
 
 _API_S = 30.0
-_NOT_FOUND = (10059, 10014)  # stream, consumer
-_NO_MESSAGE = 10037
-_NO_ROOM = 10047
+_NOT_FOUND = (Code.STREAM_NOT_FOUND, Code.CONSUMER_NOT_FOUND)
 _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *NEVER)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
 _STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
@@ -92,7 +91,7 @@ async def _make(bus: Bus, step: _Step) -> None:
     try:
         await bus.api(step.verb, step.body, timeout_s=_API_S)
     except ApiError as error:
-        if error.err_code != _NO_ROOM:
+        if error.err_code != Code.STORAGE_RESOURCES_EXCEEDED:
             raise
         raise StoreTooSmall(step.change.what, step.body["max_bytes"]) from None
 
@@ -157,7 +156,7 @@ async def _plan_fleet(bus: Bus, fleet: Fleet) -> list[_Step]:
     try:
         last = (await bus.api("STREAM.MSG.GET.CONF", {"last_by_subj": FLEET}))["message"]
     except ApiError as error:
-        if error.err_code not in (*_NOT_FOUND, _NO_MESSAGE):
+        if error.err_code not in (*_NOT_FOUND, Code.NO_MESSAGE_FOUND):
             raise
         return [_Step(Change("write", FLEET), document=document)]
     if base64.b64decode(last.get("data", "")) == document:

@@ -26,9 +26,8 @@ import msgspec
 import structlog
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import CONFLICTS
 from mesh.bus.reader import get
-from mesh.errors import PASSING, BusError, PublishRefused
+from mesh.errors import PASSING, BusError, WrongLastSequence
 from protocol.domain.rate_limit import LEASE_US, RateLimitEntry, Usage, release, renew
 from protocol.wire import documents, subjects
 from protocol.wire.config import ModelLimits
@@ -310,10 +309,8 @@ class RateLimiter:
         after = {"Nats-Expected-Last-Subject-Sequence": str(0 if found is None else found.seq)}
         try:
             await self.bus.publish_durable(subject, msgspec.json.encode(change(entry)), after)
-        except PublishRefused as refused:
-            if refused.err_code in CONFLICTS:
-                return False
-            raise
+        except WrongLastSequence:
+            return False
         return True
 
 

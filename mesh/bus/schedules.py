@@ -10,12 +10,10 @@ import datetime as dt
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import CONFLICTS
-from mesh.errors import ApiError, PublishRefused, SequenceConflict
+from mesh.bus.jetstream import Code
+from mesh.errors import ApiError, SequenceConflict, WrongLastSequence
 from protocol.wire import codec
 from protocol.wire.subjects import timer_at, timer_fire
-
-_NO_MESSAGE = 10037
 
 
 class _Alarm(msgspec.Struct, frozen=True):
@@ -41,10 +39,10 @@ async def arm(bus: Bus, request: str, at_us: int, *, after: int | None = None) -
     body = msgspec.json.encode(_Alarm(at_us))
     try:
         return (await bus.publish_durable(timer_at(request), body, headers)).seq
-    except PublishRefused as refused:
-        if after is not None and refused.err_code in CONFLICTS:
-            raise SequenceConflict(request, after) from None
-        raise
+    except WrongLastSequence:
+        if after is None:
+            raise
+        raise SequenceConflict(request, after) from None
 
 
 async def standing(bus: Bus, request: str) -> tuple[int, int] | None:
@@ -52,7 +50,7 @@ async def standing(bus: Bus, request: str) -> tuple[int, int] | None:
     try:
         got = await bus.api("STREAM.MSG.GET.TIMER", {"last_by_subj": timer_at(request)})
     except ApiError as error:
-        if error.err_code == _NO_MESSAGE:
+        if error.err_code == Code.NO_MESSAGE_FOUND:
             return None
         raise
     message = got["message"]

@@ -8,11 +8,8 @@ from typing import ClassVar, Protocol
 from mesh.bus.connection import Bus
 from mesh.bus.roles import GET
 from mesh.bus.streams import steps_of
-from mesh.errors import MeshError, PublishRefused, StreamFull
+from mesh.errors import MeshError, StreamFull, SubjectTaken
 from protocol.wire.subjects import step
-
-_TAKEN = 10077
-"""JetStream: maximum messages per subject exceeded."""
 
 
 class StepTaken(MeshError):
@@ -56,7 +53,5 @@ class JetStreamSteps:
             if await self.get(request, turn, name) is not None:
                 raise StepTaken(name) from None  # the server has one code for both, and only its words differ
             raise
-        except PublishRefused as refused:
-            if refused.err_code == _TAKEN:
-                raise StepTaken(name) from None
-            raise
+        except SubjectTaken:
+            raise StepTaken(name) from None

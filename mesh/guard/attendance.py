@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from mesh.bus.connection import Bus
+from mesh.bus.jetstream import Code
 from mesh.bus.presence import is_served
 from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer, steps_of
@@ -25,7 +26,6 @@ LOOK_S = 5.0
 GAP_S = 3 * LOOK_S
 """Looks further apart than this tell nothing of the time between them."""
 _ANSWER_S = 1.0
-_NO_CONSUMER = 10014
 _MOST_MARKS = 1_000
 
 
@@ -137,7 +137,7 @@ class AttendanceWatch:
         try:
             info = await self._bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=_ANSWER_S)
         except ApiError as error:
-            if error.err_code == _NO_CONSUMER:
+            if error.err_code == Code.CONSUMER_NOT_FOUND:
                 return 0
             raise
         return int(info["delivered"]["stream_seq"])

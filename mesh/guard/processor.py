@@ -6,6 +6,7 @@ If a guard dies before that, the next one that takes a message of the request fi
 """
 
 import asyncio
+import contextlib
 
 import msgspec
 import structlog
@@ -17,9 +18,8 @@ from mesh.errors import (
     LogUnreadable,
     MeshError,
     OutcomeUnknown,
-    PublishRefused,
     SequenceConflict,
-    StreamFull,
+    SubjectTaken,
     TooLarge,
     UnknownEvent,
     Unreachable,
@@ -233,12 +233,8 @@ class RequestProcessor:
         failpoint("guard.ended")
         ended = Ended(why=type_of(event), turn=turn.id, round=turn.round)
         end = subjects.end(turn.agent, event.request, turn.id)
-        try:
+        with contextlib.suppress(SubjectTaken):  # it is there already
             await self._bus.publish_durable(end, msgspec.json.encode(ended))
-        except StreamFull:
-            raise  # whoever is heard next tries again
-        except PublishRefused:
-            pass  # 10077: it is there already
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
 

@@ -2,9 +2,9 @@
 
 from mesh.agent.definition import Agent
 from mesh.agent.micro import Presence
-from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
+from mesh.bus.jetstream import PubAck
 from mesh.bus.streams import inbox_consumer
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report

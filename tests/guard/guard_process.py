@@ -17,9 +17,9 @@ import msgspec
 import structlog
 
 from mesh.bus import schedules
-from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus, connect
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.jetstream import PubAck
 from mesh.bus.keys import read_key, seed_file
 from mesh.guard import service
 from mesh.guard.service import Guard

@@ -15,8 +15,8 @@ from typing import Any
 from mesh.agent.definition import Agent
 from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
-from mesh.bus.acks import PubAck
 from mesh.bus.connection import Bus
+from mesh.bus.jetstream import PubAck
 from mesh.bus.keys import seed_file
 from mesh.cli.options import serve
 from mesh.settings import Access
