@@ -66,6 +66,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="short", deadline_s=0.4),
         Policy(name="tiered", escalation_sla_s=0.25, max_retries=0),
         Policy(name="strict", max_refusals=0, max_retries=0),
+        Policy(name="unescalated", max_escalations=0),
         Policy(name="roomy", max_refusals=4, max_handoff_bytes=262_144),
         Policy(name="chatty", max_retries=9, retry_backoff_s=0.02, retry_backoff_max_s=0.02),
         Policy(name="vast", max_handoff_bytes=1 << 20, retry_backoff_s=0.02),
