@@ -46,16 +46,21 @@ LONGEST_ASKED_S = 3600.0
 """No pause is taken for longer: a slip in one header must not silence a process for the rest of its life."""
 RENEW_S = 2.0
 """How often a process renews its share of a model that it asks."""
+EACH_S = 0.03
+"""Room for each process's write: with many processes in an entry, renewals come as much less often."""
 IDLE_S = 10.0
 """A process gives its share back so long after its last call."""
 SKEW_S = 3.0
 """How far clocks may differ. A share is used that much shorter than its lease."""
 _LEAVE_S = 1.0
-_TRIES = 10
-_APART_S = 0.02
-"""Times the number of the try: the longest wait between two tries, drawn by chance."""
+_TRIES = 8
+_APART_S = 0.01
+"""The longest wait before the next try, drawn by chance; doubled after each.
+
+Full jitter: Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
+"""
 _JITTER = 0.25
-"""How much longer than asked a pause may be."""
+"""How much longer than asked a pause may be, and how much sooner than its time a renewal."""
 _MOST_DOUBLED = 16
 """Doubling more often changes nothing, and a number has an end."""
 _NO_LIMITS = ModelLimits()
@@ -118,6 +123,8 @@ class RateLimiter:
         self._asked_at = -math.inf
         """When the last call came (monotonic seconds)."""
         self._share = _NOTHING
+        self._processes = 1
+        """In the model's entry, as last read."""
         self._keeper: asyncio.Task[None] | None = None
         self._is_denied = False
         self.bus: Bus | None = None
@@ -231,7 +238,7 @@ class RateLimiter:
     async def _keep(self) -> None:
         while not self._is_idle():
             await self._renew()
-            await asyncio.sleep(self._renew_s)
+            await asyncio.sleep(max(self._renew_s, EACH_S * self._processes) * random.uniform(1 - _JITTER, 1))
             if self._is_idle():
                 await self.give_back()
 
@@ -246,6 +253,7 @@ class RateLimiter:
             nonlocal granted
             until_s = self._clock() + LEASE_US / 1e6 - SKEW_S
             usage = Usage(self._running, self._begun_lately(), self._waiting)
+            self._processes = len(entry.shares)
             renewal = renew(entry, self._name, _now_us(), usage, self._limits)
             granted = _Share(renewal.concurrency, renewal.per_minute, until_s)
             self._share = _Share(
@@ -285,7 +293,7 @@ class RateLimiter:
                 if await self._try(change):
                     self._is_denied = False
                     return True
-                await asyncio.sleep(random.uniform(0, _APART_S * tried))
+                await asyncio.sleep(random.uniform(0, _APART_S * 2**tried))
         except BusError as error:  # the connection reports errors that pass
             if not isinstance(error, PASSING) and not self._is_denied:
                 self._is_denied = True

@@ -241,6 +241,15 @@ async def test_a_model_that_the_fleet_does_not_limit_is_asked_at_once(
         pass
 
 
+async def test_a_process_that_leaves_gives_its_shares_back(connect_as: ConnectAs, model: str) -> None:
+    bus = await connect_as("a")
+    rate_limit.configure({model: ModelLimits(concurrency=4)}, bus)
+    async with rate_limit.limiter_of(model).room(5):
+        assert len((await entry_of(bus, model)).shares) == 1
+    await rate_limit.give_back(bus)
+    assert (await entry_of(bus, model)).shares == {}
+
+
 async def test_agents_alone_write_it_and_viewers_see_it(connect_as: ConnectAs, model: str) -> None:
     subject = subjects.rate(model)
     said = renew(RateLimitEntry(), "p", time.time_ns() // 1000, Usage(), ModelLimits(concurrency=1))

@@ -6,10 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mesh.bus.reader import get
 from mesh.model import ROUTING
 from mesh.model import agent as driven
 from mesh.testing import LocalBus
 from mesh.testing.claude_stub import Answer, StubClaude, says
+from protocol.wire import documents, subjects
 from protocol.wire.config import ModelLimits
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
@@ -53,6 +55,10 @@ async def test_instances_ask_no_faster_than_the_fleet_says(
         go_on.set()
         outcomes = await asyncio.gather(*(client.wait(request, timeout_s=PATIENCE_S) for request in requests))
         await stage.close()
+        async with mesh.connected_as("a") as bus:
+            found = await get(bus, "RATES", subjects.rate(ROUTING))
+        assert found is not None
+        assert documents.read_rate_limit(found.data).shares == {}  # an agent that leaves gives its share back
         await driven.close_models()
         await mesh.server.kill()
     assert {outcome.answer for outcome in outcomes} == {"ok"}
