@@ -1,5 +1,6 @@
 """Fixtures that meet a real server: one for each test module, under the configuration that ships."""
 
+import compileall
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +13,15 @@ from mesh.bus.connection import Bus
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
 from tests.leftovers import children
-from tests.logs import log_state, put_back
-from tests.servers import FLEET, PATIENCE_S, ConnectAs
+from tests.logs import log_state, plain_logs, put_back
+from tests.servers import FLEET, PATIENCE_S, ROOT, ConnectAs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the project once, before any worker runs: hundreds of processes would each compile it again."""
+    if not hasattr(config, "workerinput"):
+        for room in ("mesh", "protocol"):
+            compileall.compile_dir(ROOT / room, quiet=2)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,6 +33,12 @@ def nothing_outlives_the_tests() -> Iterator[None]:
     while (left := set(children()) - before) and time.monotonic() < patience:
         time.sleep(0.05)
     assert not left
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logs() -> Iterator[None]:
+    with plain_logs():
+        yield
 
 
 @pytest.fixture(autouse=True)

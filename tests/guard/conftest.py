@@ -1,6 +1,6 @@
 """Fixtures: a furnished server for each module, a stage for each test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -8,13 +8,6 @@ import pytest_asyncio
 
 from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, staged
-from tests.logs import plain_logs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logs() -> Iterator[None]:
-    with plain_logs():
-        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -10,15 +10,8 @@ import pytest_asyncio
 from mesh.agent import runtime
 from mesh.testing import LocalBus
 from tests.guard.stage import FLEET, Stage, furnish
-from tests.logs import plain_logs
 
 LEASE_S = 0.9
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logs() -> Iterator[None]:
-    with plain_logs():
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

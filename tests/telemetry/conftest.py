@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mesh.service import tracing
 from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, staged
-from tests.logs import plain_logs
 from tests.telemetry.seen import Readings, Seen
 
 
@@ -53,9 +52,8 @@ async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[L
 @pytest_asyncio.fixture
 async def untraced_stage(furnished: LocalBus) -> AsyncIterator[Stage]:
     """A stage with a guard in a process that traces nothing."""
-    with plain_logs():
-        async with staged(furnished, guards=1) as own:
-            yield own
+    async with staged(furnished, guards=1) as own:
+        yield own
 
 
 @pytest_asyncio.fixture
