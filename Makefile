@@ -1,9 +1,11 @@
 # Everything a contributor runs. Needs Python 3.11 or newer with pip, and nothing else: the targets make
-# their own .venv from the pinned, hashed set in constraints.txt, and make it again when that changes.
+# their own .venv from pinned, hashed sets, and make it again when these change. The demo takes what is in
+# requirements-demo.txt; everything else takes constraints.txt, which has the same versions and the tools.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUN    := $(VENV)/.run
 ENV    := $(VENV)/.made
 
 # Nothing here depends on what the caller's shell has activated.
@@ -19,7 +21,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(ENV) ## Run the sample requests through guard and agents on this machine, then stop
+demo: $(RUN) ## Run the sample requests through guard and agents on this machine, then stop
 	@$(BIN)/mesh demo
 
 test: $(ENV) ## Run the whole test suite; ARGS='-k cycle' passes arguments on
@@ -56,20 +58,32 @@ constraints: $(ENV) ## Pin the dependencies anew: UPGRADE=1 moves them to their 
 	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --group dev --all-extras --output-file constraints.txt
 	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group build --all-extras \
 		--output-file deploy/requirements.txt
+	@$(BIN)/$(PIN) $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group build --extra server \
+		--output-file requirements-demo.txt
 
 clean: ## Remove the environment and everything generated
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The system's pip fills the environment, so that a Python without ensurepip will do; pip itself is pinned.
-$(ENV): constraints.txt pyproject.toml
+define PIP
+if $(PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(PYTHON) -m pip --python $(BIN)/python"; \
+elif $(BIN)/python -m ensurepip >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
+else echo "make: $(PYTHON) has neither pip nor ensurepip; install one (Debian: python3-pip)" >&2; exit 1; fi; \
+$$pip install -qq --no-compile
+endef
+
+$(RUN): requirements-demo.txt pyproject.toml
+	@echo "make: installing what running takes into $(VENV), once"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "make: $(PYTHON) is not Python 3.11 or newer; name one with: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv --without-pip $(VENV) || { \
 		echo "make: $(PYTHON) cannot make a virtual environment; install its venv module (Debian: python3-venv)" >&2; exit 1; }
-	@if $(PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(PYTHON) -m pip --python $(BIN)/python"; \
-	elif $(BIN)/python -m ensurepip >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
-	else echo "make: $(PYTHON) has neither pip nor ensurepip; install one (Debian: python3-pip)" >&2; exit 1; fi; \
-	$$pip install -qq --require-hashes -r constraints.txt
-	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --no-index -e .
+	@$(PIP) --require-hashes -r requirements-demo.txt
+	@$(PIP) --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(ENV): constraints.txt $(RUN)
+	@echo "make: installing the developers' tools into $(VENV), once"
+	@$(PIP) --require-hashes -r constraints.txt
 	@touch $@

@@ -33,6 +33,8 @@ def demo(*, fleet: str, requests: Path | None, model: str, keep: Path | None, as
 
 
 async def _demo(fleet: str, requests: Path | None, kind: Kind, keep: Path | None, as_json: bool) -> None:
+    if not as_json:
+        say(f"starting a nats-server, a guard and the agents of {fleet}, each in its own process …")
     from mesh.cli.checkout import data_environment, reference_fleet
     from mesh.cli.models import in_words, model_environment
     from mesh.fleet.file import load_fleet

@@ -13,6 +13,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[2]
 DEVELOPMENT = ROOT / "constraints.txt"
 IMAGE = ROOT / "deploy" / "requirements.txt"
+DEMO = ROOT / "requirements-demo.txt"
 
 with (ROOT / "pyproject.toml").open("rb") as _file:
     PYPROJECT: dict[str, Any] = tomllib.load(_file)
@@ -31,24 +32,30 @@ def pins(path: Path) -> dict[str, Version]:
     return found
 
 
-def asked_for(*groups: str) -> list[Requirement]:
-    """Return what the project itself, all its extras and the named dependency groups ask for."""
+def asked_for(*groups: str, extras: tuple[str, ...] = ()) -> list[Requirement]:
+    """Return what the project, the named extras (all by default) and dependency groups ask for."""
     project = PYPROJECT["project"]
-    extras = [text for extra in project["optional-dependencies"].values() for text in extra]
+    known = project["optional-dependencies"]
+    wanted = [text for extra in extras or known for text in known[extra]]
     grouped = [
         text for group in groups for text in PYPROJECT["dependency-groups"][group] if isinstance(text, str)
     ]
-    return [Requirement(text) for text in (*project["dependencies"], *extras, *grouped)]
+    return [Requirement(text) for text in (*project["dependencies"], *wanted, *grouped)]
 
 
 @pytest.mark.parametrize(
-    ("path", "groups"), [(DEVELOPMENT, ("build", "dev")), (IMAGE, ("build",))], ids=["development", "image"]
+    ("path", "groups", "extras"),
+    [
+        pytest.param(DEVELOPMENT, ("build", "dev"), (), id="development"),
+        pytest.param(IMAGE, ("build",), (), id="image"),
+        pytest.param(DEMO, ("build",), ("server",), id="demo"),
+    ],
 )
 def test_whatever_is_asked_for_is_pinned_to_a_version_that_will_do(
-    path: Path, groups: tuple[str, ...]
+    path: Path, groups: tuple[str, ...], extras: tuple[str, ...]
 ) -> None:
     pinned = pins(path)
-    for requirement in asked_for(*groups):
+    for requirement in asked_for(*groups, extras=extras):
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{name} is not pinned: run make constraints"
         assert requirement.specifier.contains(pinned[name]), f"{name}: run make constraints"
@@ -59,12 +66,21 @@ def test_the_build_backend_is_pinned_so_that_building_fetches_nothing() -> None:
     assert backend == [Requirement(text) for text in PYPROJECT["dependency-groups"]["build"]]
 
 
-def test_the_image_gets_the_versions_that_are_tested() -> None:
-    tested = pins(DEVELOPMENT)
-    assert pins(IMAGE).items() <= tested.items()
+@pytest.mark.parametrize("path", [IMAGE, DEMO], ids=["image", "demo"])
+def test_the_versions_are_those_that_are_tested(path: Path) -> None:
+    assert pins(path).items() <= pins(DEVELOPMENT).items()
 
 
-@pytest.mark.parametrize("path", [DEVELOPMENT, IMAGE], ids=["development", "image"])
+def test_the_demo_takes_no_tools() -> None:
+    tools = {
+        canonicalize_name(Requirement(text).name)
+        for text in PYPROJECT["dependency-groups"]["dev"]
+        if isinstance(text, str)
+    }
+    assert not tools & pins(DEMO).keys()
+
+
+@pytest.mark.parametrize("path", [DEVELOPMENT, IMAGE, DEMO], ids=["development", "image", "demo"])
 def test_the_pins_name_no_package_index(path: Path) -> None:
     text = path.read_text()
     assert "://" not in text
