@@ -14,8 +14,8 @@ from mesh.agent.record import Recorded, as_json
 from mesh.agent.stops import ApprovalNeeded
 from protocol.wire.commands import Ask
 from protocol.wire.events import Past
+from protocol.wire.grounds import Refusal
 from protocol.wire.ids import HUMAN, AgentName
-from protocol.wire.refusals import Refusal
 
 if TYPE_CHECKING:
     from mesh.agent.tools import Tool

@@ -29,10 +29,10 @@ from protocol.domain import budget
 from protocol.wire.commands import Failure, Move, Report, Usage
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Past, Work
+from protocol.wire.grounds import Refusal as RefusalOf
 from protocol.wire.handoff import Budget, Handoff
 from protocol.wire.ids import AgentName, derive, submitter_of
 from protocol.wire.prices import Price
-from protocol.wire.refusals import Refusal as RefusalOf
 
 if TYPE_CHECKING:
     from mesh.agent.journal import Journal

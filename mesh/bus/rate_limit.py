@@ -28,9 +28,9 @@ import structlog
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
 from mesh.errors import PASSING, BusError, WrongLastSequence
-from protocol.domain.rate_limit import LEASE_US, RateLimitEntry, Usage, release, renew
+from protocol.domain.rate_limit import LEASE_US, ModelUse, release, renew
 from protocol.wire import documents, subjects
-from protocol.wire.config import ModelLimits
+from protocol.wire.config import ModelLimits, RateLimitEntry
 from protocol.wire.documents import DocumentInvalid
 
 _log = structlog.get_logger(__name__)
@@ -252,7 +252,7 @@ class RateLimiter:
         def renewed(entry: RateLimitEntry) -> RateLimitEntry:
             nonlocal granted
             until_s = self._clock() + LEASE_US / 1e6 - SKEW_S
-            usage = Usage(self._running, self._begun_lately(), self._waiting)
+            usage = ModelUse(self._running, self._begun_lately(), self._waiting)
             self._processes = len(entry.shares)
             renewal = renew(entry, self._name, _now_us(), usage, self._limits)
             granted = _Share(renewal.concurrency, renewal.per_minute, until_s)

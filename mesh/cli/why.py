@@ -11,8 +11,8 @@ from mesh.service.printable import counted, one_line, when
 
 if TYPE_CHECKING:
     from mesh.ops.explain import Explanation
-    from protocol.domain.world import Grounds
     from protocol.wire.config import AgentEntry
+    from protocol.wire.grounds import Grounds
     from protocol.wire.handoff import Budget
 
 

@@ -11,14 +11,13 @@ import msgspec
 from mesh.errors import NotFound
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.rules import RULES_FOR
-from protocol.domain.world import Grounds
 from protocol.views.entries import named
 from protocol.views.timeline import timeline
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.refusals import Refusal
+from protocol.wire.grounds import Grounds, Refusal
 
 VERDICTS = (
     events.RequestOpened,

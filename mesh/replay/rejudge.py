@@ -13,17 +13,18 @@ import msgspec
 
 from mesh.errors import MeshError
 from protocol.domain import hash_chain
+from protocol.domain.envelope import World
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide
 from protocol.domain.recovery import message_of
 from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
-from protocol.domain.world import Grounds, World
 from protocol.wire import codec, events
 from protocol.wire.commands import Hearing, Submit
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.grounds import Grounds
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """What the rules raise on events that no guard could have written one after the other."""

@@ -11,10 +11,10 @@ from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Ask, Move, Report
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Past, Work
+from protocol.wire.grounds import Refusal, Rule
 from protocol.wire.handoff import Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.prices import Price, price_list
-from protocol.wire.refusals import Refusal, Rule
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 _INSTANCES = count()

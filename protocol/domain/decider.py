@@ -18,7 +18,8 @@ from protocol.domain import rules
 from protocol.domain.admission import Accepted, Late, Rejected, admission
 from protocol.domain.breaker import Count, Use, speaks_of_the_agent
 from protocol.domain.control import rejection_of, resolves_to
-from protocol.domain.labelling import labelled
+from protocol.domain.envelope import World
+from protocol.domain.layers import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide, target_of
 from protocol.domain.timers import (
@@ -31,7 +32,6 @@ from protocol.domain.timers import (
     too_large,
 )
 from protocol.domain.turns import TurnState
-from protocol.domain.world import Grounds, World
 from protocol.wire import events
 from protocol.wire.commands import (
     Control,
@@ -46,6 +46,7 @@ from protocol.wire.commands import (
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What travels on: facts and artifacts merged at each handoff, and withheld where a label says so.
+"""Layers: facts and artifacts as they travel on, merged at each handoff, withheld where a label says so.
 
 Nothing is lost by accident. A proposal names what is new and what to drop; the rest is carried. A
 label of a key stays with it through the request, so that nobody can make a secret public by repeating it
@@ -10,13 +10,16 @@ first layer that it is cleared for. So what an agent sees is what it would see i
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from protocol.wire.events import Withheld
-from protocol.wire.handoff import Artifact, Fact
+from protocol.wire.commands import Escalate, HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.events import Beneath, FactsWithheld, Withheld
+from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.values import equal
 
 T = TypeVar("T", bound=Fact | Artifact)
@@ -238,3 +241,129 @@ def _divided(
         if cleared is not None and len(shown) < len(layers):
             hidden += [item for item in layers if not cleared.issuperset(item.labels)]
     return seen, rest, hidden
+
+
+# --- what is out of the holder's sight ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Stash:
+    """Every layer of what is carried and the present holder does not see the whole of."""
+
+    facts: dict[str, tuple[Fact, ...]] = field(default_factory=dict)
+    artifacts: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    marks: Marks = frozenset()
+
+    @classmethod
+    def of(cls, withheld: FactsWithheld | Beneath | None) -> "Stash":
+        """Return what an event keeps."""
+        if withheld is None:
+            return cls()
+        facts: dict[str, tuple[Fact, ...]] = {}
+        marks: set[tuple[str, int]] = set()
+        for at, fact in enumerate(withheld.facts):
+            above = facts.get(fact.key, ())
+            facts[fact.key] = (*above, fact)
+            if at in withheld.must_carry:
+                marks.add((fact.key, len(above)))
+        artifacts: dict[str, tuple[Artifact, ...]] = {}
+        for item in withheld.artifacts:
+            artifacts[item.name] = (*artifacts.get(item.name, ()), item)
+        return cls(facts, artifacts, frozenset(marks))
+
+    def load(self, handoff: Handoff | None) -> Load:
+        """Return all that is carried: what `handoff` shows, and this."""
+        shown, named = ((), ()) if handoff is None else (handoff.facts, handoff.artifacts)
+        facts = {fact.key: (fact,) for fact in shown}
+        artifacts = {item.name: (item,) for item in named}
+        return Load(facts | self.facts, artifacts | self.artifacts)
+
+    def marks_beside(self, handoff: Handoff) -> Marks:
+        """Return every layer that must be carried: of what `handoff` shows, and of this."""
+        keys = set(handoff.constraints.must_carry) - self.facts.keys()
+        return self.marks.union((key, 0) for key in keys) if keys else self.marks
+
+
+# --- what was handed over before ----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class FactHistory:
+    """Every fact that an admitted handoff held, withheld or not."""
+
+    handoffs: list[tuple[Fact, ...]] = field(default_factory=list)
+    """Facts as each admitted handoff held them."""
+    labels: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By key: every label that a fact of this key ever had in this request."""
+    _own: dict[str, dict[str, tuple[Fact, ...]]] = field(default_factory=dict)
+    """By agent and key: what it brought without being cleared to see it again."""
+
+    def remember(self, facts: tuple[Fact, ...]) -> None:
+        """Take in what one handoff holds."""
+        self.handoffs.append(facts)
+        for fact in facts:
+            if fact.labels:
+                self.labels[fact.key] = self.labels.get(fact.key, frozenset()).union(fact.labels)
+
+    def note_unseen(self, agent: str, clearance: Collection[str], before: Load, after: Load) -> None:
+        """Note what `agent` brought between two loads and is not cleared to see."""
+        cleared = frozenset(clearance)
+        for key, layers in after.facts.items():
+            if all(cleared.issuperset(fact.labels) for fact in layers):
+                continue
+            new = difference(before.facts.get(key, ()), layers)
+            if new is not None and not cleared.issuperset(new.labels):
+                own = self._own.setdefault(agent, {})
+                own[key] = (*own.get(key, ()), new)
+
+    def own(self, agent: str) -> dict[str, Fact]:
+        """Return by key what `agent` brought last without being cleared to see it again."""
+        return {key: facts[-1] for key, facts in self._own.get(agent, {}).items()}
+
+    def is_new(self, fact: Fact, agent: str = "", clearance: Collection[str] | None = None) -> bool:
+        """Return True if no handoff held this key with this value, as far as its bringer may know.
+
+        Args:
+            clearance: of the bringer; None: for everything.
+        """
+        cleared = None if clearance is None else frozenset(clearance)
+        said = self._own.get(agent, {}).get(fact.key, ())
+        held = (
+            known
+            for facts in (*self.handoffs, said)
+            for known in facts
+            if known.key == fact.key
+            and (facts is said or cleared is None or cleared.issuperset(known.labels))
+        )
+        return not any(equal(known.value, fact.value) for known in held)
+
+
+# --- labels by key ------------------------------------------------------------------------------------
+
+Labels = Mapping[str, tuple[str, ...]]
+"""By fact key. A submit's `text` is no such fact: free text is nobody's to label."""
+
+
+def labelled(hearing: Hearing, labels: Labels) -> Hearing:
+    """Return a message with the labels that the fleet file gives its facts' keys, besides those it says.
+
+    A guard labels a message before it decides it. So the event holds the labels, and the message that is
+    recovered from it is the labelled one: a log is judged again without the fleet file.
+    """
+    match hearing.what:
+        case Submit() | Resolve() as what if _lacks(what.facts, labels):
+            return replace(hearing, what=replace(what, facts=_with_labels(what.facts, labels)))
+        case MoveProposed(move=Transfer() | HandBack() | Escalate() as move) if _lacks(move.facts, labels):
+            asked = replace(move, facts=_with_labels(move.facts, labels))
+            return replace(hearing, what=replace(hearing.what, move=asked))
+    return hearing
+
+
+def _lacks(facts: tuple[Fact, ...], labels: Labels) -> bool:
+    return bool(labels) and any(not set(labels.get(fact.key, ())) <= set(fact.labels) for fact in facts)
+
+
+def _with_labels(facts: tuple[Fact, ...], labels: Labels) -> tuple[Fact, ...]:
+    return tuple(
+        replace(fact, labels=tuple(sorted({*fact.labels, *labels.get(fact.key, ())}))) for fact in facts
+    )

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
-from protocol.domain.fact_history import FactHistory
-from protocol.domain.layers import Load, Marks
-from protocol.domain.stash import Stash
+from protocol.domain.layers import FactHistory, Load, Marks, Stash
 from protocol.domain.trail import Frame, Hop, Segment
 from protocol.domain.turns import NO_REPORT, TurnState, remembered, summed_up
-from protocol.domain.world import Grounds
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 

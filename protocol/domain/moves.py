@@ -14,14 +14,13 @@ from msgspec.structs import replace
 
 from protocol.domain import budget, layers, rules
 from protocol.domain.control import ASKED, decide_control
+from protocol.domain.envelope import E, World, stamp
 from protocol.domain.layers import Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.redaction import for_client, place
 from protocol.domain.rules import Case
-from protocol.domain.stamp import E, stamp
 from protocol.domain.submit import decide_submit
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at
-from protocol.domain.world import World
 from protocol.wire import events
 from protocol.wire.commands import (
     Ask,
@@ -40,9 +39,9 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.grounds import Refusal
 from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
-from protocol.wire.refusals import Refusal
 
 
 def target_of(ledger: Ledger, hearing: Hearing) -> AgentName | None:

@@ -9,50 +9,18 @@ processes, the processes take turns. No verdict rests on any of this.
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from protocol.wire.config import MOST_AT_ONCE, MOST_PER_MINUTE, ModelLimits
+from protocol.wire.config import MOST_PROCESSES, ModelLimits, RateLimitEntry, RatePart, RateShare
 
 LEASE_US = 15_000_000
 """A share that was not renewed for so long is over."""
 MINUTE_US = 60_000_000
 TURN_US = 6_000_000
 """How long a process keeps its place where there are fewer places than processes."""
-MOST_PROCESSES = 256
-"""Processes in one entry; so many are about 40 KiB."""
-_Count = Annotated[int, msgspec.Meta(ge=0, le=max(MOST_AT_ONCE, MOST_PER_MINUTE))]
-_Micros = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
-class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One process's part of one limit."""
-
-    has: _Count = 0
-    """Nobody else may use this much."""
-    wants: _Count = 0
-    """How much the process could use now."""
-
-
-class RateShare(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One process's share of one model."""
-
-    concurrency: Part = Part()
-    """Requests under way at once."""
-    per_minute: Part = Part()
-    """Requests that begin within a minute."""
-    until: _Micros
-    """UTC µs. `concurrency` is free then; `per_minute` a minute later, as requests may have begun."""
-
-
-class RateLimitEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The shares of one model, by process."""
-
-    shares: Annotated[Mapping[str, RateShare], msgspec.Meta(max_length=MOST_PROCESSES)] = {}
-
-
-class Usage(NamedTuple):
+class ModelUse(NamedTuple):
     """A process's use of one model now."""
 
     running: int = 0
@@ -70,7 +38,7 @@ class Renewal(NamedTuple):
     per_minute: int
 
 
-def renew(entry: RateLimitEntry, me: str, now: int, usage: Usage, limits: ModelLimits) -> Renewal:
+def renew(entry: RateLimitEntry, me: str, now: int, usage: ModelUse, limits: ModelLimits) -> Renewal:
     """Return the entry in which the process `me` has its share for another lease.
 
     A process gets its fair part, and half of what nobody wants. It keeps what it uses beyond that.
@@ -87,7 +55,7 @@ def renew(entry: RateLimitEntry, me: str, now: int, usage: Usage, limits: ModelL
         limits.concurrency, live, me, now, usage.running, usage.running + usage.waiting
     )
     recent = {
-        name: share.per_minute if share.until > now else Part(has=share.per_minute.has)
+        name: share.per_minute if share.until > now else RatePart(has=share.per_minute.has)
         for name, share in others.items()
     }
     per_minute, may_begin = _part(
@@ -106,7 +74,7 @@ def release(entry: RateLimitEntry, me: str, now: int, begun: int) -> RateLimitEn
     """
     shares = _others(entry, me, now)
     if me in entry.shares and (has := min(begun, entry.shares[me].per_minute.has)):
-        shares[me] = RateShare(per_minute=Part(has=has), until=now)
+        shares[me] = RateShare(per_minute=RatePart(has=has), until=now)
     return RateLimitEntry(shares=shares)
 
 
@@ -120,18 +88,18 @@ def _others(entry: RateLimitEntry, me: str, now: int) -> dict[str, RateShare]:
 
 
 def _part(
-    limit: int | None, others: Mapping[str, Part], me: str, now: int, in_use: int, wants: int
-) -> tuple[Part, int]:
+    limit: int | None, others: Mapping[str, RatePart], me: str, now: int, in_use: int, wants: int
+) -> tuple[RatePart, int]:
     """Return this process's part of a limit, and how much of it the process may use."""
     if limit is None:
-        return Part(), 0
+        return RatePart(), 0
     free = max(0, limit - sum(part.has for part in others.values()))
     wanted = {name: min(part.wants, limit) for name, part in others.items() if part.wants}
     wanted[me] = min(max(1, wants), limit)  # one to begin at once with
     fair = _fair(limit, wanted, me, now)
     unwanted = limit - sum(wanted.values())
     may_use = min(fair + max(0, min(unwanted, free - fair)) // 2, free)
-    return Part(has=min(max(may_use, in_use), free), wants=wanted[me]), may_use
+    return RatePart(has=min(max(may_use, in_use), free), wants=wanted[me]), may_use
 
 
 def _fair(limit: int, wanted: Mapping[str, int], me: str, now: int) -> int:

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 
 from protocol.domain import budget, layers
+from protocol.domain.envelope import World
 from protocol.domain.layers import Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.trail import Segment
 from protocol.domain.turns import TurnState
-from protocol.domain.world import World
 from protocol.wire.commands import (
-    HANDOFF_MOVES,
     Ask,
     Complete,
     Escalate,
@@ -28,13 +27,10 @@ from protocol.wire.commands import (
     UnknownMove,
     move_name,
 )
-from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.config import TOPOLOGIES, AgentEntry, Policy
+from protocol.wire.grounds import Refusal, Rule, breaker_open
 from protocol.wire.handoff import Budget, Constraints, Handoff
 from protocol.wire.ids import HUMAN
-from protocol.wire.refusals import Refusal, Rule, breaker_open
-
-TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
-"""The moves of each topology. A request runs under one; the other's moves are refused."""
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -4,18 +4,17 @@ from msgspec.structs import replace
 
 from protocol.domain import budget, rules
 from protocol.domain.admission import Rejected
+from protocol.domain.envelope import World, stamp
 from protocol.domain.layers import NO_LOAD, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.redaction import for_client, place
-from protocol.domain.stamp import stamp
-from protocol.domain.world import World
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import Hearing, Submit
 from protocol.wire.config import Policy, policy_hash
 from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
+from protocol.wire.grounds import Refusal, Rule, breaker_open
 from protocol.wire.handoff import Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
-from protocol.wire.refusals import Refusal, Rule, breaker_open
 
 AHEAD_S = 5 * 60
 """How far in the future a submitter's clock may be."""

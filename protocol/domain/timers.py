@@ -11,19 +11,18 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from protocol.domain import budget
+from protocol.domain.envelope import E, World, stamp
 from protocol.domain.layers import merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.redaction import for_client, show
-from protocol.domain.stamp import E, stamp
 from protocol.domain.turns import TurnState, next_round, retry_at
-from protocol.domain.world import Grounds, World
 from protocol.wire import events
 from protocol.wire.commands import Failure, Hearing, id_of
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.grounds import Grounds, Rule
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
-from protocol.wire.refusals import Rule
 
 TIMEOUT = "timeout"
 UNATTENDED = "unattended"

@@ -26,8 +26,8 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.grounds import Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
-from protocol.wire.refusals import Refusal, Rule
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
 

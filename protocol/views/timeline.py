@@ -17,10 +17,10 @@ from protocol.views.spending import unpriced_in
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
 from protocol.wire.events import AnyEvent, Work
+from protocol.wire.grounds import Refusal
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price, price_list
-from protocol.wire.refusals import Refusal
 
 
 def _spent(usage: Usage, prices: Mapping[str, Price]) -> Cost:

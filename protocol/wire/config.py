@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from protocol.wire.commands import HANDOFF_MOVES
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, Cause, TurnId
 from protocol.wire.values import DAY_S, Bytes, Hops, Seconds, SomeSeconds, Times
@@ -30,6 +31,10 @@ BreakerState = Literal["closed", "open", "half_open"]
 BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
+MOST_PROCESSES = 256
+"""Processes in one entry; so many are about 40 KiB."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=max(MOST_AT_ONCE, MOST_PER_MINUTE))]
+_Micros = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -128,6 +133,10 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         return self.guard_lease_s * 2 / 3
 
 
+TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
+"""The moves of each topology. A request runs under one of them."""
+
+
 class Policy(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -193,6 +202,32 @@ class BreakerEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     opened_at: Moment | None = None
     """UTC µs. An open one without it was opened by hand, and stays open until it is closed by hand."""
     trial: Trial | None = None
+
+
+class RatePart(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One process's part of one limit."""
+
+    has: _Count = 0
+    """Nobody else may use this much."""
+    wants: _Count = 0
+    """How much the process could use now."""
+
+
+class RateShare(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One process's share of one model."""
+
+    concurrency: RatePart = RatePart()
+    """Requests under way at once."""
+    per_minute: RatePart = RatePart()
+    """Requests that begin within a minute."""
+    until: _Micros
+    """UTC µs. `concurrency` is free then; `per_minute` a minute later, as requests may have begun."""
+
+
+class RateLimitEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The shares of one model, by process."""
+
+    shares: Annotated[Mapping[str, RateShare], msgspec.Meta(max_length=MOST_PROCESSES)] = {}
 
 
 class FreezeEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

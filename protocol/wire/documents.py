@@ -11,10 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.domain.rate_limit import RateLimitEntry
-from protocol.domain.rules import TOPOLOGIES
 from protocol.wire.codec import READ_ERRORS, TEXT_FACT, is_label
-from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy
+from protocol.wire.config import TOPOLOGIES, BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import is_name, is_token

@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.domain.world import Grounds
 from protocol.wire.commands import Ask, Doubt, Failure, Move, Proposal, Report, Submit
 from protocol.wire.config import Policy
+from protocol.wire.grounds import Grounds, Refusal
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
-from protocol.wire.refusals import Refusal
 
 VERSION = 1
 

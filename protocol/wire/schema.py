@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from protocol.domain.rate_limit import RateLimitEntry
 from protocol.wire import subjects
 from protocol.wire.commands import Control, Move, Proposal, Submit
-from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy
+from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.events import VERSION, AnyEvent
 from protocol.wire.handoff import Handoff
 from protocol.wire.notices import Card, DeadLetter, LiveNote, Notice

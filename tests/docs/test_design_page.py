@@ -10,7 +10,7 @@ from tests.docs.pages import DOCS, codes, section, tables
 ROOT = DOCS.parent
 PAGE = (DOCS / "design.md").read_text()
 [WALK] = tables(section(PAGE, "The walk of one request"))
-ROOMS = ("protocol", "mesh", "mesh/bus", "mesh/guard", "mesh/agent")
+ROOMS = ("protocol/domain", "mesh", "mesh/bus", "mesh/guard", "mesh/agent")
 
 
 @pytest.mark.parametrize("row", WALK, ids=[row[0] for row in WALK])

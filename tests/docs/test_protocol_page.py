@@ -18,10 +18,8 @@ from mesh.bus.conf import CODES
 from mesh.bus.connection import Bus
 from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
-from protocol.domain.rate_limit import RateLimitEntry
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
-from protocol.domain.world import Grounds
 from protocol.wire import codec, ids, values
 from protocol.wire.commands import (
     HANDOFF_MOVES,
@@ -33,12 +31,12 @@ from protocol.wire.commands import (
     Proposal,
     Submit,
 )
-from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy
+from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent, Event, Past, Work, type_of
+from protocol.wire.grounds import Grounds, Rule
 from protocol.wire.handoff import Handoff
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
-from protocol.wire.refusals import Rule
 from protocol.wire.schema import json_schema
 from tests.docs.pages import DOCS, Block, blocks, codes, section, table
 from tests.servers import FLEET, ROOT

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain import hash_chain
+from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
-from protocol.domain.world import Grounds, World
 from protocol.wire import events
 from protocol.wire.commands import Hearing
 from protocol.wire.events import AnyEvent, Ended, type_of
+from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN
 from tests.drill.findings import Breach
 from tests.drill.letters import letters

@@ -16,9 +16,9 @@ from mesh.bus.reader import get
 from mesh.bus.roles import GET
 from mesh.errors import Denied
 from mesh.testing import LocalBus
-from protocol.domain.rate_limit import LEASE_US, RateLimitEntry, Usage, renew
+from protocol.domain.rate_limit import LEASE_US, ModelUse, renew
 from protocol.wire import documents, subjects
-from protocol.wire.config import ModelLimits
+from protocol.wire.config import ModelLimits, RateLimitEntry
 from tests.servers import ConnectAs, child, eventually, fresh, until
 
 RENEW_S = 0.2
@@ -252,7 +252,7 @@ async def test_a_process_that_leaves_gives_its_shares_back(connect_as: ConnectAs
 
 async def test_agents_alone_write_it_and_viewers_see_it(connect_as: ConnectAs, model: str) -> None:
     subject = subjects.rate(model)
-    said = renew(RateLimitEntry(), "p", time.time_ns() // 1000, Usage(), ModelLimits(concurrency=1))
+    said = renew(RateLimitEntry(), "p", time.time_ns() // 1000, ModelUse(), ModelLimits(concurrency=1))
     agent, other = await connect_as("a"), await connect_as("b")
     await agent.publish_durable(subject, msgspec.json.encode(said.entry))
     assert await entry_of(other, model) == said.entry

@@ -60,11 +60,14 @@ SKELETON = {
     "mesh/cli/__init__.py": "import click",
     "mesh/guard/__init__.py": "import mesh.bus, protocol.wire.ids",
     "mesh/mcp/__init__.py": "import mcp",
+    "mesh/replay/__init__.py": "",
     "mesh/model/__init__.py": "import anthropic, mesh.agent",
     "mesh/service/__init__.py": "",
     "mesh/ops/__init__.py": "import mesh.bus",
     "mesh/testing/__init__.py": "import mesh.bus",
     "protocol/__init__.py": "",
+    "protocol/domain/__init__.py": "import protocol.wire.ids",
+    "protocol/views/__init__.py": "import protocol.domain",
     "protocol/wire/__init__.py": "",
     "protocol/wire/ids.py": "import hashlib, msgspec",
 }
@@ -84,6 +87,13 @@ SKELETON = {
         ),
         pytest.param("protocol/wire/ids.py", "from pathlib import Path", "pure", id="protocol-opens-files"),
         pytest.param("protocol/wire/ids.py", "import pydantic", "pure", id="protocol-takes-a-library"),
+        pytest.param("protocol/wire/ids.py", "import protocol.domain", "protocol", id="the-wire-decides"),
+        pytest.param(
+            "protocol/domain/__init__.py", "import protocol.views", "protocol", id="a-verdict-rests-on-a-view"
+        ),
+        pytest.param(
+            "mesh/guard/__init__.py", "import protocol.views", "verdicts", id="a-guard-reads-a-view"
+        ),
         pytest.param("mesh/__init__.py", "import tests", "product", id="the-product-needs-its-tests"),
         pytest.param("mesh/guard/__init__.py", "import nats", "bus", id="the-guard-speaks-nats-itself"),
         pytest.param("mesh/guard/__init__.py", "import mesh.agent", "rooms", id="the-guard-runs-an-agent"),

@@ -88,7 +88,7 @@ export interface Artifact {
   labels?: string[];
 }
 /**
- * What whoever holds the work must keep to. They only ever narrow on the way down.
+ * Limits for the holder of the work. They only ever narrow on the way down.
  */
 export interface Constraints {
   deadline?: number | null;
@@ -430,7 +430,7 @@ export interface Past {
   asked?: string;
 }
 /**
- * Why something was refused, for the agent that asked and for whoever reads the log.
+ * Why something was refused, for the agent that asked and for readers of the log.
  */
 export interface Refusal {
   rule: Rule;

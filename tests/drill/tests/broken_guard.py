@@ -21,7 +21,7 @@ from mesh.guard import alarm, queues, service
 from mesh.guard.cache import Cache
 from protocol.domain import decider, rules
 from protocol.domain.trail import Segment
-from protocol.wire.refusals import Rule
+from protocol.wire.grounds import Rule
 from tests.drill.tests.breaking import replace
 
 

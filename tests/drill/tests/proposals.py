@@ -7,7 +7,7 @@ import pytest
 
 from protocol.domain import rules
 from protocol.wire.commands import Submit, Transfer
-from protocol.wire.refusals import Rule
+from protocol.wire.grounds import Rule
 from tests.drill.evidence import Asked, Evidence, Submitted
 from tests.drill.tests.scene import REQUEST, Scene, changed, clean, opened, whole
 from tests.unit.protocol import worlds

@@ -14,7 +14,7 @@ from protocol.domain.layers import Load
 from protocol.domain.rules import Case
 from protocol.domain.trail import Segment
 from protocol.wire import codec, events
-from protocol.wire.refusals import Refusal, Rule
+from protocol.wire.grounds import Refusal, Rule
 from tests.drill import ledger
 from tests.drill.agents import TOOLS
 from tests.drill.check import BY_NAME

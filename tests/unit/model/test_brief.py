@@ -12,9 +12,9 @@ from mesh.testing.turns import replied
 from protocol.wire.commands import Escalate, Failure, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Past, Withheld, Work
+from protocol.wire.grounds import Refusal, Rule
 from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName, TurnId
-from protocol.wire.refusals import Refusal, Rule
 
 A, B, C = AgentName("a"), AgentName("b"), AgentName("c")
 

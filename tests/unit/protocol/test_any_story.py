@@ -23,10 +23,10 @@ from hypothesis.stateful import (
 from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late
 from protocol.domain.decider import Append
+from protocol.domain.envelope import World
 from protocol.domain.hash_chain import GENESIS, breaks, digest
 from protocol.domain.ledger import fold_bodies
 from protocol.domain.timers import due, next_due
-from protocol.domain.world import Grounds, World
 from protocol.views.timeline import timeline
 from protocol.wire import codec
 from protocol.wire.commands import (
@@ -62,6 +62,7 @@ from protocol.wire.events import (
     RequestRefused,
     TurnSuspended,
 )
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
 from tests.unit.protocol.anything import (

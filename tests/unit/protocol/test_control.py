@@ -21,9 +21,9 @@ from protocol.wire.events import (
     RequestThawed,
     TurnResumed,
 )
+from protocol.wire.grounds import Rule
 from protocol.wire.handoff import Budget, Constraints, Fact
 from protocol.wire.ids import AgentName, control_cause
-from protocol.wire.refusals import Rule
 from tests.unit.protocol.worlds import (
     REQUEST,
     START,

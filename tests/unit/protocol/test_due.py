@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from protocol.domain.admission import Late
+from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import by_the_clock, due, next_due
-from protocol.domain.world import Grounds, World
 from protocol.wire.commands import Reply, Resolve, Settle
 from protocol.wire.config import Policy
 from protocol.wire.events import (
@@ -18,6 +18,7 @@ from protocol.wire.events import (
     TurnResumed,
     TurnRetried,
 )
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import due_cause, event_id
 from tests.unit.protocol.happened import kinds

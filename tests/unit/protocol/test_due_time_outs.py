@@ -2,12 +2,13 @@
 
 import pytest
 
+from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import by_the_clock, due, next_due
-from protocol.domain.world import Grounds, World
 from protocol.wire.commands import Settle
 from protocol.wire.config import Policy
 from protocol.wire.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
+from protocol.wire.grounds import Grounds
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, ask, complete, is_, opened, seconds
 

@@ -9,20 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from mesh.bus.streams import stream_table
-from protocol.domain.rate_limit import (
-    LEASE_US,
-    MINUTE_US,
-    MOST_PROCESSES,
-    TURN_US,
-    Part,
-    RateLimitEntry,
-    RateShare,
-    Usage,
-    release,
-    renew,
-)
+from protocol.domain.rate_limit import LEASE_US, MINUTE_US, TURN_US, ModelUse, release, renew
 from protocol.wire import documents, subjects
-from protocol.wire.config import MOST_AT_ONCE, MOST_PER_MINUTE, Fleet, ModelLimits
+from protocol.wire.config import (
+    MOST_AT_ONCE,
+    MOST_PER_MINUTE,
+    MOST_PROCESSES,
+    Fleet,
+    ModelLimits,
+    RateLimitEntry,
+    RatePart,
+    RateShare,
+)
 from protocol.wire.documents import DocumentInvalid
 from protocol.wire.ids import AgentName, is_token
 
@@ -42,9 +40,9 @@ class Process:
         self.waiting = 0
         self.until = 0
 
-    def usage(self, now: int) -> Usage:
+    def usage(self, now: int) -> ModelUse:
         self.begun = [at for at in self.begun if at > now - MINUTE_US]
-        return Usage(self.running, len(self.begun), self.waiting)
+        return ModelUse(self.running, len(self.begun), self.waiting)
 
     def renew(self, entry: RateLimitEntry, now: int, limits: ModelLimits) -> RateLimitEntry:
         said = renew(entry, self.name, now, self.usage(now), limits)
@@ -178,29 +176,29 @@ def test_with_fewer_places_than_processes_each_has_its_turn(limit: int, count: i
 
 def test_a_running_call_is_never_taken_and_its_place_is_when_it_ends() -> None:
     limits = ModelLimits(concurrency=4)
-    one = renew(RateLimitEntry(), "one", T0, Usage(0, 0, 4), limits)
-    two = renew(one.entry, "two", T0, Usage(0, 0, 4), limits)
+    one = renew(RateLimitEntry(), "one", T0, ModelUse(0, 0, 4), limits)
+    two = renew(one.entry, "two", T0, ModelUse(0, 0, 4), limits)
     assert (one.concurrency, two.concurrency) == (4, 0)
-    busy = renew(two.entry, "one", T0 + 1, Usage(4, 0, 9), limits)
+    busy = renew(two.entry, "one", T0 + 1, ModelUse(4, 0, 9), limits)
     assert (busy.concurrency, busy.entry.shares["one"].concurrency.has) == (2, 4)
-    less = renew(busy.entry, "one", T0 + 2, Usage(3, 0, 9), limits)
+    less = renew(busy.entry, "one", T0 + 2, ModelUse(3, 0, 9), limits)
     assert (less.concurrency, less.entry.shares["one"].concurrency.has) == (2, 3)
-    assert renew(less.entry, "two", T0 + 3, Usage(0, 0, 4), limits).concurrency == 1
+    assert renew(less.entry, "two", T0 + 3, ModelUse(0, 0, 4), limits).concurrency == 1
 
 
 def test_requests_that_began_are_given_back_when_their_minute_is_over() -> None:
     limits = ModelLimits(per_minute=10)
-    one = renew(RateLimitEntry(), "one", T0, Usage(0, 0, 10), limits)
-    two = renew(one.entry, "two", T0, Usage(0, 0, 10), limits)
+    one = renew(RateLimitEntry(), "one", T0, ModelUse(0, 0, 10), limits)
+    two = renew(one.entry, "two", T0, ModelUse(0, 0, 10), limits)
     assert (one.per_minute, two.per_minute) == (10, 0)
-    after = renew(two.entry, "one", T0 + 1, Usage(0, 8, 10), limits)
+    after = renew(two.entry, "one", T0 + 1, ModelUse(0, 8, 10), limits)
     assert (after.per_minute, after.entry.shares["one"].per_minute.has) == (5, 8)
-    assert renew(after.entry, "two", T0 + 2, Usage(0, 0, 10), limits).per_minute == 2
+    assert renew(after.entry, "two", T0 + 2, ModelUse(0, 0, 10), limits).per_minute == 2
 
 
 def test_the_share_of_one_that_died_returns() -> None:
     limits = ModelLimits(concurrency=3, per_minute=30)
-    dead = renew(RateLimitEntry(), "dead", T0, Usage(0, 0, 40), limits)
+    dead = renew(RateLimitEntry(), "dead", T0, ModelUse(0, 0, 40), limits)
     assert (dead.concurrency, dead.per_minute) == (3, 30)
     for at, concurrency, per_minute in (
         (LEASE_US - 1, 0, 0),
@@ -208,29 +206,29 @@ def test_the_share_of_one_that_died_returns() -> None:
         (LEASE_US + MINUTE_US - 1, 3, 0),
         (LEASE_US + MINUTE_US, 3, 30),
     ):
-        said = renew(dead.entry, "next", T0 + at, Usage(0, 0, 40), limits)
+        said = renew(dead.entry, "next", T0 + at, ModelUse(0, 0, 40), limits)
         assert (said.concurrency, said.per_minute) == (concurrency, per_minute)
     assert set(said.entry.shares) == {"next"}
 
 
 def test_a_share_that_is_given_back_is_free_at_once_but_requests_that_began_are_not() -> None:
     limits = ModelLimits(concurrency=3, per_minute=30)
-    one = renew(RateLimitEntry(), "one", T0, Usage(0, 0, 30), limits)
+    one = renew(RateLimitEntry(), "one", T0, ModelUse(0, 0, 30), limits)
     rest = release(one.entry, "one", T0 + 1, begun=2)
-    said = renew(rest, "two", T0 + 1, Usage(0, 0, 30), limits)
+    said = renew(rest, "two", T0 + 1, ModelUse(0, 0, 30), limits)
     assert (said.concurrency, said.per_minute) == (3, 28)
     assert release(said.entry, "two", T0 + 2, begun=0).shares.keys() == {"one"}
 
 
 def test_without_a_limit_a_minute_nothing_remains_of_a_share_that_is_given_back() -> None:
-    one = renew(RateLimitEntry(), "one", T0, Usage(1, 1, 1), ModelLimits(concurrency=3))
+    one = renew(RateLimitEntry(), "one", T0, ModelUse(1, 1, 1), ModelLimits(concurrency=3))
     assert release(one.entry, "one", T0 + 1, begun=2).shares == {}
 
 
 def test_a_process_that_is_alone_leaves_half_of_what_it_does_not_need() -> None:
     limits = ModelLimits(concurrency=40)
-    first = renew(RateLimitEntry(), "first", T0, Usage(0, 0, 1), limits)
-    second = renew(first.entry, "second", T0, Usage(0, 0, 1), limits)
+    first = renew(RateLimitEntry(), "first", T0, ModelUse(0, 0, 1), limits)
+    second = renew(first.entry, "second", T0, ModelUse(0, 0, 1), limits)
     assert (first.concurrency, second.concurrency) == (20, 10)
 
 
@@ -240,19 +238,19 @@ def test_nobody_gets_more_than_they_want_and_the_rest_is_divided() -> None:
     for _ in range(3):
         parts = {}
         for name, wants in wanted.items():
-            said = renew(entry, name, T0, Usage(0, 0, wants), limits)
+            said = renew(entry, name, T0, ModelUse(0, 0, wants), limits)
             entry, parts[name] = said.entry, said.concurrency
     assert parts["c"] == 1
     assert sorted((parts["a"], parts["b"])) == [5, 6]
 
 
 def test_a_model_without_limits_takes_part_in_nothing() -> None:
-    said = renew(RateLimitEntry(), "one", T0, Usage(3, 3, 3), ModelLimits())
+    said = renew(RateLimitEntry(), "one", T0, ModelUse(3, 3, 3), ModelLimits())
     assert said.entry.shares == {"one": RateShare(until=T0 + LEASE_US)}
 
 
 def test_an_entry_has_room_for_so_many_and_fits() -> None:
-    part = Part(has=1, wants=MOST_PER_MINUTE)
+    part = RatePart(has=1, wants=MOST_PER_MINUTE)
     name = "a" * 24 + "-01234567"
     full = RateLimitEntry(
         shares={
@@ -261,7 +259,7 @@ def test_an_entry_has_room_for_so_many_and_fits() -> None:
         }
     )
     limits = ModelLimits(concurrency=MOST_AT_ONCE, per_minute=MOST_PER_MINUTE)
-    late = renew(full, "late", T0, Usage(0, 0, 1), limits)
+    late = renew(full, "late", T0, ModelUse(0, 0, 1), limits)
     assert (late.concurrency, late.per_minute, late.entry) == (0, 0, full)
     assert len(msgspec.json.encode(full)) < stream_table(FLEET)["RATES"]["max_msg_size"]
 

@@ -11,9 +11,9 @@ from mesh.replay.rejudge import rejudge
 from protocol.wire.commands import HandBack, Move, Resolve, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed, Withheld
+from protocol.wire.grounds import Rule
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import AgentName
-from protocol.wire.refusals import Rule
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.oracle.audit import Auditor

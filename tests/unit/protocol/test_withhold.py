@@ -20,9 +20,9 @@ from protocol.wire.events import (
     RequestOpened,
     Withheld,
 )
+from protocol.wire.grounds import Rule
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import AgentName
-from protocol.wire.refusals import Rule
 from tests.unit.protocol.worlds import (
     Court,
     agent,

@@ -8,8 +8,8 @@ what events are made of.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.domain.world import Grounds
 from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff
 from tests.unit.protocol.oracle.account import (
     DIMENSIONS,

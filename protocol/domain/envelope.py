@@ -1,13 +1,19 @@
-"""The envelope: the one function that gives an event its id, number, time and place in the chain."""
+"""The envelope: what gives an event its id, number, time and place in the chain.
 
+A `World` is everything that a verdict rests on and that is not in the request's own log.
+"""
+
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from protocol.domain.ledger import Ledger
-from protocol.domain.world import World
 from protocol.wire import events
+from protocol.wire.config import Policy
 from protocol.wire.events import VERSION, Event, type_of
+from protocol.wire.grounds import Grounds
 from protocol.wire.ids import AgentName, Cause, RequestId, event_id
 
 E = TypeVar("E", bound=Event)
@@ -18,6 +24,22 @@ _ENDS = (
     events.RequestCancelled,
 )
 """The ends of a request that was opened."""
+
+
+class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """`Grounds`, and what an event shows elsewhere: its time, its salt, the documents it embeds."""
+
+    now: int
+    """UTC µs; whoever builds a world sees to it that it is not before the head's."""
+    salt: str
+    """32 hex digits, fresh for every event."""
+    grounds: Grounds = Grounds()
+    policy: Policy | None = None
+    """For a submit: the policy it names; None if there is none of that name."""
+    prices: Mapping[str, Any] | None = None
+    """For a submit: prices of the fleet's models, which the request keeps."""
+    trace: str = ""
+    """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""
 
 
 def stamp(

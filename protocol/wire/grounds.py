@@ -1,4 +1,8 @@
-"""Refusals: the rule that failed, the numbers it rests on, and what would be allowed."""
+"""Grounds and refusals: what a verdict rests on besides the log, and why a rule refused.
+
+Each event records its `Grounds`, so that a log can be judged again from a file alone. A counterfactual
+replaces part of them. A refusal names its rule, the numbers that it rests on, and what would be allowed.
+"""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -7,7 +11,39 @@ from typing import Any
 
 import msgspec
 
-from protocol.domain.world import Grounds
+from protocol.wire.config import AgentEntry, BreakerState
+from protocol.wire.ids import AgentName
+
+
+class Grounds(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What was known of the fleet when a verdict was given."""
+
+    fleet: int = 0
+    """Revision of the fleet document."""
+    sender: AgentEntry | None = None
+    """The agent that proposes, as the fleet file has it; None if it is not an agent there."""
+    target: AgentEntry | None = None
+    """The agent that the work would go to; None if it is not in the fleet."""
+    human: bool = False
+    """Whether people read the `human` queue."""
+    breaker: BreakerState = "closed"
+    """Of the target. `half_open`: this very message is what is let through on trial."""
+    breaker_since: int | None = None
+    """UTC µs since when it is open; None too where it was opened by hand."""
+    breaker_until: int | None = None
+    """UTC µs from which on somebody may be let through on trial."""
+    peers: tuple[AgentName, ...] = ()
+    """Where it is open: who else takes what the sender may give."""
+    served: bool | None = None
+    """Whether anybody serves the agent that a wait is for; None if nothing hung on it."""
+    longest_s: float | None = None
+    """The longest deadline that a request may have: half of what the log keeps."""
+    served_since: int | None = None
+    """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
+    span begins no earlier than the round left the queue, or than the queue before it last moved. None: in
+    older logs, which told one look alone."""
+    unbegun: bool = False
+    """Whether the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
 
 
 class Rule(StrEnum):
