@@ -190,17 +190,6 @@ class DecisionContext:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def role_of(self, name: str) -> Any:
-        """Return what the fleet file says `name` is."""
-        fleet = self.fleet
-        if name in fleet.agents:
-            return "agent"
-        if name in fleet.clients:
-            return "client"
-        if name in fleet.operators:
-            return "operator"
-        return "viewer" if name in fleet.viewers else "nobody"
-
     def now(self) -> int:
         return self._clock()
 

@@ -26,7 +26,7 @@ class MeshFreeze:
         self._bus = bus
 
     async def obey(
-        self, control: Control, sender: str, role: str, *, seq: int, stored_us: int
+        self, control: Control, sender: str, role: str, seq: int, stored_us: int
     ) -> Rejected | None:
         """Do what `control` says unless a newer one was obeyed, or say why not. Idempotent.
 

@@ -1,20 +1,18 @@
-"""What a queued message says, and what is objected to before any log is read."""
+"""What a queued message asks for, and what is rejected before any log is read."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from mesh.bus.consumer import Message
-from mesh.service import tracing
 from protocol.domain.admission import Rejected
-from protocol.wire import codec, subjects
-from protocol.wire.commands import Control, Hearing, Submit, id_of, submit_id
+from protocol.wire import codec
+from protocol.wire.commands import Control, Hearing, Proposal, Submit, id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import (
     MAX_ID_CHARS,
     AgentName,
     Cause,
+    SenderRole,
     control_cause,
     is_request_id,
     submitted_ms,
@@ -22,45 +20,52 @@ from protocol.wire.ids import (
 )
 
 
-def proposal_of(message: Message, role_of: Callable[[str], Any]) -> Hearing:
-    """Return what a message in PROP says: a submit if it has no `kind`. Raises Malformed."""
-    sender, request = subjects.parse_queued(message.subject)
-    role, trace = role_of(sender), tracing.brought(message.headers)
-    if is_submit(message.data):
-        submit = codec.parse_submit(message.data)
-        digest = codec.body_digest(message.data)
-        return Hearing(request, AgentName(sender), submit, Cause(submit_id(request)), role, digest, trace)
-    proposal = codec.parse_proposal(message.data)
-    return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), role, trace=trace)
+class Sent(NamedTuple):
+    """A message as it lies in its sender's queue."""
+
+    sender: str
+    """As the broker says, in the subject."""
+    request: str
+    data: bytes
+    role: SenderRole
+    """What the fleet file says the sender is."""
+    trace: str = ""
+    """The `traceparent` that it brought; well-formed or empty."""
+
+    def command(self, what: Submit | Proposal | Control, cause: Cause, digest: str = "") -> Hearing:
+        return Hearing(self.request, AgentName(self.sender), what, cause, self.role, digest, self.trace)
 
 
-def failure_of(message: Message, role_of: Callable[[str], Any], error: Malformed) -> Hearing | None:
+def proposal_of(sent: Sent) -> Hearing | Rejected:
+    """Return what a message in PROP asks for: a submit if it has no `kind`. Raises Malformed."""
+    if (rejected := unusable(sent.request)) is not None:
+        return rejected
+    if not is_submit(sent.data):
+        proposal = codec.parse_proposal(sent.data)
+        return sent.command(proposal, Cause(id_of(sent.request, proposal)))
+    submit = codec.parse_submit(sent.data)
+    if submitter_of(sent.request) != sent.sender:
+        return Rejected("unusable_id", f"a request of {sent.sender} has an id that begins with it")
+    return sent.command(submit, Cause(submit_id(sent.request)), codec.body_digest(sent.data))
+
+
+def control_of(sent: Sent) -> Hearing | Rejected:
+    """Return what a message in CTL about one request asks for. Raises Malformed."""
+    control = codec.parse_control(sent.data)
+    rejected = unusable(sent.request)
+    return rejected or sent.command(control, control_cause(sent.request, sent.sender, control.id))
+
+
+def failure_of(sent: Sent, error: Malformed) -> Hearing | None:
     """Return the failure of the round that an unreadable message in PROP names; None if it names none."""
-    sender, request = subjects.parse_queued(message.subject)
-    failed = codec.failure_of(message.data, error)
-    if failed is None:
-        return None
-    cause, trace = Cause(id_of(request, failed)), tracing.brought(message.headers)
-    return Hearing(request, AgentName(sender), failed, cause, role_of(sender), trace=trace)
-
-
-def control_of(message: Message, control: Control, role: Any) -> Hearing:
-    sender, request = subjects.parse_queued(message.subject)
-    cause, trace = control_cause(request, sender, control.id), tracing.brought(message.headers)
-    return Hearing(request, AgentName(sender), control, cause, role, trace=trace)
+    failed = codec.failure_of(sent.data, error)
+    return None if failed is None else sent.command(failed, Cause(id_of(sent.request, failed)))
 
 
 def unusable(request: str) -> Rejected | None:
     """Refuse what no request can be called."""
     if len(request) > MAX_ID_CHARS or not is_request_id(request):
         return Rejected("unusable_id", "a request id is `<submitter>_<ULID>`, the ULID in upper case")
-    return None
-
-
-def foreign(hearing: Hearing) -> Rejected | None:
-    """Refuse a submit under an id that another submitter made."""
-    if isinstance(hearing.what, Submit) and submitter_of(hearing.request) != hearing.sender:
-        return Rejected("unusable_id", f"a request of {hearing.sender} has an id that begins with it")
     return None
 
 
@@ -86,7 +91,7 @@ _KIND = msgspec.json.Decoder(_Kind)
 
 
 def is_submit(body: bytes) -> bool:
-    """Say whether a message in PROP is a submit: it has no `kind`. What cannot be read is one too."""
+    """Return True if a message in PROP is a submit: it has no `kind`, or it cannot be read."""
     try:
         return _KIND.decode(body).kind is None
     except (msgspec.DecodeError, RecursionError, UnicodeError, ValueError):

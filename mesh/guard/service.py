@@ -170,67 +170,57 @@ class Guard:
         return handle
 
     async def _on_proposal(self, message: Message) -> None:
-        _, request = subjects.parse_queued(message.subject)
-        rejection = parsing.unusable(request)
-        if rejection is None:
-            try:
-                hearing = parsing.proposal_of(message, self._context.role_of)
-            except Malformed as error:
-                await self._fail_round(message, error)
-                raise
-            rejection = parsing.foreign(hearing)
-            if rejection is None:
-                await self._hear(message, hearing)
-                return
-        await self._bury(message, rejection)
-
-    async def _fail_round(self, message: Message, error: Malformed) -> None:
-        """Fail the round that an unreadable proposal speaks for, if it is its sender's open one.
-
-        So nobody waits for the round's time to end. The message itself becomes a dead letter all the same.
-        """
-        hearing = parsing.failure_of(message, self._context.role_of, error)
-        if hearing is not None:
-            await self._processor.process(hearing)
+        sent = self._sent(message)
+        try:
+            found = parsing.proposal_of(sent)
+        except Malformed as error:
+            # The round that it speaks for fails, if it is its sender's open one: nobody waits for its end.
+            if (failure := parsing.failure_of(sent, error)) is not None:
+                await self._processor.process(failure)
+            raise
+        await self._settle(message, found)
 
     async def _on_control(self, message: Message) -> None:
-        sender, request = subjects.parse_queued(message.subject)
-        control, role = codec.parse_control(message.data), self._context.role_of(sender)
-        if request == subjects.MESH_WIDE:
-            rejection = await self._mesh_freeze.obey(
-                control, sender, role, seq=message.stream_seq, stored_us=message.stored_us
-            )
-            if rejection is None:
-                message.ack()
-                return
+        sent = self._sent(message)
+        if sent.request != subjects.MESH_WIDE:
+            await self._settle(message, parsing.control_of(sent))
+            return
+        control, place = codec.parse_control(sent.data), (message.stream_seq, message.stored_us)
+        rejected = await self._mesh_freeze.obey(control, sent.sender, sent.role, *place)
+        if rejected is None:
+            message.ack()
         else:
-            rejection = parsing.unusable(request)
-            if rejection is None:
-                await self._hear(message, parsing.control_of(message, control, role))
-                return
-        await self._bury(message, rejection)
+            await self._bury(message, rejected)
+
+    def _sent(self, message: Message) -> parsing.Sent:
+        sender, request = subjects.parse_queued(message.subject)
+        role, trace = self._context.fleet.role_of(sender), tracing.brought(message.headers)
+        return parsing.Sent(sender, request, message.data, role, trace)
 
     async def _on_fire(self, message: Message) -> None:
         request = subjects.parse_fire(message.subject)
-        rejection = parsing.unusable(request)
-        if rejection is not None:
-            await self._bury(message, rejection)
+        if (rejected := parsing.unusable(request)) is not None:
+            await self._bury(message, rejected)
             return
         await self._processor.wake(request)
         self._tell_lag(message, "timer")
         message.ack()
 
-    async def _hear(self, message: Message, hearing: Hearing) -> None:
-        outcome = await self._processor.process(hearing)
-        if isinstance(outcome, Rejected) and self._may_have_overtaken(message, hearing, outcome):
+    async def _settle(self, message: Message, found: Hearing | Rejected) -> None:
+        """Process what a message asks for, and end the message."""
+        if isinstance(found, Rejected):
+            await self._bury(message, found)
+            return
+        outcome = await self._processor.process(found)
+        if isinstance(outcome, Rejected) and self._may_have_overtaken(message, found, outcome):
             message.nak(_AGAIN_S)
             return
-        self._tell_lag(message, "control" if isinstance(hearing.what, Control) else "proposal")
+        self._tell_lag(message, "control" if isinstance(found.what, Control) else "proposal")
         if isinstance(outcome, Rejected):
             await self._bury(message, outcome)
             return
         if isinstance(outcome, Late):
-            await self._dead_letters.tell_late(hearing, outcome)
+            await self._dead_letters.tell_late(found, outcome)
         self.decided += 1
         message.ack()
 

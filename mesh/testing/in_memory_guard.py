@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from mesh.guard import parsing
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
@@ -54,11 +55,14 @@ from protocol.wire.commands import (
     submit_id,
 )
 from protocol.wire.config import BreakerEntry, Fleet, Policy
+from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
 
 START_US = 1_800_000_000_000_000
 """When every guard in memory begins (UTC µs)."""
+_MOST_EVENT_BYTES = (1 << 20) - 2048
+"""What the log of a server takes under the configuration that ships, headers left out."""
 _MOST_AT_ONCE = 50
 """Events that one command may bring about: more, and what is due comes to no end."""
 
@@ -76,6 +80,7 @@ class InMemoryGuard:
         prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
         number: tells the requests of one test apart.
         request: the id of the request; one made of `number` by default.
+        now: when it begins, UTC µs.
         breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
             that was opened by hand.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
@@ -91,6 +96,7 @@ class InMemoryGuard:
         breakers: Mapping[str, BreakerEntry] | None = None,
         number: int = 1,
         request: RequestId | None = None,
+        now: int = START_US,
         served: Callable[[str], bool] = lambda agent: True,
         salt: Callable[[], str] | None = None,
     ) -> None:
@@ -98,7 +104,7 @@ class InMemoryGuard:
         self.policies = dict(policies or {"default": Policy()})
         self.client = fleet.clients[0] if fleet.clients else AgentName("client")
         self.request = request or request_id(self.client, START_US // 1000, number.to_bytes(10))
-        self.now = START_US
+        self.now = now
         """UTC µs."""
         self.events: list[AnyEvent] = []
         self.bodies: list[bytes] = []
@@ -112,6 +118,7 @@ class InMemoryGuard:
         self._events_before = 0
         self._seen: dict[str, tuple[bool, int]] = {}
         self._said = 0
+        self._look()
 
     @classmethod
     def given(cls, bodies: Iterable[bytes], fleet: Fleet) -> "InMemoryGuard":
@@ -124,6 +131,8 @@ class InMemoryGuard:
             guard.bodies.append(body)
         if guard.events:
             guard.request, guard.now = guard.events[-1].request, guard.events[-1].at
+            guard._seen.clear()
+            guard._look()
         if guard.ledger.client is not None:
             guard.client = guard.ledger.client
         return guard
@@ -147,7 +156,7 @@ class InMemoryGuard:
         what = Submit(text=text, **rest)
         cause = Cause(submit_id(self.request))
         digest = codec.body_digest(codec.encode(what))
-        return self._event(self.hear(Hearing(self.request, self.client, what, cause, "client", digest)))
+        return self._event(self.process(Hearing(self.request, self.client, what, cause, "client", digest)))
 
     def move(self, move: Move, report: Report | None = None) -> AnyEvent:
         """The holder asks for a move. Returns the verdict."""
@@ -166,7 +175,7 @@ class InMemoryGuard:
         """Judge a proposal under the name of whoever's turn it speaks for."""
         sender = self.ledger.turns[proposal.turn].agent
         cause = Cause(id_of(self.request, proposal))
-        return self._event(self.hear(Hearing(self.request, sender, proposal, cause, "agent")))
+        return self._event(self.process(Hearing(self.request, sender, proposal, cause, "agent")))
 
     def reply(self, value: Any, by: str = "somebody") -> AnyEvent:
         """Whoever was asked replies."""
@@ -182,8 +191,8 @@ class InMemoryGuard:
     def say(self, control: Control, sender: str) -> AnyEvent:
         """Obey a control message. Raises NotDecided where a guard would not."""
         cause = control_cause(self.request, sender, control.id)
-        role: Any = "client" if sender in self.fleet.clients else "operator"
-        return self._event(self.hear(Hearing(self.request, AgentName(sender), control, cause, role)))
+        role = self.fleet.role_of(sender)
+        return self._event(self.process(Hearing(self.request, AgentName(sender), control, cause, role)))
 
     def wait(self, seconds: float) -> list[AnyEvent]:
         """Let time pass; return what fell due."""
@@ -196,7 +205,21 @@ class InMemoryGuard:
 
     # --- as a guard does --------------------------------------------------------------------------
 
-    def hear(self, hearing: Hearing) -> Outcome:
+    def receive(self, sender: str, body: bytes, *, control: bool = False) -> Outcome:
+        """Take a message as it lies in its sender's queue, and say what came of it.
+
+        Raises Malformed for one that cannot be read; the round that it speaks for has failed then.
+        """
+        sent = parsing.Sent(sender, self.request, body, self.fleet.role_of(sender))
+        try:
+            found = parsing.control_of(sent) if control else parsing.proposal_of(sent)
+        except Malformed as error:
+            if not control and (failure := parsing.failure_of(sent, error)) is not None:
+                self.process(failure)
+            raise
+        return found if isinstance(found, Rejected) else self.process(found)
+
+    def process(self, hearing: Hearing) -> Outcome:
         """Decide one message, what is due before it and what follows from it."""
         self._look()
         self._events_before = len(self.events)
@@ -215,7 +238,10 @@ class InMemoryGuard:
             case NeedAttendance(turn):
                 self._look()
                 served, since = self._seen[turn.agent]
-                return Attendance(served, since, unbegun=not served and since <= turn.clock)
+                begun = self.events[turn.round_n].at
+                if served:
+                    return Attendance(served, max(since, begun), unbegun=False)
+                return Attendance(served, since, unbegun=since <= begun)
             case Append(event):
                 return self._store(event)
             case Appended(counts=counts):
@@ -240,23 +266,24 @@ class InMemoryGuard:
     def _breaker(self, agent: str) -> BreakerEntry:
         return self.breakers.get(agent, CLOSED)
 
-    def _store(self, event: AnyEvent) -> Stored:
+    def _store(self, event: AnyEvent) -> Stored | None:
         if len(self.events) - self._events_before >= _MOST_AT_ONCE:
             last = [type(each).__name__ for each in self.events[-5:]]
             raise NotDecided(f"what is due comes to no end: {last}")
         body = codec.encode(event)
+        if len(body) > _MOST_EVENT_BYTES:
+            return None
         self.events.append(event)
         self.bodies.append(body)
         return Stored(event, body)
 
     def _look(self) -> None:
         """Note who is served, and since when, as a real guard does all the time."""
-        for turn in self.ledger.open.values():
-            if turn.agent == HUMAN:
-                continue
-            served = self._served(turn.agent)
-            if self._seen.get(turn.agent, (None, 0))[0] is not served:
-                self._seen[turn.agent] = (served, self.now)
+        working = {turn.agent for turn in self.ledger.open.values()} - {HUMAN}
+        for agent in {*self.fleet.agents, *working}:
+            served = self._served(agent)
+            if self._seen.get(agent, (None, 0))[0] is not served:
+                self._seen[agent] = (served, self.now)
 
     def _id(self) -> str:
         self._said += 1

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
-from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, TurnId, proposal_id
+from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, SenderRole, TurnId, proposal_id
 from protocol.wire.prices import Metered
 
 
@@ -289,7 +289,7 @@ class Hearing(msgspec.Struct, frozen=True, gc=False):
     sender: AgentName
     what: Submit | Proposal | Control
     cause: Cause
-    role: Literal["agent", "client", "operator", "viewer", "nobody"] = "nobody"
+    role: SenderRole = "nobody"
     """What the fleet file says the sender is."""
     digest: str = ""
     """SHA-256 of the bytes; tells a submit that is repeated from another one under its id."""

@@ -17,7 +17,7 @@ import msgspec
 
 from protocol.wire.commands import HANDOFF_MOVES
 from protocol.wire.handoff import Budget
-from protocol.wire.ids import AgentName, Cause, TurnId
+from protocol.wire.ids import AgentName, Cause, SenderRole, TurnId
 from protocol.wire.values import DAY_S, Bytes, Hops, Seconds, SomeSeconds, Times
 
 LEASE_S = 6.0
@@ -104,6 +104,15 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     labels: Mapping[str, tuple[str, ...]] = {}
     """By fact key: labels of every fact of this key, besides those that its bringer says."""
     revision: int = 0
+
+    def role_of(self, name: str) -> SenderRole:
+        if name in self.agents:
+            return "agent"
+        if name in self.clients:
+            return "client"
+        if name in self.operators:
+            return "operator"
+        return "viewer" if name in self.viewers else "nobody"
 
     def tier_for(self, raised: int) -> str:
         """Return the tier that has what was raised so often; empty where the fleet names no tiers.

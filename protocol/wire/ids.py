@@ -8,7 +8,7 @@ random number: callers pass the time and the entropy in.
 import hashlib
 import re
 from functools import lru_cache
-from typing import NewType
+from typing import Literal, NewType
 
 AgentName = NewType("AgentName", str)
 """A name that owns credentials: an agent, client, operator or viewer. `[a-z0-9-]{1,24}`."""
@@ -24,6 +24,8 @@ ProposalId = NewType("ProposalId", str)
 Cause = NewType("Cause", str)
 """What an event follows from: a proposal's id, a control message's, or a due time's."""
 
+SenderRole = Literal["agent", "client", "operator", "viewer", "nobody"]
+"""What the fleet file says that a sender is."""
 HUMAN = AgentName("human")
 NOBODY = AgentName("_")
 """The addressee of an event that nobody has to act on. No name may be this."""

@@ -21,7 +21,7 @@ async def entry(stage: Stage) -> FreezeEntry:
 
 async def obey(stage: Stage, control: Control, seq: int, at: int, identity: str = "") -> None:
     wide = MeshFreeze(await stage.bus("guard", identity))
-    assert await wide.obey(control, "op", "operator", seq=seq, stored_us=at) is None
+    assert await wide.obey(control, "op", "operator", seq, at) is None
 
 
 async def test_only_a_newer_message_replaces_what_stands(stage: Stage) -> None:

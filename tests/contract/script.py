@@ -1,0 +1,97 @@
+"""A script: what happens to one request. The guard in memory plays it as it is written."""
+
+from typing import Any, NamedTuple
+
+from mesh.testing import InMemoryGuard
+from protocol.domain.admission import Rejected
+from protocol.domain.decider import MeshFrozen
+from protocol.wire import codec
+from protocol.wire.commands import (
+    Control,
+    Failure,
+    Move,
+    MoveProposed,
+    Proposal,
+    Report,
+    ReportFailure,
+    Submit,
+    Usage,
+)
+from protocol.wire.errors import Malformed
+from protocol.wire.ids import TurnId
+
+Said = Submit | Proposal | Control | bytes
+
+
+class Message(NamedTuple):
+    """Somebody says something."""
+
+    sender: str
+    body: bytes
+    control: bool
+
+
+class Pause(NamedTuple):
+    """Time passes, and the timer fires."""
+
+    seconds: float
+
+
+class Frozen(NamedTuple):
+    """The whole mesh is frozen, or thawed."""
+
+    frozen: bool
+
+
+class Script:
+    """What happens to one request; the guard in memory plays it as it is written."""
+
+    def __init__(self, guard: InMemoryGuard) -> None:
+        self.guard = guard
+        self.happened: list[Message | Pause | Frozen] = []
+        self.rejected: list[str] = []
+        """Codes of what became a dead letter."""
+        self._controls = 0
+
+    def say(
+        self, sender: str, message: Submit | Proposal | Control | bytes, *, control: bool = False
+    ) -> None:
+        body = message if isinstance(message, bytes) else codec.encode(message)
+        self.happened.append(Message(sender, body, control))
+        try:
+            outcome = self.guard.receive(sender, body, control=control)
+        except Malformed as error:
+            self.rejected.append(error.code)
+            return
+        assert not isinstance(outcome, MeshFrozen)
+        if isinstance(outcome, Rejected):
+            self.rejected.append(outcome.code)
+
+    def submit(self, text: str = "help me", *, sender: str = "c1", **rest: Any) -> None:
+        self.say(sender, Submit(text=text, **rest))
+
+    def move(self, move: Move, *, tokens: int = 0, by: str | None = None) -> None:
+        turn = self.guard.holder
+        report = Report(usage=Usage(tokens=tokens))
+        self.say(by or turn.agent, MoveProposed(turn=turn.id, round=turn.round, move=move, report=report))
+
+    def fail(self, **error: Any) -> None:
+        turn = self.guard.holder
+        failure = Failure(**{"code": "bug", "message": "it broke", **error})
+        self.say(turn.agent, ReportFailure(turn=turn.id, round=turn.round, error=failure))
+
+    def control(self, kind: type[Control], sender: str = "op", **said: Any) -> None:
+        self._controls += 1
+        self.say(sender, kind(id=f"said-{self._controls}", **said), control=True)
+
+    def wait(self, seconds: float) -> None:
+        self.happened.append(Pause(seconds))
+        self.guard.wait(seconds)
+
+    def freeze_mesh(self, frozen: bool) -> None:
+        self.happened.append(Frozen(frozen))
+        self.guard.mesh_frozen = frozen
+
+    @property
+    def turn(self) -> TurnId:
+        return self.guard.holder.id
