@@ -1,6 +1,7 @@
 """A conversation lasts for a turn: later rounds go on where the last one ended, and pay for nothing twice."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from mesh.model.port import Reply, Said, ToolResult
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied, unanswered
-from protocol.wire.commands import Ask, Complete, Escalate, Fail, Transfer
+from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, Transfer
 from protocol.wire.events import Past
 from protocol.wire.prices import Metered, Price, Tokens
 from tests.unit.model.doubles import TalkingModel, calls, says
@@ -48,39 +49,46 @@ async def test_an_agent_that_joins_meanwhile_does_not_change_what_the_conversati
     assert "transfer_to_c" in {spec.name for spec in fresh.prompts[0].tools}
 
 
-async def test_a_reply_to_an_ask_is_the_result_of_that_call() -> None:
-    steps, ask = MemorySteps(), Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
-    asking = TalkingModel(calls(("ask", {"question": "Which?"})))
-    assert await drive(turn(steps=steps), asking, instructions="", tools=()) == ask
-    then = TalkingModel(says("The red one."))
-    await drive(turn(steps=steps, past=[replied(ask, "red")]), then, instructions="", tools=())
+ASKED = Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
+RAISED = Escalate(summary="Too hard.")
+LET_GO_ON = Past(round=0, how="resolved", move=RAISED, reply="use the other account", by="Ada")
+
+
+@pytest.mark.parametrize(
+    ("call", "made", "past", "told", "is_error"),
+    [
+        pytest.param(
+            ("ask", {"question": "Which?"}), ASKED, replied(ASKED, "red"), '"red"', False, id="a reply"
+        ),
+        pytest.param(
+            ("ask", {"question": "Which?"}),
+            ASKED,
+            unanswered(ASKED),
+            "Nobody replied in time.",
+            True,
+            id="no reply",
+        ),
+        pytest.param(
+            ("escalate", {"reason": "Too hard."}),
+            RAISED,
+            LET_GO_ON,
+            "A person says: go on. use the other account",
+            False,
+            id="a person who lets it go on",
+        ),
+    ],
+)
+async def test_the_outcome_of_a_move_is_the_result_of_its_call(
+    call: tuple[str, dict[str, Any]], made: Move, past: Past, told: str, is_error: bool
+) -> None:
+    steps = MemorySteps()
+    assert await drive(turn(steps=steps), TalkingModel(calls(call)), instructions="", tools=()) == made
+    then = TalkingModel(says("Done."))
+    later = await drive(turn(steps=steps, past=[past]), then, instructions="", tools=())
+    assert later == Complete(answer="Done.")
     result = then.prompts[0].transcript[-1]
     assert isinstance(result, ToolResult)
-    assert (result.text, result.is_error) == ('"red"', False)
-
-
-async def test_an_ask_that_nobody_answered_is_told_so() -> None:
-    steps, ask = MemorySteps(), Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
-    await drive(
-        turn(steps=steps), TalkingModel(calls(("ask", {"question": "Which?"}))), instructions="", tools=()
-    )
-    then = TalkingModel(says("Any."))
-    await drive(turn(steps=steps, past=[unanswered(ask)]), then, instructions="", tools=())
-    assert then.prompts[0].transcript[-1].text == "Nobody replied in time."
-
-
-async def test_a_person_who_lets_it_go_on_is_the_result_of_the_escalation() -> None:
-    steps, escalate = MemorySteps(), Escalate(summary="Too hard.")
-    asking = TalkingModel(calls(("escalate", {"reason": "Too hard."})))
-    assert await drive(turn(steps=steps), asking, instructions="", tools=()) == escalate
-    then = TalkingModel(says("Done."))
-    said = Past(round=0, how="resolved", move=escalate, reply="use the other account", by="Ada")
-    assert await drive(turn(steps=steps, past=[said]), then, instructions="", tools=()) == Complete(
-        answer="Done."
-    )
-    told = then.prompts[0].transcript[-1]
-    assert isinstance(told, ToolResult)
-    assert (told.text, told.is_error) == ("A person says: go on. use the other account", False)
+    assert (result.call, result.text, result.is_error) == ("call_0", told, is_error)
 
 
 async def test_what_people_could_not_be_asked_is_given_up() -> None:

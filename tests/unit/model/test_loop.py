@@ -59,8 +59,38 @@ def results(model: TalkingModel) -> list[ToolResult]:
     return [each for each in model.prompts[-1].transcript if isinstance(each, ToolResult)]
 
 
-async def test_a_reply_without_a_call_is_the_answer() -> None:
-    assert await made_of(TalkingModel(says(" 42 "))) == Complete(answer="42")
+ADD = ("add", {"a": 1, "b": 1})
+GIVEN = {"summary": "Do it.", "facts": [{"key": "a", "value": {"b": [1]}}], "drop": ["old"]}
+GIVING = Transfer(
+    to_agent="other",  # type: ignore[arg-type]
+    summary="Do it.",
+    facts=(Fact(key="a", value={"b": [1]}),),
+    drop=("old",),
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "made", "sums"),
+    [
+        pytest.param(says(" 42 "), Complete(answer="42"), [], id="words-are-the-answer"),
+        pytest.param(calls(("transfer_to_other", GIVEN)), GIVING, [], id="a-call-is-a-move"),
+        pytest.param(
+            calls(("complete", {"answer": "yes"}), ("escalate", {"reason": "no"})),
+            Complete(answer="yes"),
+            [],
+            id="the-first-of-two-moves",
+        ),
+        pytest.param(
+            calls(ADD, ("complete", {"answer": "2"}), ("add", {"a": 5, "b": 5})),
+            Complete(answer="2"),
+            [2],
+            id="calls-before-a-move-are-run-and-those-after-it-are-not",
+        ),
+    ],
+)
+async def test_a_reply_comes_to_its_move(reply: Reply, made: Move, sums: list[int]) -> None:
+    assert await made_of(TalkingModel(reply), peers=["other"]) == made
+    assert ran == sums
 
 
 async def test_the_model_is_shown_instructions_brief_tools_and_moves_and_nothing_else() -> None:
@@ -84,52 +114,32 @@ async def test_a_result_comes_back_as_text() -> None:
     assert result == ToolResult("call_0", "add", "3")
 
 
-async def test_a_move_is_a_call() -> None:
-    given = {"summary": "Do it.", "facts": [{"key": "a", "value": {"b": [1]}}], "drop": ["old"]}
-    move = await made_of(TalkingModel(calls(("transfer_to_other", given))), peers=["other"])
-    assert move == Transfer(
-        to_agent="other",  # type: ignore[arg-type]
-        summary="Do it.",
-        facts=(Fact(key="a", value={"b": [1]}),),
-        drop=("old",),
-    )
-
-
-async def test_an_invalid_move_goes_back_to_the_model_which_may_try_again() -> None:
-    model = TalkingModel(calls(("escalate", {"reason": " "})), calls(("escalate", {"reason": "Too hard."})))
+@pytest.mark.parametrize(
+    ("first", "texts"),
+    [
+        pytest.param(
+            [("escalate", {"reason": " "})], ["escalate was not called: reason:"], id="an-invalid-move"
+        ),
+        pytest.param(
+            [("complete", {}), ("escalate", {"reason": "no"})],
+            ["complete was not called", "Not looked at"],
+            id="a-second-move-after-an-invalid-one",
+        ),
+        pytest.param(
+            [("refuse", {}), ("complete", {"answer": "Refused it."})],
+            ["Not on a Sunday.", "Not taken"],
+            id="a-move-in-one-breath-with-a-call-that-failed",
+        ),
+    ],
+)
+async def test_a_move_that_does_not_count_goes_back_to_the_model_which_may_try_again(
+    first: list[tuple[str, dict[str, Any]]], texts: list[str]
+) -> None:
+    model = TalkingModel(calls(*first), calls(("escalate", {"reason": "Too hard."})))
     assert await made_of(model) == Escalate(summary="Too hard.")
-    (told,) = results(model)
-    assert told.is_error
-    assert told.text.startswith("escalate was not called: reason:")
-
-
-async def test_of_two_moves_in_one_reply_the_first_counts() -> None:
-    reply = calls(("complete", {"answer": "yes"}), ("escalate", {"reason": "no"}))
-    assert await made_of(TalkingModel(reply)) == Complete(answer="yes")
-
-
-async def test_the_second_move_does_not_count_even_if_the_first_was_invalid() -> None:
-    both = calls(("complete", {}), ("escalate", {"reason": "no"}))
-    model = TalkingModel(both, says("yes"))
-    assert await made_of(model) == Complete(answer="yes")
-    assert [told.text.partition(":")[0] for told in results(model)] == [
-        "complete was not called",
-        "Not looked at",
-    ]
-
-
-async def test_a_move_said_in_one_breath_with_a_call_that_failed_is_not_taken() -> None:
-    model = TalkingModel(
-        calls(("refuse", {}), ("complete", {"answer": "Refused it."})), says("It is Sunday.")
-    )
-    assert await made_of(model) == Complete(answer="It is Sunday.")
-    assert results(model)[1].text.startswith("Not taken")
-
-
-async def test_calls_before_a_move_are_run_and_those_after_it_are_not() -> None:
-    reply = calls(("add", {"a": 1, "b": 1}), ("complete", {"answer": "2"}), ("add", {"a": 5, "b": 5}))
-    assert await made_of(TalkingModel(reply)) == Complete(answer="2")
-    assert ran == [2]
+    for told, text in zip(results(model), texts, strict=True):
+        assert told.is_error
+        assert told.text.startswith(text)
 
 
 @pytest.mark.parametrize(
