@@ -10,15 +10,14 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+import msgspec
 
 from mesh.bus.keys import SEED_SUFFIX, read_key, seed_file
 from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.errors import MeshError
-from mesh.fleet.file import FILE_NAME, BusSection
+from mesh.fleet import FILE_NAME
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
@@ -58,12 +57,10 @@ class ContextUnusable(MeshError):
     code: ClassVar[str] = "settings.context"
 
 
-class Settings(BaseSettings):
-    """The environment."""
+class Settings(NamedTuple):
+    """The environment: NATS_URL, and MESH_ with each other field's name. What is empty is not said."""
 
-    model_config = SettingsConfigDict(env_prefix="MESH_", extra="ignore", frozen=True)
-
-    url: str | None = Field(default=None, validation_alias="NATS_URL")
+    url: str | None = None
     name: str | None = None
     credentials: Path | None = None
     health: str | None = None
@@ -75,10 +72,8 @@ class Settings(BaseSettings):
     tls_key: Path | None = None
 
 
-class Dev(BaseModel):
+class Dev(msgspec.Struct, frozen=True, kw_only=True):
     """What a running `mesh dev` says of itself in `.mesh/dev.json`."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     pid: int
     url: str
@@ -89,6 +84,15 @@ class Dev(BaseModel):
     clients: tuple[str, ...] = ()
     viewers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return it as it is written to the file."""
+        return msgspec.json.format(msgspec.json.encode(self, enc_hook=str), indent=2) + b"\n"
+
+    @classmethod
+    def decode(cls, body: bytes) -> "Dev":
+        """Return what a file says. Raises msgspec.MsgspecError."""
+        return msgspec.json.decode(body, type=cls, dec_hook=lambda kind, value: kind(value))
 
     def first(self, role: str) -> str | None:
         """Return the first name of a role: `client`, `viewer`, `operator`, `admin` or `guard`."""
@@ -146,13 +150,22 @@ class Flags(NamedTuple):
 NO_FLAGS = Flags()
 
 
-def load_settings() -> Settings:
+_ALLOWED = {"log_format": get_args(LogFormat), "log_level": get_args(LogLevel)}
+_PATHS = ("credentials", "tls_ca", "tls_cert", "tls_key")
+
+
+def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """Return what the environment says. Raises SettingsInvalid."""
-    try:
-        return Settings()
-    except ValidationError as wrong:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors()]
-        raise SettingsInvalid("the environment: " + "; ".join(lines)) from wrong
+    said: dict[str, Any] = {}
+    for field in Settings._fields:
+        variable = "NATS_URL" if field == "url" else f"MESH_{field.upper()}"
+        value = environ.get(variable, "")
+        allowed = _ALLOWED.get(field, (value,))
+        if value and value not in allowed:
+            raise SettingsInvalid(f"the environment: {variable}: {value!r} is none of {', '.join(allowed)}")
+        if value:
+            said[field] = Path(value) if field in _PATHS else value
+    return Settings(**said)
 
 
 def running_dev(here: Path) -> Dev | None:
@@ -165,8 +178,8 @@ def running_dev(here: Path) -> Dev | None:
         path = directory / STATE / DEV_FILE
         if path.is_file() and not _is_strangers(path):
             try:
-                dev = Dev.model_validate_json(path.read_bytes())
-            except ValidationError:
+                dev = Dev.decode(path.read_bytes())
+            except msgspec.MsgspecError:
                 return None
             return dev if _is_alive(dev.pid) else None  # one that was killed leaves its file behind
     return None
@@ -259,6 +272,12 @@ def _tls_in_fleet_file(path: Path) -> TlsFiles:
         bus = tomllib.loads(path.read_text()).get("bus", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return NO_FILES
+    if not bus:
+        return NO_FILES
+    from pydantic import ValidationError
+
+    from mesh.fleet.file import BusSection
+
     try:
         said = BusSection.model_validate(bus).tls
     except ValidationError as wrong:

@@ -3,13 +3,38 @@
 Beside it, in this folder, the runtime that takes turns off the inbox and runs that file's code.
 """
 
-from mesh.agent.definition import Agent, agent
-from mesh.agent.failures import EffectUnknown, Permanent, Retry
-from mesh.agent.stops import ApprovalNeeded, BudgetExhausted
-from mesh.agent.tools import Tool, ToolError, ToolRefused, tool
-from mesh.agent.turn import Refusal, Turn
-from protocol.wire.commands import Move
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mesh.agent.definition import Agent, agent
+    from mesh.agent.failures import EffectUnknown, Permanent, Retry
+    from mesh.agent.stops import ApprovalNeeded, BudgetExhausted
+    from mesh.agent.tools import Tool, ToolError, ToolRefused, tool
+    from mesh.agent.turn import Refusal, Turn
+    from protocol.wire.commands import Move
+    from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+
+_HOME = {
+    "Agent": "mesh.agent.definition",
+    "ApprovalNeeded": "mesh.agent.stops",
+    "Artifact": "protocol.wire.handoff",
+    "Budget": "protocol.wire.handoff",
+    "BudgetExhausted": "mesh.agent.stops",
+    "Constraints": "protocol.wire.handoff",
+    "EffectUnknown": "mesh.agent.failures",
+    "Fact": "protocol.wire.handoff",
+    "Move": "protocol.wire.commands",
+    "Permanent": "mesh.agent.failures",
+    "Refusal": "mesh.agent.turn",
+    "Retry": "mesh.agent.failures",
+    "Tool": "mesh.agent.tools",
+    "ToolError": "mesh.agent.tools",
+    "ToolRefused": "mesh.agent.tools",
+    "Turn": "mesh.agent.turn",
+    "agent": "mesh.agent.definition",
+    "tool": "mesh.agent.tools",
+}
 
 __all__ = [
     "Agent",
@@ -31,3 +56,10 @@ __all__ = [
     "agent",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mesh.agent' has no attribute {name!r}")
+    return getattr(import_module(home), name)

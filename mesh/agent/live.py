@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 
 import msgspec
-import structlog
 
+from mesh.service.logger import get_logger
 from protocol.wire import codec
 from protocol.wire.ids import submitter_of
 from protocol.wire.notices import LiveNote, What
 from protocol.wire.subjects import live
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 TEXT_S = 0.05
 """Text goes out at most this often: pieces that come faster are put together."""

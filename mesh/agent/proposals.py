@@ -3,18 +3,18 @@
 import asyncio
 
 import msgspec
-import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.jetstream import Code
 from mesh.errors import PASSING, ApiError, Denied, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind
+from mesh.service.logger import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Failure, Proposal, Report, ReportFailure
 from protocol.wire.ids import TurnId
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")

@@ -6,15 +6,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from mesh.bus.nats_protocol import Incoming
 from mesh.errors import BusError
+from mesh.service.logger import get_logger
 from protocol.wire import codec
 from protocol.wire.events import Work
 from protocol.wire.notices import Notice
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

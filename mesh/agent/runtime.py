@@ -42,6 +42,7 @@ from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import metrics, names, tracing
 from mesh.service.failpoints import failpoint
+from mesh.service.logger import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.codec import MAX_PROMPT_CHARS
 from protocol.wire.commands import (
@@ -59,7 +60,7 @@ from protocol.wire.events import Work, type_of
 from protocol.wire.ids import AgentName, is_token
 from protocol.wire.prices import price_list
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LATER_S = 5.0
 VERSION_AGAIN_S = 1.0

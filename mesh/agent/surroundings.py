@@ -8,7 +8,6 @@ connection is back.
 import asyncio
 import contextlib
 
-import structlog
 from msgspec.structs import replace
 
 from mesh.bus import rate_limit
@@ -17,6 +16,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET, TOLD_AGENTS
 from mesh.errors import PASSING, BusError, Denied
+from mesh.service.logger import get_logger
 from protocol.wire import codec, documents, subjects
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.documents import DocumentInvalid
@@ -24,7 +24,7 @@ from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
 from protocol.wire.subjects import CONF_CHANGED
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 REFRESH_S = 30.0
 AGAIN_S = 1.0

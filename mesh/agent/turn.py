@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
-import structlog
 
 from mesh.agent import approvals
 from mesh.agent.failures import ActionNotAllowed, EffectUnknown, Superseded, TurnError
@@ -25,6 +24,7 @@ from mesh.agent.step_spans import tool_span
 from mesh.agent.stops import BudgetExhausted
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
 from mesh.errors import MeshError
+from mesh.service.logger import get_logger
 from protocol.domain import budget
 from protocol.wire.commands import Failure, Move, Report, Usage
 from protocol.wire.config import AgentEntry, Fleet
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
 """Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""

@@ -11,9 +11,9 @@ import traceback
 from types import TracebackType
 from typing import Self
 
-import structlog
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 BLOCKED_S = 1.0
 """Half of the heartbeat's period: there is still time to notice before a lease is lost."""

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 import msgspec
-import structlog
 
 from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.errors import MeshError, NoResponders, WrongLastSequence
+from mesh.service.logger import get_logger
 from protocol.wire.documents import DocumentInvalid
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 CODES = frozenset({"policy_unreadable", "fleet_unreadable", "prices_unreadable"})
 """Under which a submit is refused that rests on an entry which cannot be read."""

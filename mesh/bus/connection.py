@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
-import structlog
 from nats import errors as nats_errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
@@ -36,8 +35,9 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.service.conditions import Conditions
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import structlog
 
 from mesh.bus.conditions import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.connection import Bus, Subscription
@@ -22,8 +21,9 @@ from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _DELIVERED, _STREAM_SEQ, _, _STORED_AT, _PENDING = range(4, 9)
 """Places in `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""

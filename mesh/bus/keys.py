@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import nkeys
-
 SEED_SUFFIX = ".nk"
 _PUBLIC = re.compile(r"[A-Z2-7]{56}")
 
@@ -29,10 +27,14 @@ class KeyPair(NamedTuple):
 
 def new_key() -> KeyPair:
     """Return a fresh user key."""
+    import nkeys  # by those that use a key: it loads a library of cryptography
+
     return _pair(bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)).decode())
 
 
 def _pair(seed: str) -> KeyPair:
+    import nkeys
+
     pair = nkeys.from_seed(bytearray(seed.encode()))
     try:
         return KeyPair(seed, pair.public_key.decode())
@@ -44,6 +46,8 @@ def is_public_key(text: str) -> bool:
     """Return True if `text` is the public key of a user: base32 of prefix, 32 bytes and their CRC-16."""
     if _PUBLIC.fullmatch(text) is None:
         return False
+    import nkeys
+
     raw = base64.b32decode(text)
     checksum: bytes = nkeys.crc16_checksum(raw[:-2])
     return raw[0] == nkeys.PREFIX_BYTE_USER and raw[-2:] == checksum

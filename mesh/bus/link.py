@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Callable
 
-import structlog
 from nats import errors as nats_errors
 
 from mesh.bus import conditions, tls
@@ -15,8 +14,9 @@ from mesh.bus.nats_protocol import Wire
 from mesh.bus.tls import TlsFiles
 from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
 from mesh.service.conditions import Conditions
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _CLOSE_S = 1.0
 """How long closing waits for what is unsent; a server that hangs would take it never."""

@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import structlog
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 
 from mesh.bus.tls import NO_FILES, agree
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _M, _H = ord("M"), ord("H")
 _HEADER = b"NATS/1.0"

@@ -23,17 +23,17 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
-import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
 from mesh.errors import PASSING, BusError, WrongLastSequence
+from mesh.service.logger import get_logger
 from protocol.domain.rate_limit import LEASE_US, ModelUse, release, renew
 from protocol.wire import documents, subjects
 from protocol.wire.config import ModelLimits, RateLimitEntry
 from protocol.wire.documents import DocumentInvalid
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 STREAM = "RATES"
 MINUTE_S = 60.0

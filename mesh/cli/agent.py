@@ -216,7 +216,7 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
 
     from mesh.agent.definition import load
     from mesh.cli.checkout import find_fleet
-    from mesh.fleet.file import FILE_NAME
+    from mesh.fleet import FILE_NAME
 
     if module is None:
         if fleet is None and not Path(FILE_NAME).is_file():

@@ -12,7 +12,8 @@ from typing import Any
 import mesh
 from mesh.agent.definition import load
 from mesh.errors import UsageWrong
-from mesh.fleet.file import FILE_NAME, AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
+from mesh.fleet import FILE_NAME
+from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
 
 ROOT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""

@@ -111,8 +111,8 @@ def _announced(mesh: "LocalFleet") -> "Iterator[None]":
         operators=tuple(file.operators),
     )
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
-        written.write(said.model_dump_json(indent=2) + "\n")
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+        written.write(said.encode())
     try:
         yield
     finally:

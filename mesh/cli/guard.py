@@ -54,7 +54,8 @@ async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     What runs finishes, and what it asks for waits in its queue, as do new requests and timers. Control
     messages (cancel, resolve, reply …) are obeyed meanwhile.
     """
-    from mesh.ops.control import mesh_freeze, order_id, set_mesh_freeze
+    from mesh.ops.control import order_id, set_mesh_freeze
+    from mesh.ops.roster import mesh_freeze
     from protocol.wire.commands import Freeze
 
     async with await where.connect("operator") as bus:
@@ -75,7 +76,8 @@ async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
 @on_the_bus
 async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     """Let the whole mesh go on: what waited is decided, in the order in which it came."""
-    from mesh.ops.control import mesh_freeze, order_id, set_mesh_freeze
+    from mesh.ops.control import order_id, set_mesh_freeze
+    from mesh.ops.roster import mesh_freeze
     from protocol.wire.commands import Thaw
 
     async with await where.connect("operator") as bus:

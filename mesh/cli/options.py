@@ -6,7 +6,9 @@ role may do, the command ends with a word about the key. Nothing heavy is import
 """
 
 import functools
+import os
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from mesh.bus.connection import Bus
     from mesh.service.run import Worker
-    from mesh.settings import Access, Flags
+    from mesh.settings import Access, Flags, Settings
     from protocol.views.entries import StepEntry
     from protocol.wire.events import AnyEvent
 
@@ -153,19 +155,37 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
     """Run a command's coroutine; of the runtime's own log only errors are shown, unless asked otherwise."""
     import asyncio
 
-    from mesh.service.logs import configure_logging
-    from mesh.service.telemetry import configure_telemetry
     from mesh.settings import load_settings
 
     try:
         settings = load_settings()
-        configure_logging(settings.log_format, settings.log_level or "critical")
-        telemetry = configure_telemetry("mesh-cli")
+        _configure_logging(settings)
+        telemetry = _configured_telemetry()
     except BaseException:
         work.close()
         raise
     with telemetry:
         asyncio.run(work)
+
+
+def _configure_logging(settings: "Settings") -> None:
+    if settings.log_level is None:
+        from mesh.service import logger
+
+        logger.silence()
+    else:
+        from mesh.service import logs
+
+        logs.configure_logging(settings.log_format, settings.log_level)
+
+
+def _configured_telemetry() -> AbstractContextManager[object]:
+    """Return what ends telemetry; it is loaded only where a variable of OpenTelemetry's is set."""
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return nullcontext()
+    from mesh.service.telemetry import configure_telemetry
+
+    return configure_telemetry("mesh-cli")
 
 
 def serve(

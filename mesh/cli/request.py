@@ -76,8 +76,8 @@ async def ls(
     where: Where, *, status: str | None, conversation: str | None, limit: int, as_json: bool
 ) -> None:
     """List requests, those in which something happened last first."""
-    from mesh.ops.control import mesh_freeze
     from mesh.ops.requests import STATUSES, recent
+    from mesh.ops.roster import mesh_freeze
 
     if status is not None and status not in STATUSES:
         raise UsageWrong(f"no such status: {status!r}; one of {', '.join(STATUSES)}")
@@ -147,8 +147,7 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, as_jso
 
 async def _looked_at(where: Where, told: "Timeline") -> "Timeline":
     """Return an open request's story with what only a look around can tell, as far as anybody may look."""
-    from mesh.ops.control import mesh_freeze
-    from mesh.ops.roster import with_served
+    from mesh.ops.roster import mesh_freeze, with_served
 
     try:
         async with await where.connect("operator", "admin", "viewer") as bus:

@@ -11,18 +11,15 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-import structlog
-
-from mesh.agent.reply_schema import SchemaUnusable, check_reply
 from mesh.bus.connection import Bus, connect
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.bus.tls import NO_FILES, TlsFiles
-from mesh.client.follow import Following
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import names, tracing
+from mesh.service.logger import get_logger
 from protocol.views.entries import named
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit
@@ -30,7 +27,10 @@ from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import AgentName, RequestId, request_id
 from protocol.wire.notices import Notice
 
-_log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from mesh.client.follow import Following
+
+_log = get_logger(__name__)
 T = TypeVar("T")
 
 POLL_S = 1.0
@@ -227,6 +227,8 @@ class Client:
 
         A schema that cannot be used is the asker's mistake, and no reason to leave it without a reply.
         """
+        from mesh.agent.reply_schema import SchemaUnusable, check_reply
+
         try:
             await asyncio.to_thread(check_reply, question.schema, value)
         except SchemaUnusable as unusable:
@@ -321,13 +323,15 @@ class Client:
             if not self._wakes[request]:
                 del self._wakes[request]
 
-    def follow(self, request: str, *, viewer: Bus | None = None) -> Following:
+    def follow(self, request: str, *, viewer: Bus | None = None) -> "Following":
         """Return what happens in a request as it happens, its `Outcome` last.
 
         Whoever comes late gets what is known first: a client what is addressed to it; with a viewer's
         connection, every event and the steps that a running turn has journaled. Then what turns show while
         they work (`Heard`), which may be lost.
         """
+        from mesh.client.follow import Following
+
         return Following(self, self._bus, request, viewer)
 
     def _raise_if_rejected(self, request: str, *, answered: bool) -> None:

@@ -87,6 +87,7 @@ from mesh.bus.keys import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
+from mesh.fleet import FILE_NAME
 from mesh.fleet.prices import PriceSection, Strict
 from protocol.wire.config import (
     GUARD_LEASE_S,
@@ -105,7 +106,6 @@ from protocol.wire.documents import DocumentInvalid, fleet_mistakes, policy_of
 from protocol.wire.ids import AgentName, is_name
 from protocol.wire.values import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
 
-FILE_NAME = "mesh.toml"
 LISTED = "listed"
 """In place of a model's price: as the vendor's list has it when the fleet is set up."""
 

@@ -10,17 +10,16 @@ import asyncio
 import bisect
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from mesh.bus.connection import Bus
 from mesh.bus.jetstream import Code
 from mesh.bus.presence import is_served
 from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer, steps_of
 from mesh.errors import ApiError, BusError
+from mesh.service.logger import get_logger
 from protocol.domain.decider import Attendance
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LOOK_S = 5.0
 GAP_S = 3 * LOOK_S

@@ -8,20 +8,19 @@ written is lost, and no decision waits for it or fails because of it.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import structlog
-
 from mesh.bus import conf
 from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
 from mesh.errors import BusError, OutcomeUnknown
 from mesh.service.conditions import Kind
+from mesh.service.logger import get_logger
 from protocol.domain import breaker
 from protocol.domain.breaker import CLOSED, Count, Use
 from protocol.wire import documents, subjects
 from protocol.wire.config import BreakerEntry, BreakerRules, BreakerState
 from protocol.wire.ids import AgentName
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 NOT_WRITTEN = Kind("breaker_not_written", "breaker_written", "failures of {} cannot be counted", blocks=False)
 ATTEMPTS = 4

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import structlog
 
 from mesh.bus import conf
 from mesh.bus.conditions import NO_FLEET, UNREADABLE
@@ -29,6 +28,7 @@ from mesh.errors import BusError
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
 from mesh.service.conditions import Kind
+from mesh.service.logger import get_logger
 from protocol.domain.breaker import Use
 from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
 from protocol.wire import documents, subjects
@@ -37,7 +37,7 @@ from protocol.wire.config import Fleet, FreezeEntry, Policy
 from protocol.wire.ids import HUMAN, is_token
 from protocol.wire.subjects import CONF_CHANGED
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0

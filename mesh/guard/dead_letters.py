@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import structlog
 
 from mesh.bus import dead_letters as notices
 from mesh.bus.connection import Bus
@@ -12,13 +11,14 @@ from mesh.bus.consumer import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
+from mesh.service.logger import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Hearing
 from protocol.wire.ids import NOBODY
 from protocol.wire.notices import Ended, Notice, NoticeError
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class DeadLetters:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 
 import msgspec
-import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.dead_letters import note_subject
@@ -29,6 +28,7 @@ from mesh.guard.cache import Cache, CachedRequest, Timer
 from mesh.guard.context import DecisionContext
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
+from mesh.service.logger import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import (
     Append,
@@ -51,7 +51,7 @@ from protocol.wire.commands import Control, Hearing, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 from protocol.wire.notices import Ended, Notice
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 ATTEMPTS = 12
 """How often a lost race or an unknown outcome is met by reading again; then the message comes back."""

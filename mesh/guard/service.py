@@ -26,12 +26,13 @@ from mesh.guard.processor import Contended, Frozen, RequestProcessor
 from mesh.guard.queues import Queues
 from mesh.service import metrics, names, tracing
 from mesh.service.conditions import Kind
+from mesh.service.logger import get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Control, Hearing
 from protocol.wire.errors import BrokenLog
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 OVERTAKEN_S = 30.0
 """How long a control message for a new request is kept trying: it may have overtaken its submit."""

@@ -14,10 +14,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from mesh.agent.tools import short
 from mesh.mcp.results import McpDown, McpNotInstalled, McpUnusable
+from mesh.service.logger import get_logger
 
 if TYPE_CHECKING:
     import httpx2
@@ -137,7 +136,7 @@ def _not_installed(missing: ModuleNotFoundError) -> Exception:
     return McpNotInstalled() if (missing.name or "").partition(".")[0] == "mcp" else missing
 
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000

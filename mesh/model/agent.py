@@ -24,8 +24,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import structlog
-
 from mesh.agent.definition import Agent, checked_name
 from mesh.agent.failures import Permanent
 from mesh.agent.toolbox import Toolbox, ToolsUnusable, unpacked
@@ -36,13 +34,14 @@ from mesh.model.moves import Labels, answer_form, require_apart
 from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptedModel, load_script
+from mesh.service.logger import get_logger
 from protocol.wire.codec import is_label
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
     from protocol.wire.commands import Move
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 VARIABLE = "MESH_MODEL"
 KEY = "ANTHROPIC_API_KEY"

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 import msgspec
-import structlog
 
 from mesh.agent.failures import Permanent
 from mesh.agent.tools import Tool, ToolError
@@ -21,10 +20,11 @@ from mesh.model.moves import Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing, replied, reply_span
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
+from mesh.service.logger import get_logger
 from protocol.wire.commands import Ask, Escalate, Move
 from protocol.wire.events import Past
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 MAX_CALLS = 12
 

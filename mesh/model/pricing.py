@@ -6,7 +6,6 @@ Telemetry counts tokens and money of fresh replies alone: a recorded reply was c
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
-import structlog
 from msgspec.structs import replace
 from opentelemetry.trace import Span
 
@@ -14,10 +13,11 @@ from mesh.agent.failures import Permanent
 from mesh.agent.turn import Turn
 from mesh.model.port import Model, Reply
 from mesh.service import metrics, names, tracing
+from mesh.service.logger import get_logger
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Price, cost, metered, price_of
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _told: set[str] = set()
 """Models that this process has reported to have no price."""

@@ -16,19 +16,17 @@ import msgspec
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.reader import StoredMessage, get
+from mesh.bus.reader import get
 from mesh.client import Client
 from mesh.client.client import outcome_of
 from mesh.errors import ControlRefused, Denied, NotFound
-from mesh.service.printable import when
-from protocol.views.entries import named
+from mesh.ops.roster import MeshFreeze, mesh_freeze
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Cancel, Control, Freeze, Reply, Thaw
-from protocol.wire.documents import DocumentInvalid, read_freeze
 from protocol.wire.events import AnyEvent, Ended, FactsWithheld, TurnSuspended, type_of
 from protocol.wire.ids import RequestId, control_cause
 from protocol.wire.notices import Notice
-from protocol.wire.subjects import FREEZE, MESH_WIDE
+from protocol.wire.subjects import MESH_WIDE
 
 LOOK_S = 0.1
 _LOOKS = 5
@@ -237,57 +235,7 @@ async def _until_decided(
         again = True
 
 
-# --- the whole mesh, frozen: an entry of CONF that guards write and everybody may read ------------
-
-
-class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
-    """What CONF says about it."""
-
-    frozen: bool
-    by: str
-    """The person."""
-    sender: str
-    """The operator whose credentials they had."""
-    since: int
-    """UTC µs."""
-    reason: str
-
-    @property
-    def in_words(self) -> str:
-        """Who did it, since when, and why."""
-        who = named(self.by, self.sender) or "somebody"
-        return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
-
-    @property
-    def notice(self) -> str:
-        """That the mesh is frozen, and what ends it."""
-        return f"the whole mesh is frozen {self.in_words}; mesh thaw lets it go on"
-
-
-THAWED = MeshFreeze(frozen=False, by="", sender="", since=0, reason="")
-"""The state of a mesh that nobody ever froze."""
-
-
-async def mesh_freeze(bus: Bus) -> MeshFreeze:
-    """Return whether the mesh is frozen, and who says so. Raises BusError."""
-    kept = await get(bus, "CONF", FREEZE)
-    return THAWED if kept is None else _read_freeze(kept)
-
-
-def _read_freeze(kept: StoredMessage) -> MeshFreeze:
-    """Return what an entry says. One that cannot be read is a freeze, as it is to guards."""
-    try:
-        entry = read_freeze(kept.data)
-    except DocumentInvalid as invalid:
-        reason = f"{FREEZE} cannot be read ({invalid}), which guards take for a freeze"
-        return MeshFreeze(frozen=True, by="", sender="", since=kept.at, reason=reason)
-    return MeshFreeze(
-        frozen=entry.frozen,
-        by=entry.by,
-        sender=entry.sender,
-        since=entry.since or kept.at,
-        reason=entry.reason,
-    )
+# --- the whole mesh -------------------------------------------------------------------------------
 
 
 async def set_mesh_freeze(bus: Bus, order: Freeze | Thaw, *, within_s: float = _WITHIN_S) -> MeshFreeze:

@@ -15,9 +15,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import StoredMessage, every, get, up_to
 from mesh.errors import LogError, ProtocolError
-from mesh.ops.control import mesh_freeze
 from mesh.ops.log import decoded
-from mesh.ops.roster import fleet_of, inbox_state, instances
+from mesh.ops.roster import fleet_of, inbox_state, instances, mesh_freeze
 from mesh.service.printable import when
 from protocol.domain.ledger import fold
 from protocol.wire import codec, documents, subjects

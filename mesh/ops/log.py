@@ -16,8 +16,7 @@ from mesh.bus.reader import bounds, every
 from mesh.client import journals
 from mesh.client.journals import Step
 from mesh.errors import BusError, Impossible, LogUnreadable, Malformed, NotFound, UsageWrong
-from mesh.ops.control import mesh_freeze
-from mesh.ops.roster import fleet_of
+from mesh.ops.roster import fleet_of, mesh_freeze
 from mesh.replay.load import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break

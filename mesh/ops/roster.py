@@ -7,16 +7,17 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served, ping, statistics
-from mesh.bus.reader import get
+from mesh.bus.reader import StoredMessage, get
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied, NotFound
-from protocol.views.entries import Timeline
+from mesh.service.printable import when
+from protocol.views.entries import Timeline, named
 from protocol.wire import codec
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.documents import read_fleet
+from protocol.wire.documents import DocumentInvalid, read_fleet, read_freeze
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import Card
-from protocol.wire.subjects import FLEET, card
+from protocol.wire.subjects import FLEET, FREEZE, card
 
 _AT_ONCE = 32
 """Agents that are asked side by side."""
@@ -171,3 +172,56 @@ async def _is_served(bus: Bus, agent: str) -> bool | None:
         return await is_served(bus, agent)
     except Denied:
         return None
+
+
+# --- the whole mesh, frozen: an entry of CONF that guards write and everybody may read ------------
+
+
+class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
+    """What CONF says about it."""
+
+    frozen: bool
+    by: str
+    """The person."""
+    sender: str
+    """The operator whose credentials they had."""
+    since: int
+    """UTC µs."""
+    reason: str
+
+    @property
+    def in_words(self) -> str:
+        """Who did it, since when, and why."""
+        who = named(self.by, self.sender) or "somebody"
+        return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
+
+    @property
+    def notice(self) -> str:
+        """That the mesh is frozen, and what ends it."""
+        return f"the whole mesh is frozen {self.in_words}; mesh thaw lets it go on"
+
+
+THAWED = MeshFreeze(frozen=False, by="", sender="", since=0, reason="")
+"""The state of a mesh that nobody ever froze."""
+
+
+async def mesh_freeze(bus: Bus) -> MeshFreeze:
+    """Return whether the mesh is frozen, and who says so. Raises BusError."""
+    kept = await get(bus, "CONF", FREEZE)
+    return THAWED if kept is None else _read_freeze(kept)
+
+
+def _read_freeze(kept: StoredMessage) -> MeshFreeze:
+    """Return what an entry says. One that cannot be read is a freeze, as it is to guards."""
+    try:
+        entry = read_freeze(kept.data)
+    except DocumentInvalid as invalid:
+        reason = f"{FREEZE} cannot be read ({invalid}), which guards take for a freeze"
+        return MeshFreeze(frozen=True, by="", sender="", since=kept.at, reason=reason)
+    return MeshFreeze(
+        frozen=entry.frozen,
+        by=entry.by,
+        sender=entry.sender,
+        since=entry.since or kept.at,
+        reason=entry.reason,
+    )

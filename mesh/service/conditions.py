@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import structlog
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 FORGET_S = 30.0
 """A condition that nobody raised for so long has ended, though nobody cleared it: there was no more to do."""

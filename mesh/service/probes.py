@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
-import structlog
-
 from mesh.errors import MeshError
 from mesh.service.conditions import Reason
+from mesh.service.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 JSON = "application/json"
 _HEAD_BYTES = 8192

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import structlog
 from opentelemetry import metrics, trace
 
 from mesh.errors import MeshError
 from mesh.service import tracing
+from mesh.service.logger import get_logger
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SIGNALS = ("TRACES", "METRICS")

@@ -5,37 +5,52 @@ each event holds the same in its body, since headers are lost when a log is expo
 
 Whether this process traces is looked at once, by `look`, when a client, a guard or an agent begins: a
 guard would otherwise spend more time on asking than on all else that telemetry costs it when it is off.
+A process in which nobody has loaded OpenTelemetry's API does not trace, and does not load it either.
 """
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
-
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from typing import TYPE_CHECKING, Any, Literal
 
 from mesh.errors import MeshError
 from mesh.service import names
 
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span
+
 HEADER = "traceparent"
-CLIENT, CONSUMER, INTERNAL, PRODUCER = (
-    SpanKind.CLIENT,
-    SpanKind.CONSUMER,
-    SpanKind.INTERNAL,
-    SpanKind.PRODUCER,
-)
+Kind = Literal["CLIENT", "CONSUMER", "INTERNAL", "PRODUCER"]
+CLIENT: Kind = "CLIENT"
+CONSUMER: Kind = "CONSUMER"
+INTERNAL: Kind = "INTERNAL"
+PRODUCER: Kind = "PRODUCER"
+"""Of a span, by the name of OpenTelemetry's `SpanKind`."""
 Attributes = Mapping[str, str | int | float | bool]
 
 conversation: ContextVar[str] = ContextVar("mesh_conversation", default="")
 """The request that the code at hand works on: what spans of a model vendor's own SDK are to name."""
 
 _WELL_FORMED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_W3C = TraceContextTextMapPropagator()
-OFF: AbstractContextManager[Span] = nullcontext(trace.INVALID_SPAN)
+_API = "opentelemetry.trace"
+
+
+class _NoSpan:
+    """Takes what a span takes, and keeps nothing."""
+
+    def is_recording(self) -> bool:
+        return False
+
+    def set_attribute(self, key: str, value: object) -> None: ...
+
+    def set_attributes(self, attributes: Mapping[str, object]) -> None: ...
+
+
+OFF: "AbstractContextManager[Any]" = nullcontext(_NoSpan())
 """A span that keeps nothing."""
 _on = False
 
@@ -43,7 +58,11 @@ _on = False
 def look() -> bool:
     """Look whether this process has a tracer that keeps anything, and remember it for `traced`."""
     global _on
-    _on = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    _on = False
+    if _API in sys.modules or any(name.startswith("OTEL_") for name in os.environ):
+        from opentelemetry import trace
+
+        _on = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     return _on
 
 
@@ -69,8 +88,10 @@ def current(otherwise: str = "") -> str:
     """Return the current span's `traceparent`; `otherwise` where nothing is traced."""
     if not _on:
         return otherwise
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
     carrier: dict[str, str] = {}
-    _W3C.inject(carrier)
+    TraceContextTextMapPropagator().inject(carrier)
     return carrier.get(HEADER, otherwise)
 
 
@@ -85,12 +106,12 @@ def headers(otherwise: str = "") -> dict[str, str]:
 
 def span(
     name: str,
-    kind: SpanKind = INTERNAL,
+    kind: Kind = INTERNAL,
     *,
     parent: str = "",
     came: str = "",
     attributes: Attributes | None = None,
-) -> AbstractContextManager[Span]:
+) -> "AbstractContextManager[Span]":
     """Run something as a span, the current one meanwhile. An error is recorded by its code alone.
 
     Args:
@@ -102,13 +123,13 @@ def span(
 
 
 @contextmanager
-def _opened(
-    name: str, kind: SpanKind, parent: str, came: str, attributes: Attributes | None
-) -> Iterator[Span]:
+def _opened(name: str, kind: Kind, parent: str, came: str, attributes: Attributes | None) -> "Iterator[Span]":
+    from opentelemetry import trace
+
     with trace.get_tracer(names.SCOPE).start_as_current_span(
         name,
         context=_context(parent),
-        kind=kind,
+        kind=trace.SpanKind[kind],
         attributes=attributes,
         links=_links(came),
         record_exception=False,  # a traceback may hold what a person wrote
@@ -121,17 +142,25 @@ def _opened(
             raise
 
 
-def _context(parent: str) -> Context | None:
-    return _W3C.extract({HEADER: parent}) if parent else None
+def _context(parent: str) -> "Context | None":
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator().extract({HEADER: parent}) if parent else None
 
 
-def _links(came: str) -> list[Link]:
+def _links(came: str) -> "list[Link]":
+    from opentelemetry.trace import Link, get_current_span
+
     context = _context(came)
-    return [] if context is None else [Link(trace.get_current_span(context).get_span_context())]
+    return [] if context is None else [Link(get_current_span(context).get_span_context())]
 
 
-def failed(opened: Span, code: str) -> None:
+def failed(opened: "Span", code: str) -> None:
     """Mark a span as failed, by a code."""
+    if not _on:
+        return
+    from opentelemetry.trace import Status, StatusCode
+
     opened.set_status(Status(StatusCode.ERROR))
     opened.set_attribute(names.ERROR, code)
 
@@ -139,7 +168,9 @@ def failed(opened: Span, code: str) -> None:
 def happened(name: str, attributes: Attributes) -> None:
     """Add an event to the current span."""
     if _on:
-        trace.get_current_span().add_event(name, attributes)
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().add_event(name, attributes)
 
 
 # --- logs -----------------------------------------------------------------------------------------
@@ -148,6 +179,8 @@ def happened(name: str, attributes: Attributes) -> None:
 def add_ids(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Add the current span's ids to a log line: a processor of structlog's."""
     if _on:
+        from opentelemetry import trace
+
         context = trace.get_current_span().get_span_context()
         if context.is_valid:
             line["trace_id"] = trace.format_trace_id(context.trace_id)

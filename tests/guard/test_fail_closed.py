@@ -12,7 +12,7 @@ from mesh.bus.consumer import Message
 from mesh.bus.provision import provision
 from mesh.client import SubmitRejected
 from mesh.guard import context, service
-from mesh.ops.control import mesh_freeze
+from mesh.ops.roster import mesh_freeze
 from mesh.testing import LocalBus
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Thaw, Transfer

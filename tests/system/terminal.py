@@ -40,7 +40,11 @@ def in_process(*arguments: object, program: click.Command = app) -> Result:
     if not _turn.acquire(blocking=False):
         raise RuntimeError("one command at a time in this process; start the other as a process")
     try:
-        with plain_logs(logging.CRITICAL), mock.patch("mesh.service.logs.configure_logging"):
+        with (
+            plain_logs(logging.CRITICAL),
+            mock.patch("mesh.service.logs.configure_logging"),
+            mock.patch("mesh.service.logger.silence"),
+        ):
             return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:
         _turn.release()

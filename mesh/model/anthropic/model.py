@@ -14,14 +14,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import structlog
-
 from mesh.agent.failures import Permanent, Retry
 from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
 from mesh.model.anthropic.messages import encodable, reply_of, request_of
 from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable
 from mesh.model.port import Hear, Prompt, Reply, Said
 from mesh.service import tracing
+from mesh.service.logger import get_logger
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, AsyncMessageStream, AsyncStream
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     _AnyStream = AsyncStream[RawMessageStreamEvent] | AsyncMessageStream[None]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 ROUTING = "claude-haiku-5-5"
 """Cheap and quick: for agents that route."""

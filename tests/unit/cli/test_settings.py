@@ -41,7 +41,7 @@ def runs_dev(directory: Path, pid: int | None = None) -> Path:
         viewers=("audit",),
         operators=("ops",),
     )
-    (directory / STATE / DEV_FILE).write_text(dev.model_dump_json())
+    (directory / STATE / DEV_FILE).write_bytes(dev.encode())
     (directory / STATE / DEV_FILE).chmod(0o600)
     return keys
 
@@ -194,5 +194,5 @@ def test_a_key_that_is_none_is_no_traceback(here: Path) -> None:
 
 def test_a_wrong_setting_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESH_LOG_FORMAT", "purple")
-    with pytest.raises(SettingsInvalid, match="log_format"):
+    with pytest.raises(SettingsInvalid, match="MESH_LOG_FORMAT"):
         load_settings()
