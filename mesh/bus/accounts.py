@@ -81,20 +81,20 @@ class _Core:
         return [_entry(what, accounts) for what, accounts in self._exported.items()]
 
     def called_by(self, name: str, service: Service) -> str:
-        """Let `name` call a service of this account; return what it imports."""
+        """Let `name` call a service of this account; return its import."""
         subject = service.subject.replace(ME, name)
         here = subject.replace(OUTSIDE_API, API)
         self._exported[_service(here, service)].append(name)
         return _import("service", CORE, here, "" if here == subject else subject)
 
     def heard_by(self, name: str, pattern: str) -> str:
-        """Let `name` hear what is published here; return what it imports."""
+        """Let `name` hear messages published in this account; return its import."""
         subject = pattern.replace(ME, name)
         self._exported[f"stream: {json.dumps(subject)}"].append(name)
         return _import("stream", CORE, subject)
 
     def asks(self, name: str, service: Service) -> str:
-        """Call a service in the account of `name`; return what that exports."""
+        """Call a service in the account of `name`; return its export."""
         subject = service.subject.replace(ME, name)
         self.imports.append(_import("service", name, subject))
         return _entry(_service(subject, service), (CORE,))
@@ -150,7 +150,7 @@ def server_head(
     ports_dir: Path | None,
     max_store: str | None = None,
 ) -> str:
-    """Return what stands before the accounts. Raises ValueError for what is no value of its setting."""
+    """Return the configuration before the accounts. Raises ValueError for an impossible value."""
     for address in (listen, http):
         if not _is_address(address):
             raise ValueError(f"not HOST:PORT: {address!r}")
@@ -174,7 +174,7 @@ def server_head(
 
 
 def quoted(text: str) -> str:
-    """Return a string as a server's configuration has it. Raises ValueError for what no line can hold."""
+    """Return a string quoted for a server's configuration. Raises ValueError if it is not printable."""
     if not text.isprintable():
         raise ValueError(f"a server's configuration cannot hold {text!r}")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -189,7 +189,7 @@ def _is_address(text: str) -> bool:
 
 
 def user(public_key: str, granted: Grants) -> str:
-    """Return one user's entry. Raises ValueError for what is no public key of a user."""
+    """Return one user's entry. Raises ValueError if the key is not a user's public key."""
     if not is_public_key(public_key):
         raise ValueError(f"not a user's public key: {public_key!r}")
     if granted.publish is None or granted.subscribe is None:

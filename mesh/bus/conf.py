@@ -51,12 +51,12 @@ async def read(bus: Bus, subject: str, *, timeout_s: float = TIMEOUT_S) -> Incom
 
 
 def sequence(message: Incoming | None) -> int:
-    """Return what a compare-and-set on an entry has to name; 0 where there is none."""
+    """Return the sequence that a compare-and-set on an entry names; 0 if there is no entry."""
     return 0 if message is None else int(message.headers["Nats-Sequence"])
 
 
 def parsed(subject: str, message: Incoming, parse: Callable[[bytes], T]) -> T:
-    """Return what an entry says. Raises ConfUnreadable, and logs it, where `parse` finds it invalid."""
+    """Return the parsed entry. If `parse` finds it invalid, log it and raise ConfUnreadable."""
     try:
         return parse(message.data)
     except DocumentInvalid as invalid:

@@ -1,7 +1,7 @@
 """One connection to the bus, in our own words: request, publish, subscribe, and typed errors.
 
-What was sent once is never sent again behind the caller's back: without a connection a call fails at once
-(`Unreachable`), and when the connection breaks, every answer still awaited becomes `Disconnected`.
+A message is never sent twice without the caller's knowledge. Without a connection a call fails at once
+(`Unreachable`). When the connection breaks, every call that still waits ends as `Disconnected`.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from mesh.bus import conditions
 from mesh.bus.jetstream import PubAck, read_ack
 from mesh.bus.link import Link
-from mesh.bus.nats_protocol import Incoming, Sink, Wire, encode
-from mesh.bus.request_mux import Answers
+from mesh.bus.nats_protocol import Incoming, NatsProtocol, Sink, encode
+from mesh.bus.request_mux import RequestMux
 from mesh.bus.roles import API, OUTSIDE_API, inbox_prefix
 from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.errors import (
@@ -47,7 +47,7 @@ _HEADER_ROOM = 2048
 
 
 class Counters(msgspec.Struct):
-    """What a connection did since it was made."""
+    """Counts of a connection since it was made."""
 
     requests: int = 0
     timeouts: int = 0
@@ -66,7 +66,7 @@ class Subscription:
         self.subject = subject
 
     async def close(self) -> None:
-        """End it; what the server sent before it knew still reaches the sink. Idempotent."""
+        """End it. Messages that the server sent before still reach the sink. Idempotent."""
         await self._bus._unsubscribe(self._inner)
 
 
@@ -76,13 +76,13 @@ class Bus:
     def __init__(self, name: str, prefix: str) -> None:
         self.name = name
         self.denials: deque[Denied] = deque(maxlen=100)
-        """The latest refusals of the server, also of messages that nobody awaited an answer to."""
+        """The latest refusals of the server, including those of messages without a reply."""
         self.conditions = Conditions(name=name)
-        """What is the matter with the bus at the moment."""
-        self._answers = Answers(prefix)
-        self.inbox = self._answers.inbox
-        self._wire = Wire(self._on_denied)
-        self._link = Link(name, self._wire, self.conditions, self._answers.break_off)
+        """The conditions of the bus at the moment."""
+        self._mux = RequestMux(prefix)
+        self.inbox = self._mux.inbox
+        self._wire = NatsProtocol(self._on_denied)
+        self._link = Link(name, self._wire, self.conditions, self._mux.break_off)
         self._api = API
         self._requests = 0
         self._denied = 0
@@ -95,7 +95,7 @@ class Bus:
 
     @property
     def since_s(self) -> float:
-        """When the connection was made, or made anew (UTC s)."""
+        """When the connection last came up (UTC s)."""
         return self._link.since_s
 
     @property
@@ -103,7 +103,7 @@ class Bus:
         stats = self._wire.stats
         return Counters(
             requests=self._requests,
-            timeouts=self._answers.timed_out,
+            timeouts=self._mux.timed_out,
             denied=self._denied,
             disconnects=self._link.disconnects,
             in_messages=stats["in_msgs"],
@@ -111,18 +111,18 @@ class Bus:
         )
 
     def on_back(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever the connection is back. Returns how to stop that."""
+        """Call `callback` each time the connection comes back. Return a function that stops this."""
         return self._link.on_back(callback)
 
     async def wait_connected(self) -> None:
-        """Wait until there is a connection. Raises Unreachable when there will be none any more."""
+        """Wait until the connection is up. Raises Unreachable if it has ended for good."""
         await self._link.wait_connected()
 
     async def retry_unavailable(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return what `attempt` returns, tried again for as long as the bus is away or in trouble.
+        """Return the result of `attempt`, and repeat it while the bus is unavailable.
 
-        Only for what may be done twice. Raises what does not pass by itself, and Unreachable when this
-        connection is closed.
+        `attempt` must be safe to repeat. Raises errors that do not pass by themselves, and Unreachable if
+        this connection is closed.
         """
         tries = 0
         while True:
@@ -147,8 +147,8 @@ class Bus:
     ) -> Incoming:
         """Return the first answer.
 
-        Raises Unreachable, Denied or TooLarge when nothing was done, and NoResponders, TimedOut or
-        Disconnected (all OutcomeUnknown) when nobody can say.
+        Raises Unreachable, Denied or TooLarge if nothing was done. Raises NoResponders, TimedOut or
+        Disconnected (all OutcomeUnknown) if that is unknown.
         """
         answer = await self._ask(subject, data, headers, None, timeout_s)
         assert isinstance(answer, Incoming)
@@ -162,10 +162,10 @@ class Bus:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Incoming]:
-        """Return all answers up to the status that ends them (which is left out).
+        """Return all answers before the status that ends them.
 
-        The time that they may take counts from the latest one, of this call or another: links may be slow.
-        Raises as `request`, and ApiError when that status is a refusal.
+        The timeout counts from the latest answer on this connection, since a link may be slow.
+        Raises as `request`, and ApiError if the status is a refusal.
         """
         answers = await self._ask(subject, data, headers, [], timeout_s)
         assert isinstance(answers, list)
@@ -181,12 +181,12 @@ class Bus:
     ) -> Incoming | list[Incoming]:
         self._link.require(subject)
         self._require_size(data)
-        number = self._answers.next_number()
+        number = self._mux.next_number()
         chunk = encode(subject, data, f"{self.inbox}{number}", headers)
         self._requests += 1
         self._wire.write(chunk)
         try:
-            answer = await self._answers.to(subject, number, many, timeout_s)
+            answer = await self._mux.to(subject, number, many, timeout_s)
         except OutcomeUnknown as unknown:
             conditions.failed(self.conditions, subject, unknown)
             raise
@@ -215,10 +215,9 @@ class Bus:
         return decoded
 
     async def api_request(self, verb: str, data: bytes, *, timeout_s: float = TIMEOUT_S) -> Incoming:
-        """Return the answer to an API call as it came.
+        """Return the undecoded answer to an API call.
 
-        Viewers and operators reach the calls that they may make under another prefix. Which one this
-        connection needs shows at its first call.
+        Viewers and operators call the API under another prefix. The first call shows which one applies.
         """
         try:
             return await self.request(self._api + verb, data, timeout_s=timeout_s)
@@ -244,8 +243,8 @@ class Bus:
     ) -> PubAck:
         """Publish to a stream and return where it was stored.
 
-        Raises StreamFull, or PublishRefused with JetStream's err_code, when it was not, and as `request`
-        otherwise. An answer that is no acknowledgement is an OutcomeUnknown too.
+        Raises PublishRefused, or the subclass that names the reason, if it was not stored, and as `request`.
+        An answer that is no acknowledgement is an OutcomeUnknown, too.
         """
         answer = await self.request(subject, data, headers, timeout_s=timeout_s)
         try:
@@ -260,7 +259,7 @@ class Bus:
     def send(
         self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
     ) -> bool:
-        """Publish without waiting for anything. False without a connection: then it was not sent."""
+        """Publish without waiting. Return False if there is no connection; then nothing was sent."""
         if not self.connected:
             return False
         self._wire.write(encode(subject, data, reply, headers))
@@ -269,7 +268,7 @@ class Bus:
     async def publish(
         self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None, *, reply: str = ""
     ) -> None:
-        """Publish on core NATS, and wait if the socket cannot keep up. Raises Unreachable, TooLarge."""
+        """Publish on core NATS, and wait while the socket is full. Raises Unreachable, TooLarge."""
         self._link.require(subject)
         self._require_size(data)
         self._wire.write(encode(subject, data, reply, headers))
@@ -280,13 +279,13 @@ class Bus:
     async def subscribe(
         self, subject: str, sink: Sink, *, queue: str = "", most: int | None = None
     ) -> Subscription:
-        """Hand every message on `subject` to `sink`; returns once the server has the subscription.
+        """Pass every message on `subject` to `sink`; return once the server has confirmed the subscription.
 
-        It survives reconnects (what is sent meanwhile does not). Raises Denied, Unreachable, Disconnected;
-        then there is none.
+        It survives reconnects; messages sent meanwhile are lost. Raises Denied, Unreachable, Disconnected,
+        and then there is no subscription.
 
         Args:
-            most: after so many messages the server ends the subscription, and sends no more.
+            most: the server ends the subscription after so many messages.
         """
         self._link.require()
         inner = await self._wire.subscribe(subject, queue=queue, cb=_nothing)
@@ -315,14 +314,14 @@ class Bus:
         self._wire.sinks.pop(inner._id, None)
 
     def new_inbox(self) -> str:
-        """Return a subject of this connection's own to subscribe to, for answers that are no single ones."""
-        return self._answers.beside()
+        """Return a new subject of this connection, to subscribe to for a stream of answers."""
+        return self._mux.beside()
 
     async def flush(self, timeout_s: float = 10.0) -> None:
-        """Wait until the server has handled everything written so far, subscriptions included.
+        """Wait until the server has handled everything written so far, including subscriptions.
 
-        Twice, since nats-py 2.16 puts the first flush's PING on the wire ahead of a queued SUB.
-        Raises Unreachable, and Disconnected when the connection breaks or nothing comes back in time.
+        It pings twice, since nats-py 2.16 sends the first PING ahead of a queued SUB. Raises Unreachable,
+        and Disconnected if the connection breaks or the answer is late.
         """
         self._link.require()
         try:
@@ -334,7 +333,7 @@ class Bus:
     # --- life -------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the connection; everything still awaited ends as Disconnected. Idempotent."""
+        """Close the connection. Calls that still wait end as Disconnected. Idempotent."""
         await self._link.close()
 
     async def __aenter__(self) -> Self:
@@ -349,7 +348,7 @@ class Bus:
         """Try to connect once. Raises Unreachable, TlsFailed or AuthenticationFailed."""
         await self._link.open(servers, self.inbox.rstrip("."), seed, tls, timeout_s)
         try:
-            await self.subscribe(f"{self.inbox}*", self._answers.take)
+            await self.subscribe(f"{self.inbox}*", self._mux.take)
         except OutcomeUnknown as broken:
             await self.close()
             raise self._link.broke_at_once() from broken
@@ -359,7 +358,7 @@ class Bus:
         self.denials.append(denied)
         self._denied += 1
         _log.info("bus_denied", name=self.name, operation=operation, subject=subject)
-        self._answers.deny(denied)
+        self._mux.deny(denied)
 
 
 async def connect(
@@ -376,11 +375,11 @@ async def connect(
     Args:
         url: one server or several, separated by commas.
         seed: nkey seed. None connects without credentials, with the inbox `_INBOX` of such connections.
-        wait: whether to wait for a bus that is not there yet, for as long as it takes; else Unreachable.
-        timeout_s: how long one attempt may take.
-        tls: what the connection is secured with. A `tls://` URL, or any file, wants it to be secure.
+        wait: wait without limit for a bus that is not there yet; else raise Unreachable.
+        timeout_s: limit of one attempt.
+        tls: files that secure the connection. A `tls://` URL, or any file, requires TLS.
 
-    Raises AuthenticationFailed and TlsFailed, `wait` or not.
+    Raises AuthenticationFailed and TlsFailed with and without `wait`.
     """
     servers = [part.strip() for part in url.split(",")]
     attempt, began = 0, time.monotonic()
@@ -406,4 +405,4 @@ def _is_subscription(denied: Denied, subject: str) -> bool:
 
 
 async def _nothing(message: object) -> None:
-    """What nats-py is told to call; `Wire` never lets it."""
+    """Satisfy nats-py, which wants a callback; our protocol calls the sink instead."""

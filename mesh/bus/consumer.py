@@ -1,12 +1,12 @@
 """Continuous pulling: work comes in as fast as slots are free, and never faster.
 
-Two rules. What is requested and what is in hand together never exceed `slots`, because a message that
-waits in our memory is one that nobody else can take. And a pull ends, at the server, before a lease
-does: a frozen process would otherwise be given again and again what it had just lost. An idle pull may last
-longer: it asks for one message while nothing is in hand, so that what was lost goes to somebody else.
+Two rules hold. Messages requested and messages in hand together never exceed `slots`, because nobody else can
+take a message that waits in our memory. And a pull ends at the server before a lease does: a frozen process
+would otherwise get back, again and again, the messages it has just lost. An idle pull may last longer, since
+it asks for one message while nothing is in hand.
 
-A puller's inbox is no proof of a sender. Only a message that its own consumer wants acknowledged is a
-delivery; every other message is dropped, counted and logged, and its reply subject is never used.
+An inbox does not prove who sent a message. In a delivery, our own consumer wants an acknowledgement. Every
+other message is dropped, counted and logged, and its reply subject is never used.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ _GRACE_S = 1.5
 _PAUSED_NAK_S = 1.0
 _TROUBLED_NAK_S = 1.0
 _PROBE_NS = NS // 4
-"""How long a pull lasts that finds out whether pulls are taken again."""
+"""How long a pull lasts that tests if pulls work again."""
 _QUIET_STATUSES = (404, 408)
-"""Nothing there, time is up: how every idle pull ends."""
+"""Nothing there; time is up. Every idle pull ends with one of these."""
 _BYTES_REACHED = ("Message Size Exceeds MaxBytes", "Batch Completed")
-"""How a status 409 describes that a pull has all its bytes, or that the next message is more."""
+"""Descriptions of a status 409 that ends a pull because of its limit of bytes."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
-"""Something about the consumer or its leader changed; nobody leads; we asked for something wrong."""
+"""409, 423: the consumer or its leader changed. 503: no leader. 400: a bad request."""
 
 
 class Message:
-    """One delivery. It holds a slot until its handler ends or `done` is called, whichever is first."""
+    """One delivery. It holds a slot until its handler ends or calls `done`."""
 
     __slots__ = ("_ack", "_incoming", "_puller", "_taken")
 
@@ -66,7 +66,7 @@ class Message:
 
     @property
     def delivered(self) -> int:
-        """How often it was delivered, this time included."""
+        """Number of deliveries, this one included."""
         return int(self._ack[_DELIVERED])
 
     @property
@@ -80,33 +80,33 @@ class Message:
 
     @property
     def pending(self) -> int:
-        """How many messages of this consumer were waiting behind it."""
+        """Number of messages of this consumer that waited behind it."""
         return int(self._ack[_PENDING])
 
     def ack(self) -> bool:
-        """It is done for good. False without a connection: it will come again."""
+        """Acknowledge it for good. Return False without a connection; it then comes again."""
         return self._say(b"")
 
     async def ack_sync(self, timeout_s: float = 5.0) -> None:
-        """It is done for good, and the server has noted it. Raises as `Bus.request`."""
+        """Acknowledge it, and wait until the server has noted it. Raises as `Bus.request`."""
         await self._puller.bus.request(self._incoming.reply, b"+ACK", timeout_s=timeout_s)
 
     def nak(self, delay_s: float = 0.0) -> bool:
-        """Deliver it again, to anybody, after `delay_s`."""
+        """Give it back; it is delivered again after `delay_s`."""
         if delay_s <= 0:
             return self._say(b"-NAK")
         return self._say(b'-NAK {"delay": %d}' % int(delay_s * NS))
 
     def in_progress(self) -> bool:
-        """Extend the lease by the consumer's ack wait from now."""
+        """Renew the lease for the consumer's ack wait."""
         return self._say(b"+WPI")
 
     def term(self, reason: str = "") -> bool:
-        """Never deliver it again, to nobody."""
+        """Give it up; it is never delivered again."""
         return self._say(f"+TERM {reason}".strip().encode())
 
     def done(self) -> None:
-        """Free the slot before the handler ends. Idempotent; acknowledges nothing."""
+        """Free the slot before the handler ends. This acknowledges nothing. Idempotent."""
         if self._taken:
             self._taken = False
             self._puller._slot_free(len(self.data))
@@ -121,20 +121,20 @@ Handler = Callable[[Message], Awaitable[None]]
 class Puller:
     """Pulls from one durable consumer and runs `on_message` for each message, as a task of its own.
 
-    A handler acknowledges by itself. Trouble with the bus that it raises gives the message back, to come
-    again a second later; the connection says that trouble itself. What else it raises is logged with its
-    traceback, and the message is delivered again when its lease ends.
+    A handler acknowledges by itself. If it raises an error of the bus that passes, the message is given
+    back and comes again a second later; the connection reports that error itself. Any other error
+    is logged with its traceback, and the message comes again when its lease ends.
 
     Args:
-        slots: most messages requested or in hand at any time.
+        slots: limit of messages requested or in hand.
         expires_s: how long one pull waits at the server; less than the consumer's ack wait.
-        heartbeat_s: ask the server for signs of life while a pull waits. A pull that ends within a few
-            seconds is one itself, so that None is right there.
-        group, priority: of a consumer with prioritized groups; 0 is served before 9.
-        idle_s: how long a pull lasts, now, while nothing is in hand; it asks for one message. None: as long
-            as any other.
-        most_bytes: bytes of one pull, and bytes in hand from which on nothing is asked for. At most three
-            times as many are ever held. It must exceed the largest message, which would never come else.
+        heartbeat_s: interval of the server's heartbeats while a pull waits. Use None if a pull ends within a
+            few seconds; its end is a sign of life, too.
+        group, priority: for a consumer with prioritized groups; 0 is served before 9.
+        idle_s: returns how long a pull lasts while nothing is in hand; it asks for one message. None: as long
+            as any other pull.
+        most_bytes: limit of one pull, and of bytes in hand beyond which nothing is requested. At most three
+            times as many are held. It must exceed the largest message, which would otherwise never come.
     """
 
     def __init__(
@@ -157,13 +157,13 @@ class Puller:
         self.bus = bus
         self.slots = slots
         self.in_hand = 0
-        """Messages whose handlers run and have not said `done`."""
+        """Messages whose handlers run and have not called `done`."""
         self.requested = 0
         """Messages that the server may still send."""
         self.dropped = 0
-        """Messages in this puller's inbox that its consumer did not send."""
+        """Messages in the inbox that the consumer did not send."""
         self.bytes_in_hand = 0
-        """Of the messages in hand."""
+        """Bytes of the messages in hand."""
         self._most_bytes = most_bytes
         self._name = f"{stream}/{consumer}"
         self._subject = f"{NEXT}{stream}.{consumer}"
@@ -188,15 +188,15 @@ class Puller:
         self._retry: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._refused = ""
-        """The status that pulls end with at the moment, if it is one of trouble."""
+        """The error status with which pulls end at the moment; empty if they work."""
         self._started = self._paused = self._stopped = False
 
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to pull. It goes on over reconnects until `drain` or `close`, after which it never begins.
+        """Begin to pull. Pulling survives reconnects, and ends for good with `drain` or `close`.
 
-        Raises Unreachable and Disconnected: then it may be started again.
+        Raises Unreachable and Disconnected; then it may be started again.
         """
         if self._started:
             raise ValueError("this puller was started before")
@@ -218,7 +218,7 @@ class Puller:
         self._watch()
 
     def pause(self) -> None:
-        """Ask for no more. What the server still sends goes back to it, to come again a second later."""
+        """Request no more. Messages that still come are given back, to come again a second later."""
         self._paused = True
 
     def resume(self) -> None:
@@ -228,7 +228,7 @@ class Puller:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and neither drained nor closed."""
+        """True between `start` and `drain` or `close`."""
         return self._subscription is not None
 
     @property
@@ -236,20 +236,20 @@ class Puller:
         return self._paused
 
     async def drain(self) -> None:
-        """Take no more, and wait for the handlers that run. Pulls end at once; `close` comes after."""
+        """End all pulls at once, and wait for running handlers. Call `close` afterwards."""
         await self._stop()
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
     async def close(self) -> None:
-        """Take no more, and cancel the handlers that run. Idempotent."""
+        """End all pulls, and cancel running handlers. Idempotent."""
         await self._stop()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _stop(self) -> None:
-        """Give up the inbox, and with it the pulls. What the server sent before it knew goes back."""
+        """Close the inbox, which ends the pulls. Messages sent before are given back."""
         self._stopped = True
         for timer in (self._watchdog, self._retry):
             if timer is not None:
@@ -263,38 +263,38 @@ class Puller:
     # --- asking -----------------------------------------------------------------------------------
 
     def _pull(self) -> None:
-        """Ask for as much as slots are free, unless so little that it can wait."""
+        """Request as many messages as slots are free, unless the request can wait."""
         free = self.slots - self.in_hand - self.requested
         if free < 1 or self._paused or self._retry is not None or self._subscription is None:
             return
         if self.requested and free * 2 < self.slots:
-            return  # some are on their way anyhow; a request each would cost more than it brings
+            return  # some are on their way; one request for each would cost more than it brings
         if self._most_bytes is not None and self.bytes_in_hand >= self._most_bytes:
             return  # the next slot that gets free asks again
         body = {"batch": free, **self._body}
         if self._idle_s is not None and not self.in_hand:
             if self.requested:
-                return  # a longer pull is for when all others have ended
+                return  # a long pull begins only when all others have ended
             idle_s = self._idle_s()
             self._silence_s = idle_s + _GRACE_S
             free = 1
             body |= {"batch": 1, "expires": int(idle_s * NS)}
-        if self._refused:  # an idle pull is silent for as long as it lasts; a short one soon says how it went
+        if self._refused:  # an idle pull is silent until it ends; a short one soon shows the result
             body["expires"] = min(self._expires_ns, _PROBE_NS)
             body.pop("idle_heartbeat", None)
         if self.bus.send(self._subject, msgspec.json.encode(body), reply=self._subscription.subject):
             self.requested += free
 
     def _start_over(self) -> None:
-        """Forget what was asked for: with the connection or the leader, the pulls are gone too."""
+        """Request anew: the pulls went away with the connection or the leader."""
         self.requested = 0
         self._heard_at = self._loop.time()
         self._pull()
 
     def _watch(self) -> None:
-        """Start over when neither messages nor the ends of pulls have come for too long."""
+        """Start over if neither messages nor ends of pulls have come for too long."""
         if not self.bus.connected:
-            pass  # the connection says so, and its return starts over
+            pass  # the connection reports it, and its return starts over
         elif self.requested and self._loop.time() - self._heard_at > self._silence_s:
             self.bus.conditions.raise_(PULL_SILENT, held=self._name, consumer=self._name)
             self._start_over()
@@ -332,7 +332,7 @@ class Puller:
             self._on_delivery(message, ack)
 
     def _sent(self, ack: list[str]) -> bool:
-        """Return True if our consumer wants an acknowledgement at this subject, given as its tokens."""
+        """Return True if these are the tokens of an acknowledgement subject of our consumer."""
         return ack[:4] == self._sender and len(ack) == 9 and all(map(_is_number, ack[4:]))
 
     def _drop(self, message: Incoming) -> None:
@@ -350,7 +350,7 @@ class Puller:
         if status == 100:
             return
         unsent = message.headers.get("Nats-Pending-Messages")
-        # An end without a number is the end of everything asked for: nobody was there to take it.
+        # An end without a number ends every request: no consumer was there to take it.
         self.requested = max(0, self.requested - int(unsent)) if unsent else 0
         if status in _QUIET_STATUSES or message.description in _BYTES_REACHED:
             self._accepted()
@@ -376,7 +376,7 @@ class Puller:
         self.requested = max(0, self.requested - 1)
         message = Message(self, incoming, ack)
         if self._paused or self._stopped or self.in_hand >= self.slots:
-            # Over what was asked for: a pull from before a break is still alive at the server.
+            # More than requested: the server still holds a pull from before a break.
             message.nak(_PAUSED_NAK_S if self._paused else 0.0)
             self._pull()
             return

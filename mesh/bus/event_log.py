@@ -34,18 +34,18 @@ _READ_ATTEMPTS = 5
 _READ_PAUSE_S = 0.05
 _TIMEOUT_S = 5.0
 _BATCH = 256
-"""Events asked for at once, where few are expected."""
+"""Events in one batch where few are expected."""
 _LOOKS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""How long until the next look for more: soon after something came, ever less often in silence."""
+"""Pauses between looks for more: short after an event, longer and longer in silence."""
 
 
 class Stored(NamedTuple):
     """One event as it stands in the log."""
 
     seq: int
-    """Its position in the whole log; also what the next append of its request must name."""
+    """Its position in the whole log. The next append of its request must name it."""
     to: str
-    """Whose inbox it lies in; `_` for nobody's."""
+    """The owner of the inbox that holds it; `_` for nobody."""
     body: bytes
 
 
@@ -57,12 +57,12 @@ class EventLog(Protocol):
     ) -> int:
         """Append one event if the request's head is `after` (0: it has none); return its position.
 
-        Raises SequenceConflict when the head is elsewhere: read again, decide again. Raises OutcomeUnknown
-        when nobody can say whether it was stored: read the head before anything else, never append blindly.
+        Raises SequenceConflict if the head is another one: read again, decide again. Raises OutcomeUnknown
+        if it may or may not be stored: read the head first, never append blindly.
         """
 
     async def head(self, request: str) -> Stored | None:
-        """Return a request's last event, None if it has none. Never an older one than was appended."""
+        """Return a request's last event, None if it has none. It is never older than the last append."""
 
     async def read(self, request: str) -> list[Stored]:
         """Return all events of a request in order, up to a head that was the last when it was read.
@@ -73,9 +73,9 @@ class EventLog(Protocol):
     def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
         """Yield every event of the log in order from `from_seq` on (inclusive), each once.
 
-        With `tail` it waits for what is appended later and never ends by itself; without, it ends at the
-        event that is the last at that moment. A bus that is away is waited for. Raises LogCutShort where the
-        log is another one when the bus comes back.
+        With `tail` it also yields later events and never ends by itself. Without, it ends at the event that
+        is the last one now. It waits for a bus that is away. Raises LogCutShort if the bus comes back with
+        another log.
         """
 
 
@@ -110,8 +110,8 @@ class JetStreamLog:
 
     Args:
         bus: a guard's connection; a viewer's reads and follows, and is denied appending.
-        leader: whether the head is asked of the stream's leader. False asks any replica, which may
-            answer with an older one: good enough to show, never to decide.
+        leader: ask the stream's leader for the head. False asks any replica, which may return an older
+            one: use it to show something, never to decide.
     """
 
     def __init__(self, bus: Bus, *, leader: bool = True, timeout_s: float = _TIMEOUT_S) -> None:
@@ -171,8 +171,8 @@ class JetStreamLog:
     async def _batch(self, request: str, count: int) -> list[Stored]:
         """Return the first `count` events of a request, fewer when there are no more.
 
-        The exact count matters: asked for more, the server walks on to the end of the log. It ends a batch
-        early when much is under way, hence the loop.
+        The exact count matters: the server would scan to the end of the log for more. It ends a batch early
+        when it is busy, hence the loop.
         """
         found: list[Stored] = []
         while len(found) < count:
@@ -202,7 +202,7 @@ class JetStreamLog:
     async def _next(self, following: int, since_s: float) -> list[StoredMessage]:
         """Wait until there are events from `following` on; return the first of them.
 
-        On a connection that was made after `since_s` the log may be another one. Raises LogCutShort.
+        A connection made after `since_s` may have another log. Raises LogCutShort.
         """
         pauses = itertools.chain(_LOOKS_S, itertools.repeat(_LOOKS_S[-1]))
         part: list[StoredMessage] = []

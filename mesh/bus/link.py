@@ -1,4 +1,4 @@
-"""The link to the bus: it comes up, breaks, comes up again by itself, and once it ends for good."""
+"""The state of a connection: up, broken and coming back by itself, or ended for good."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from nats import errors as nats_errors
 
 from mesh.bus import conditions, tls
-from mesh.bus.nats_protocol import Wire
+from mesh.bus.nats_protocol import NatsProtocol
 from mesh.bus.tls import TlsFiles
 from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
 from mesh.service.conditions import Conditions
@@ -19,41 +19,43 @@ from mesh.service.logger import get_logger
 _log = get_logger(__name__)
 
 _CLOSE_S = 1.0
-"""How long closing waits for what is unsent; a server that hangs would take it never."""
+"""How long closing waits for unsent bytes. A server that hangs never takes them."""
 _PASSWORD = re.compile(r"//[^/]*@")
 _LOOK_S = 0.05
-"""How long until one looks again at a connection that broke, and nobody has said so yet."""
+"""Pause before the next look at a connection that broke and has not been reported yet."""
 
 
 class Link:
-    """Whether there is a connection, and whether there may be one again.
+    """Tracks if the connection is up, and if it may come back.
 
     Args:
-        on_broken: called each time that it breaks, and when it ends.
+        on_broken: called each time the connection breaks, and when it ends.
     """
 
-    def __init__(self, name: str, wire: Wire, raised: Conditions, on_broken: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, wire: NatsProtocol, raised: Conditions, on_broken: Callable[[], None]
+    ) -> None:
         self._name = name
         self._wire = wire
         self._conditions = raised
         self._on_broken = on_broken
         self._back: set[Callable[[], None]] = set()
         self._changed = asyncio.Event()
-        """Set while there is a connection, and once there will be none any more."""
+        """Set while the connection is up, and after it has ended."""
         self._up = False
         self._closing = False
         self.since_s = 0.0
-        """When the connection was made, or made anew (UTC s)."""
+        """When the connection last came up (UTC s)."""
         self.disconnects = 0
         self.ended = ""
-        """Why there will be no connection any more; empty while there may be one."""
+        """Why the connection has ended for good; empty until then."""
 
     @property
     def connected(self) -> bool:
         return self._up and bool(self._wire.is_connected)
 
     def require(self, subject: str = "") -> None:
-        """Raise Unreachable without a connection; `subject` is what that holds up."""
+        """Raise Unreachable without a connection. `subject` is the one that must wait for it."""
         if self.ended:
             raise Unreachable(self.ended)
         if not self.connected:
@@ -61,12 +63,12 @@ class Link:
             raise Unreachable("no connection to the bus")
 
     def on_back(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever the connection is back. Returns how to stop that."""
+        """Call `callback` each time the connection comes back. Return a function that stops this."""
         self._back.add(callback)
         return lambda: self._back.discard(callback)
 
     async def wait_connected(self) -> None:
-        """Wait until there is a connection. Raises Unreachable when there will be none any more."""
+        """Wait until the connection is up. Raises Unreachable if it has ended for good."""
         while not self.connected:
             if self.ended:
                 raise Unreachable(self.ended)
@@ -76,9 +78,9 @@ class Link:
     async def open(
         self, servers: list[str], inbox: str, seed: str | None, files: TlsFiles, timeout_s: float
     ) -> None:
-        """Try to connect once; from then on it comes back by itself.
+        """Try to connect once. After a success the connection comes back by itself.
 
-        Raises Unreachable, TlsFailed, AuthenticationFailed or BadAddress, and then it has ended.
+        Raises Unreachable, TlsFailed, AuthenticationFailed or BadAddress; then the link has ended.
         """
         context = files.context() if files.said else None  # else nats-py makes one, if it needs it
         self._wire.tls = files
@@ -127,14 +129,14 @@ class Link:
     def broke_at_once(self) -> BusError:
         """Return the error of a connection that broke before the server answered anything.
 
-        A server that does not accept a certificate hangs up just then; its alert is mostly lost.
+        A server that rejects a certificate hangs up at this point; its TLS alert is mostly lost.
         """
         if self._wire.showed_certificate:
             return TlsFailed(tls.not_accepted(self._wire.tls))
         return Unreachable("the connection broke as it was made")
 
     async def close(self) -> None:
-        """End it, and its conditions with it. Idempotent."""
+        """End the connection and its conditions. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -164,7 +166,7 @@ class Link:
         if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
             self._conditions.raise_(conditions.NOT_SECURED, reason=tls.in_words(error, self._wire.tls))
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
-            return  # each failed attempt to reconnect comes along here; `_on_disconnect` has said it once
+            return  # every failed attempt to reconnect; `_on_disconnect` has reported it once
         _log.error("bus_error", error=type(error).__name__)
 
     async def _on_disconnect(self) -> None:
@@ -185,7 +187,7 @@ class Link:
             callback()
 
     async def _on_close(self) -> None:
-        """The server ended it for good, for instance because the credentials were withdrawn."""
+        """End for good: the server closed it, for instance because the credentials were withdrawn."""
         self._up = False
         if not self._closing:
             self._end("the bus closed this connection for good")
@@ -193,5 +195,5 @@ class Link:
 
 
 def _shown(servers: list[str]) -> str:
-    """Return URLs without what is nobody's business: user and password."""
+    """Return URLs without user and password."""
     return ", ".join(_PASSWORD.sub("//", server) for server in servers)

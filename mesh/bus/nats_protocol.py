@@ -1,11 +1,11 @@
 """The NATS protocol on the hot path: bytes in, callbacks out; calls in, bytes out.
 
-`Wire` is nats-py's client (connecting, credentials, TLS, reconnecting, keep-alive are all its work) with
-two things replaced: reading hops over messages by their stated length and calls a *sink* at once, and
-writing joins everything of one pass of the event loop into one system call. nats-py's own paths start a
-task, a queue and several regular expressions for each message.
+`NatsProtocol` is nats-py's client, which connects, authenticates, reconnects, keeps alive and speaks TLS. Two
+parts are replaced. Reading finds a message by its stated length and calls a *sink* at once. Writing joins all
+messages of one pass of the event loop into one system call. nats-py itself needs a task, a queue and several
+regular expressions for each message.
 
-A sink runs inside the read loop. It must not block and must not raise; what it raises is logged.
+A sink runs inside the read loop. It must not block and must not raise; an exception is logged.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ FULL_BYTES = 1 << 20
 
 
 class Incoming:
-    """One message as it came. Headers are parsed when somebody asks."""
+    """One message as it came. Headers are parsed on demand."""
 
     __slots__ = ("data", "head", "reply", "subject")
 
@@ -42,7 +42,7 @@ class Incoming:
 
     @property
     def status(self) -> int:
-        """The status of an answer without content (404, 408, 503 …); 0 for a message."""
+        """The status of an answer without content (404, 408, 503 …); 0 if there is none."""
         text = self.head[9:12]
         return int(text) if text.isdigit() else 0
 
@@ -65,7 +65,7 @@ Sink = Callable[[Incoming], object]
 
 
 def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:
-    """Return the bytes that publish one message. Raises ValueError for what could break the framing."""
+    """Return the bytes that publish one message. Raises ValueError if they would break the framing."""
     if not subject or not subject.isprintable() or " " in subject or " " in reply or not reply.isprintable():
         raise ValueError(f"not a subject: {subject!r}, {reply!r}")
     if not headers:
@@ -80,26 +80,26 @@ def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str
     return f"HPUB {subject} {reply} {sizes}\r\n".encode() + head + data + b"\r\n"
 
 
-class Wire(Client):
-    """nats-py's client with a short way in and out."""
+class NatsProtocol(Client):
+    """nats-py's client with its own reading and writing."""
 
     def __init__(self, on_denied: Callable[[str, str], None]) -> None:
-        """`on_denied(operation, subject)` hears of each permission violation."""
+        """Make a client that calls `on_denied(operation, subject)` at each permission violation."""
         super().__init__()
         self.sinks: dict[int, Sink] = {}
         self.on_denied = on_denied
         self.tls = NO_FILES
         self.greeted = False
-        """Whether a server greeted at the latest attempt."""
+        """True if a server greeted at the latest attempt."""
         self.showed_certificate = False
-        """Whether the server wanted to see one at the latest attempt, and got it."""
+        """True if the server asked for our certificate at the latest attempt, and got it."""
         self._ps: Any = Scanner(self)
         self._out: list[bytes] = []
         self._flushing = False
         self._asked: set[asyncio.Future[bool]] = set()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Decide on the server's greeting whether TLS follows. Raises NotSecured instead of clear text."""
+        """Decide from the server's greeting if TLS follows. Raises NotSecured rather than send clear text."""
         if initial_connection:
             assert self._current_server is not None
             self.greeted = True
@@ -117,9 +117,9 @@ class Wire(Client):
         await self.round_trip(timeout)
 
     async def round_trip(self, timeout_s: float = 10.0) -> None:
-        """Wait until the server has answered a ping. Raises TimeoutError, ConnectionError when it cannot.
+        """Wait until the server has answered a ping. Raises TimeoutError, ConnectionError.
 
-        Instead of nats-py's `flush`, which does not hear of a connection that breaks meanwhile.
+        It replaces nats-py's `flush`, which does not notice that the connection breaks meanwhile.
         """
         if not self.is_connected:
             raise ConnectionError("there is no connection")
@@ -133,9 +133,9 @@ class Wire(Client):
             self._asked.discard(answered)
 
     async def _process_op_err(self, e: Exception) -> None:
-        """Take the connection for broken: whoever awaits a ping hears of it, and what is unsent is dropped.
+        """Treat the connection as broken: fail every awaited ping, and drop unsent bytes.
 
-        nats-py would wait until the old socket has sent everything: for ever, where the other side hangs.
+        nats-py would wait until the old socket has sent everything, for ever if the other side hangs.
         """
         if not (self.is_closed or self.is_reconnecting):
             self.abort()
@@ -145,23 +145,23 @@ class Wire(Client):
         await super()._process_op_err(e)
 
     def abort(self) -> None:
-        """Close the socket without sending what is unsent."""
+        """Close the socket without sending the rest."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
     @property
     def silent(self) -> bool:
-        """Whether somebody took the connection and did not greet, as a server does that begins with TLS."""
+        """True if the connection was taken without a greeting, as by a server that begins with TLS."""
         return getattr(self._transport, "_io_writer", None) is not None and not self.greeted
 
     def drop(self) -> None:
-        """Close the socket and forget it: after a handshake that failed, nobody hears that it is closed."""
+        """Close the socket and forget it: after a failed handshake nothing reports that it is closed."""
         self.abort()
         self._transport = None
 
     async def _process_pong(self) -> None:
-        """Tell whoever asked; one who has given up waiting meanwhile is no error, and must not be one."""
+        """Complete the oldest ping. It is no error if its caller has stopped waiting."""
         if self._pongs:
             asked = self._pongs.pop(0)
             if not asked.done():
@@ -170,7 +170,7 @@ class Wire(Client):
             self._pings_outstanding = 0
 
     def write(self, chunk: bytes) -> None:
-        """Queue bytes for the end of this pass of the loop. They are dropped if the connection is."""
+        """Queue bytes for the end of this pass of the loop. They are lost if the connection breaks."""
         self._out.append(chunk)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(chunk)
@@ -185,13 +185,13 @@ class Wire(Client):
             self._transport.write(b"".join(chunks))
 
     async def drained(self) -> None:
-        """Wait while too much is unsent."""
+        """Wait while more than FULL_BYTES are unsent."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.transport.get_write_buffer_size() > FULL_BYTES:
             await writer.drain()
 
     async def dispatch_error(self, text: str) -> None:
-        """Tell permission violations, which leave the connection standing, from everything else."""
+        """Pass permission violations to `on_denied`, and all else to nats-py, which closes the connection."""
         denied = _DENIED.search(text)
         if denied is not None:
             self.on_denied(denied[1].lower(), denied[2])
@@ -200,20 +200,20 @@ class Wire(Client):
 
 
 class Scanner:
-    """Takes the place of nats-py's parser; it is fed whatever the socket gives."""
+    """Replaces nats-py's parser. It takes bytes in pieces of any size."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: NatsProtocol) -> None:
         self._wire = wire
         self._rest = b""
         self._turn = 0
 
     def reset(self) -> None:
-        """Forget what was read: a new connection begins."""
+        """Drop unparsed bytes: a new connection begins."""
         self._rest = b""
         self._turn += 1
 
     async def parse(self, data: bytes = b"") -> None:
-        """Dispatch every whole message in what was read so far, and keep the rest."""
+        """Dispatch every complete message, and keep the rest."""
         turn, buffer, position = self._turn, self._rest + data, 0
         end = len(buffer)
         while (line_end := buffer.find(b"\r\n", position)) >= 0:
@@ -230,7 +230,7 @@ class Scanner:
         self._rest = buffer[position:]
 
     def _message(self, buffer: bytes, position: int, line_end: int, end: int) -> int:
-        """Hand one message to its sink; return where the next begins, -1 if this one is not all there."""
+        """Pass one message to its sink; return where the next begins, -1 if this one is incomplete."""
         words = buffer[position:line_end].split(b" ")  # and at nothing else: a subject may hold a form feed
         start = line_end + 2
         stop = start + int(words[-1])
@@ -270,10 +270,10 @@ class Scanner:
 
 
 async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
-    """Await a part of nats-py that calls `asyncio.wait_for`, and end as cancelled if this task was.
+    """Await a part of nats-py that calls `asyncio.wait_for`, and keep a cancellation of this task.
 
-    Before Python 3.12 `wait_for` loses a cancellation that comes with the result: a connection that is
-    closed while it tries to reconnect would try for ever.
+    Before Python 3.12 `wait_for` loses a cancellation that comes together with the result. A connection
+    closed while it reconnects would then try for ever.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -286,5 +286,5 @@ async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _text(subject: bytes) -> str:
-    """Return a subject; bytes that are no UTF-8, which the server lets through, stand there escaped."""
+    """Return a subject as text. Bytes that are not UTF-8, which the server allows, are escaped."""
     return subject.decode("utf-8", "backslashreplace")

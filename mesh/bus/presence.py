@@ -1,8 +1,7 @@
-"""Who serves an agent: asked by its name, so that only the agent's own account can answer.
+"""Who serves an agent. The question goes to the agent's name, so that only its own account can answer.
 
-The server passes on the first answer to a ping and drops the rest, but for those that other connections of
-the agent send in the same moment. Of statistics each instance sends its own; who asks takes no more than
-`MOST_INSTANCES` of them.
+The server passes on the first answer to a ping, and mostly drops the rest. Each instance sends its own
+statistics; a caller takes at most `MOST_INSTANCES` of them.
 """
 
 import asyncio
@@ -12,13 +11,13 @@ from mesh.errors import NoResponders, OutcomeUnknown
 
 PING_S = 1.0
 GATHER_S = 0.4
-"""How long instances are given to answer; nothing says how many there are."""
+"""How long instances have to answer. Their number is unknown."""
 MOST_INSTANCES = 32
-"""As many answers as fit into what a server holds for a slow connection (64 MiB), however large they are."""
+"""So many answers fit into a server's buffer for a slow connection (64 MiB), whatever their size."""
 
 
 async def ping(bus: Bus, agent: str) -> bytes | None:
-    """Return what one instance of `agent` answers, empty if it listens and is silent; None if nobody does.
+    """Return the answer of one instance of `agent`, empty if it listens and is silent; None if there is none.
 
     Raises Denied, Unreachable.
     """
@@ -33,13 +32,13 @@ async def ping(bus: Bus, agent: str) -> bytes | None:
 async def is_served(bus: Bus, agent: str) -> bool:
     """Return True if any instance of `agent` runs. Raises Denied, Unreachable.
 
-    One that listens and is silent counts as there: what it holds is for the turn's own time to end.
+    A silent instance counts: the time limit of a turn ends the work that it holds.
     """
     return await ping(bus, agent) is not None
 
 
 async def statistics(bus: Bus, agent: str) -> list[bytes]:
-    """Return what the instances of `agent` say of themselves. Raises Denied, Unreachable, Disconnected."""
+    """Return the statistics of each instance of `agent`. Raises Denied, Unreachable, Disconnected."""
     answers: list[bytes] = []
     heard = await bus.subscribe(
         bus.new_inbox(), lambda message: answers.append(message.data), most=MOST_INSTANCES

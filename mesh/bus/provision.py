@@ -40,7 +40,7 @@ _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window",
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
 _STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 _CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")
-"""What an update may change, and what it may only widen. Everything else is unsafe."""
+"""Fields that an update may change, and fields that it may only widen. All others are unsafe."""
 
 
 class Change(NamedTuple):
@@ -64,7 +64,7 @@ class _Step(NamedTuple):
 async def provision(
     bus: Bus, fleet: Fleet, storage: Storage = DEFAULT_STORAGE, *, dry_run: bool = False
 ) -> list[Change]:
-    """Bring the server to the table and to `fleet`; return what was done, or with `dry_run` would be.
+    """Bring the server to the table and to `fleet`; return the changes, with `dry_run` only planned.
 
     Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is
     the admin's, on a server that is healthy: a store that could not be decrypted looks empty.
@@ -118,9 +118,9 @@ async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
 
 
 async def _plan_retired(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
-    """Take its subject from the control queue of a client who is one no longer; what is in it stays.
+    """Take the subject from the control queue of a former client; its messages stay.
 
-    It might be an operator now, whose control messages go to CTL.
+    The client may be an operator now, whose control messages go to CTL.
     """
     steps = []
     for name in await standing_queues(bus):
@@ -196,7 +196,7 @@ def _differences(
     free: Iterable[str],
     grows: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return what would change, one line a field. Raises UnsafeChange at a field that must not."""
+    """Return the changes, one line a field. Raises UnsafeChange for a field that must not change."""
     lines = []
     for field, value in wanted.items():
         old = stands.get(field)
@@ -209,7 +209,7 @@ def _differences(
 
 
 def _grows(old: int | None, new: int) -> bool:
-    """Say whether a limit becomes wider. None, 0 and -1 are no limit."""
+    """Return True if a limit becomes wider. None, 0 and -1 mean no limit."""
     if not old or old < 0:
         return False
     return new <= 0 or new > old

@@ -1,7 +1,7 @@
-"""What a stream keeps, read by direct gets, which leave nothing behind at the server.
+"""Reading streams by direct gets, which leave no state on the server.
 
-No consumer is made or moved, so that any number of readers can look at once under one name. Any replica
-may answer, with less than the leader has: good enough to show, never to decide.
+No consumer is made or moved, so any number of readers can work under one name. Any replica may answer, and it
+may lag behind the leader. Use these reads to show something, never to decide.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from mesh.bus.roles import GET
 from mesh.errors import PASSING, ApiError, LogCutShort
 
 BATCH = 1000
-"""Messages asked for at once, unless told otherwise."""
+"""Messages in one batch by default."""
 MOST_BYTES = 1 << 20
-"""Bytes asked for at once, beyond one message: what a slow link brings before anybody takes it for broken."""
+"""Bytes in one batch, beyond one message. A slow link delivers so many before a call times out."""
 
 _NO_MESSAGE = 404
 _MOST = 2000
 _AHEAD = 3
-"""Reading ahead: messages in a batch, and batches on their way at once. It keeps reader and server busy."""
+"""Reading ahead: batches on their way at once, so that reader and server are both busy."""
 _FIRST = 100
-"""Messages in the first batch, when nobody knows yet how large they are."""
+"""Messages in the first batch, before their size is known."""
 _HEAD_BYTES = 300
-"""About what a message has besides its data."""
+"""Estimated bytes of a message besides its data."""
 _AGAIN_S = 0.05
 _STREAM = b"\r\nNats-Stream: "
 _PLACE = re.compile(
@@ -49,7 +49,7 @@ class StoredMessage(NamedTuple):
 
     @property
     def at(self) -> int:
-        """When it was stored, UTC µs; 0 if the server did not say."""
+        """When it was stored, UTC µs; 0 if unknown."""
         return microseconds(self.stamp) if self.stamp else 0
 
 
@@ -69,14 +69,14 @@ async def batch(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> list[StoredMessage]:
-    """Return messages of a subject, of all without one, from `from_seq` on and in order.
+    """Return up to `most` messages of a subject (None: of all) from `from_seq` on, in order.
 
-    There are up to `most`. Fewer need not be the last ones: a batch ends early when it is large, or when
-    the server is busy; none are. Where a subject is rare, asking for more than there is makes the server
-    walk on to the stream's end. Raises BusError, as everything here does.
+    A batch may end early if it is large or the server is busy. Only an empty one means that there are no
+    more. If a subject is rare, asking for too many makes the server scan to the stream's end. Raises
+    BusError, as all functions here do.
     """
     asked: dict[str, object] = {"seq": from_seq, "batch": most, "max_bytes": MOST_BYTES}
-    if subject is not None:  # without one the server need not look for what matches: many times as fast
+    if subject is not None:  # without a subject the server need not match, which is many times as fast
         asked["next_by_subj"] = subject
     answers = await bus.collect(f"{GET}{stream}", msgspec.json.encode(asked), timeout_s=timeout_s)
     return [stored_message(answer) for answer in answers]
@@ -109,12 +109,12 @@ async def every(
 async def ahead(
     bus: Bus, stream: str, from_seq: int = 1, *, timeout_s: float = TIMEOUT_S
 ) -> AsyncGenerator[list[StoredMessage]]:
-    """Yield all of a stream from `from_seq` to what is now the last, in order, in batches of one or more.
+    """Yield all messages of a stream from `from_seq` to its present end, in order, in batches.
 
-    Of the log, or another stream that nothing is ever taken out of but its beginning. While a batch is
-    worked on, the next are on their way. What comes short of what was asked for, because it was large, or
-    late, or a replica is behind, is asked for anew from where it ended, in smaller pieces. A bus that is
-    away is waited for. Raises what does not pass by itself, and LogCutShort.
+    The stream must lose messages at its beginning only, as the log does. The next batches are on their way
+    while the caller works on one. A batch that is incomplete (too large, too late, or from a replica that
+    lags) is asked for again from where it ended, in smaller pieces. This waits for a bus that is away.
+    Raises errors that do not pass by themselves, and LogCutShort.
     """
     first, last = await bus.retry_unavailable(lambda: bounds(bus, stream))
     following = asking = max(from_seq, first)
@@ -152,7 +152,7 @@ async def ahead(
 
 
 def _fitting(found: list[StoredMessage]) -> int:
-    """Return how many such messages fill half a batch: what is larger than expected still fits then."""
+    """Return how many such messages fill half a batch. The other half is room for larger ones."""
     average = sum(len(each.data) for each in found) // len(found) + _HEAD_BYTES
     return max(1, min(_MOST, MOST_BYTES // 2 // average))
 
@@ -191,10 +191,10 @@ async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
 
 
 def stored_message(message: Incoming) -> StoredMessage:
-    """Return what a direct get answered with. Raises ApiError where it is a refusal.
+    """Return the message in the answer to a direct get. Raises ApiError if it is a refusal.
 
-    The server's own headers stand behind the sender's, who may have chosen the same names. They are read
-    without parsing all headers, which would take as long as everything else about a message.
+    The server's headers come after the sender's, which may have the same names. They are read without
+    parsing all headers, which would double the cost of a message.
     """
     place = _PLACE.match(message.head, message.head.rfind(_STREAM))
     if place is None:

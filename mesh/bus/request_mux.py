@@ -1,7 +1,7 @@
-"""The answers that a connection awaits: they all come in through one inbox, each under a number.
+"""Many requests, one inbox: each answer comes back under its request's number.
 
-The inbox's name holds 96 random bits, because whoever knew it could name it as a reply subject and so put
-words into the bus's mouth.
+The inbox's name holds 96 random bits. A member who knew it could name it as a reply subject, and so forge
+answers.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from mesh.errors import ApiError, Denied, Disconnected, MeshError, NoResponders,
 
 _NO_RESPONDERS = 503
 _NO_MORE = (204, 404)
-"""What ends several answers well: the end of a batch; nothing there."""
+"""Statuses that end several answers without an error: end of batch, nothing there."""
 _SWEEP_S = 0.05
-"""How exactly timeouts are kept."""
+"""Resolution of timeouts."""
 _PATIENCE = 12
-"""How many timeouts several answers may take in all, as long as such come: links may be slow, and what is
-asked for next comes behind what was asked for before."""
+"""A call for several answers may take this many timeouts in all, while answers keep coming. Links may be
+slow, and answers to later calls queue behind earlier ones."""
 
 
 class _Waiting:
-    """Somebody who awaits one answer, or several until a status ends them."""
+    """A call that waits for one answer, or for several until a status ends them."""
 
     __slots__ = ("future", "many", "since", "subject", "timeout_s")
 
@@ -42,7 +42,7 @@ class _Waiting:
         self.timeout_s = timeout_s
 
     def until(self, heard: float) -> float:
-        """Return when it has waited for too long, if `heard` is when any of several answers came last."""
+        """Return when this call times out. `heard` is the time of the latest of several answers."""
         until = self.since + self.timeout_s
         if self.many is None:
             return until
@@ -68,35 +68,36 @@ class _Waiting:
             self.future.set_exception(error)
 
 
-class Answers:
-    """Who awaits an answer. `take` is the sink of the inbox."""
+class RequestMux:
+    """The calls that wait for an answer. `take` is the sink of the inbox."""
 
     def __init__(self, prefix: str) -> None:
         self.inbox = f"{prefix}.{secrets.token_hex(12)}."
-        """An answer comes in under this and its number."""
+        """Prefix of reply subjects; the number follows."""
         self.timed_out = 0
-        """How many did not come in time."""
+        """Calls that timed out."""
         self._number = 0
         self._heard = 0.0
-        """When the latest of several answers came, also to one who has given up (monotonic s)."""
+        """When the latest of several answers came, also one that came too late (monotonic s)."""
         self._waiting: dict[int, _Waiting] = {}
         self._clock: asyncio.TimerHandle | None = None
 
     def next_number(self) -> int:
-        """Return the number under which the answer to one request comes."""
+        """Return a new number for one request."""
         self._number += 1
         return self._number
 
     def beside(self) -> str:
-        """Return a subject beside the inbox, for answers that are no single ones."""
+        """Return a new subject outside the inbox, for a stream of answers."""
         return f"{self.inbox.rstrip('.')}-{self.next_number()}"
 
     async def to(
         self, subject: str, number: int, many: list[Incoming] | None, timeout_s: float
     ) -> Incoming | list[Incoming]:
-        """Return the answer to a request on `subject`; with `many`, that list with all that came to it.
+        """Return the answer to a request on `subject`; with `many`, that list with all its answers.
 
-        Nothing that comes after the call is missed. Raises NoResponders, TimedOut, Denied, Disconnected.
+        An answer that comes after this call is never missed. Raises NoResponders, TimedOut, Denied,
+        Disconnected.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(subject, loop.create_future(), many, loop.time(), timeout_s)
@@ -110,7 +111,7 @@ class Answers:
         return answer
 
     def take(self, message: Incoming) -> None:
-        """Hand an answer to whoever awaits it; one who has given up meanwhile misses nothing."""
+        """Pass an answer to the call that waits for it. Drop it if that call has ended."""
         waiting = self._waiting.get(int(message.subject[len(self.inbox) :]))
         if waiting is None or waiting.many is not None:
             self._heard = time.monotonic()
@@ -118,18 +119,18 @@ class Answers:
             waiting.take(message)
 
     def deny(self, denied: Denied) -> None:
-        """Fail whoever awaits an answer to what the server refused."""
+        """Fail every call on a subject that the server refused."""
         for waiting in tuple(self._waiting.values()):
             if waiting.subject == denied.subject:
                 waiting.fail(Denied(denied.operation, denied.subject))
 
     def break_off(self) -> None:
-        """Fail everybody: the connection broke, and no answer comes any more."""
+        """Fail every call: the connection broke."""
         for waiting in tuple(self._waiting.values()):
             waiting.fail(Disconnected(f"the connection broke before {waiting.subject} answered"))
 
     def _sweep(self) -> None:
-        """Fail what has waited for too long. One timer for all: nearly every request is answered in time."""
+        """Fail calls that timed out. One timer serves all, since nearly every request is answered in time."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for waiting in tuple(self._waiting.values()):

@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 
 class Grants(NamedTuple):
-    """What one user may do, and where. `None` for publish and subscribe together: everything."""
+    """One user's account and permissions. None for publish and subscribe: everything is allowed."""
 
     account: str
     publish: tuple[str, ...] | None
@@ -42,13 +42,13 @@ ME = "{me}"
 
 
 class Service(NamedTuple):
-    """A subject that is called in one account and answered in another."""
+    """A subject called in one account and answered in another."""
 
     subject: str
     many: bool = False
-    """Whether one call may have several answers. Else the server passes on the first and no more."""
+    """True if one call may have several answers. Else the server passes on only the first."""
     within_s: int | None = None
-    """How long the server waits for an answer; one that comes later goes nowhere. None: two minutes."""
+    """How long the server waits for an answer; a later one is dropped. None: two minutes."""
 
 
 API = "$JS.API."
@@ -57,8 +57,8 @@ GET = f"{API}DIRECT.GET."
 LEADER_GET = f"{API}STREAM.MSG.GET."
 
 OUTSIDE_API = "mesh.api."
-"""What viewers and operators call instead of `$JS.API.`. Under that name the server's own JetStream answers
-too, "not enabled for this account", and mostly first."""
+"""Viewers and operators call this instead of `$JS.API.`. There the server's own JetStream would answer, too:
+"not enabled for this account", and mostly first."""
 
 ADMIN = "admin"
 GUARD = "guard"
@@ -101,7 +101,7 @@ CALLS: dict[Role, tuple[Service, ...]] = {
     Role.VIEWER: _VIEWER,
     Role.OPERATOR: (*_VIEWER, _SUBMIT, _CONTROL, Service("$SRV.>", many=True)),
 }
-"""What the roles outside CORE call in it."""
+"""Services in CORE that each role outside it may call."""
 
 PRESENCE_S = 2
 """An agent that kept its answers could send many at once: it can keep those of so many seconds."""
@@ -127,7 +127,7 @@ HEARS: dict[Role, tuple[str, ...]] = {
     Role.VIEWER: (),
     Role.OPERATOR: ("mesh.note.{me}.*",),
 }
-"""What the roles outside CORE hear of what is published in it."""
+"""Subjects published in CORE that each role outside it may hear."""
 
 GUARD_PUBLISHES: tuple[str, ...] = (
     "mesh.evt.*.*",
@@ -152,7 +152,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
 GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>")
 
 ANSWER = "_R_.>"
-"""Where an agent answers what it is asked: it leads back to who asked, and only there."""
+"""Where an agent answers. The server leads each answer back to its caller, and only there."""
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:

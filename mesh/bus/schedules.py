@@ -1,7 +1,7 @@
-"""The alarm clock: one message schedule for each request, at its earliest due time.
+"""Message schedules: one for each request, at its earliest due time.
 
-The server keeps the schedule and delivers it into the request's own partition when it is due. When it
-has fired it is gone, and the next one is armed after sequence 0 again.
+The server keeps the schedule, and delivers it into the request's partition when it is due. A schedule that
+has fired is gone; the next one is armed after sequence 0 again.
 """
 
 import base64
@@ -21,13 +21,13 @@ class _Alarm(msgspec.Struct, frozen=True):
 
 
 async def arm(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
-    """Let the request's alarm go off at `at_us` (UTC µs; at once if that is past).
+    """Schedule the request's wake-up at `at_us` (UTC µs; at once if that is past).
 
     Args:
-        after: sequence of the schedule that this one replaces, 0 when none stands; None replaces any.
+        after: sequence of the schedule that this one replaces, 0 if there is none; None replaces any.
 
-    Returns the new schedule's sequence. Raises SequenceConflict when another one stands (look at
-    `standing`, decide again), and as `Bus.publish_durable`; arming once more is harmless.
+    Return the new schedule's sequence. Raises SequenceConflict if the present schedule is another one (read
+    `standing`, decide again), and as `Bus.publish_durable`. Arming twice is harmless.
     """
     headers = {
         "Nats-Expected-Stream": "TIMER",
@@ -46,7 +46,7 @@ async def arm(bus: Bus, request: str, at_us: int, *, after: int | None = None) -
 
 
 async def standing(bus: Bus, request: str) -> tuple[int, int] | None:
-    """Return sequence and due time (UTC µs) of the request's schedule; None when none stands."""
+    """Return sequence and due time (UTC µs) of the request's schedule; None if there is none."""
     try:
         got = await bus.api("STREAM.MSG.GET.TIMER", {"last_by_subj": timer_at(request)})
     except ApiError as error:
@@ -58,7 +58,7 @@ async def standing(bus: Bus, request: str) -> tuple[int, int] | None:
 
 
 def due_of(body: bytes) -> int:
-    """Return the due time (UTC µs) in a schedule, or in what it fired. Raises ValueError."""
+    """Return the due time (UTC µs) in a schedule, or in the message it fired. Raises ValueError."""
     alarm = codec.readable(body, _Alarm)
     if alarm is None:
         raise ValueError("a schedule that says no time")
@@ -66,6 +66,6 @@ def due_of(body: bytes) -> int:
 
 
 def rfc3339(at_us: int) -> str:
-    """Return UTC µs as the server reads times."""
+    """Return UTC µs in the format of the server's schedules."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

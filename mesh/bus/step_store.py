@@ -1,6 +1,6 @@
-"""The stream of an agent's journals: a step is written once, by whoever is first, and never again.
+"""The stream of an agent's journals. Each step is written once and never replaced.
 
-That is what fences an instance that lost its turn without knowing: its next step is there already.
+This fences an instance that lost its turn without noticing: its next step exists already.
 """
 
 from typing import ClassVar, Protocol
@@ -13,7 +13,7 @@ from protocol.wire.subjects import step
 
 
 class StepTaken(MeshError):
-    """A step of this name was written before."""
+    """A step of this name exists already."""
 
     code: ClassVar[str] = "journal.step_taken"
 
@@ -22,16 +22,16 @@ class StepStore(Protocol):
     """The port: the steps of one agent's turns."""
 
     async def get(self, request: str, turn: str, name: str) -> bytes | None:
-        """Return a step as it was written; None if it was not."""
+        """Return the bytes of a step; None if there is none."""
 
     async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
-        """Write a step. Raises StepTaken if it is there, be it by an earlier try of this very call."""
+        """Write a step. Raises StepTaken if it exists, also from an earlier try of this call."""
 
 
 class JetStreamSteps:
     """Steps in the agent's own stream, `STEPS-<agent>`.
 
-    While the bus is away, in trouble, or the stream is full, a call waits: no turn fails of that.
+    A call waits while the bus is unavailable or the stream is full. No turn fails because of that.
     """
 
     def __init__(self, bus: Bus, agent: str) -> None:
@@ -51,7 +51,7 @@ class JetStreamSteps:
             await self._bus.publish_durable(step(self._agent, request, turn, name), body)
         except StreamFull:
             if await self.get(request, turn, name) is not None:
-                raise StepTaken(name) from None  # the server has one code for both, and only its words differ
+                raise StepTaken(name) from None  # the server has one code for both
             raise
         except SubjectTaken:
             raise StepTaken(name) from None

@@ -22,21 +22,21 @@ GUARD_GROUP = "guard"
 
 _ENDS_BYTES = 256 * MIB
 SCHEMA_KEY = "mesh.schema"
-_SHORT_WINDOW = NS // 10  # the least there is: a stray `Nats-Msg-Id` then costs no memory
+_SHORT_WINDOW = NS // 10  # the shortest possible: a stray `Nats-Msg-Id` then costs no memory
 NEVER = {
     "allow_rollup_hdrs": False,
     "allow_msg_ttl": False,
     "allow_msg_counter": False,
     "allow_atomic": False,
 }
-"""What would let a writer erase or alter what others wrote, or write around the compare-and-set."""
+"""Features that let a writer erase or alter messages of others, or avoid the compare-and-set."""
 
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 _JOURNALS = "STEPS-"
 MESSAGE_BYTES = 256 << 10
 """The largest message that a queue takes, with subject and headers."""
 _ADMIN = "admin"
-"""Who may publish in everybody's name; CTL has to have a subject where a fleet has no operators."""
+"""The admin may publish in every name. CTL needs a subject if a fleet has no operators."""
 _CONTROLS_MESSAGES, _CONTROLS_BYTES = 10_000, 16 << 20
 
 Kind = Literal["PROP", "CTL", "TIMER"]
@@ -56,7 +56,7 @@ class Limits(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """What the operator of the servers decides. How long the log is kept is in the fleet."""
+    """Storage settings of the servers' operator. The fleet says how long the log is kept."""
 
     replicas: int = 1
     log_max_bytes: int = -1
@@ -100,7 +100,7 @@ def is_journal_stream(stream: str) -> bool:
 
 
 def queue_consumer(partition: int) -> str:
-    """Name of the guards' consumer of one partition, the same in every queue and in TIMER."""
+    """Return the name of the guards' consumer of one partition, in every queue and in TIMER."""
     return f"g{partition}"
 
 
@@ -108,7 +108,7 @@ QUEUE_CONSUMERS = tuple(queue_consumer(partition) for partition in range(PARTITI
 
 
 def kind_of(stream: str) -> Kind | None:
-    """Return what a stream holds for guards; None if it is no queue."""
+    """Return the kind of a queue; None if the stream is no queue."""
     kind = stream.partition("-")[0]
     return kind if kind in (PROPOSALS, CONTROLS, TIMERS) else None  # type: ignore[return-value]
 
@@ -236,7 +236,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         "DEAD": {
             "subjects": ["mesh.dead.*", "mesh.dead.guard.*"],
             "allow_direct": True,
-            "max_msgs_per_subject": 250,  # so that a sender takes 125 MiB at most, and nobody else's place
+            "max_msgs_per_subject": 250,  # a sender takes 125 MiB, and displaces no other's
             "max_msg_size": 512 * KIB,
             "max_age": age,
         },
@@ -281,7 +281,7 @@ def stream_names(fleet: Fleet) -> list[str]:
 
 
 def inbox_consumer(agent: str) -> str:
-    """Name of an agent's consumer of its inbox in LOG."""
+    """Return the name of an agent's consumer of its inbox in LOG."""
     return f"in-{agent}"
 
 

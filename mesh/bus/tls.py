@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mesh.errors import TlsUnusable
 
 VARIABLES = ("MESH_TLS_CA", "MESH_TLS_CERT", "MESH_TLS_KEY")
-"""What names the files in the environment."""
+"""Environment variables that name the files."""
 
 
 class TlsFiles(NamedTuple):
@@ -31,7 +31,7 @@ class TlsFiles(NamedTuple):
         return any(self)
 
     def context(self) -> ssl.SSLContext:
-        """Return what a connection is secured with. Raises TlsUnusable."""
+        """Return the TLS context of a connection. Raises TlsUnusable."""
         if self.key is not None and self.cert is None:
             raise TlsUnusable("TLS: a key without a certificate; name both, cert and key")
         context = self._trusting()
@@ -54,7 +54,7 @@ NO_FILES = TlsFiles()
 
 
 class NotSecured(ssl.SSLError):
-    """The server's greeting does not agree with what this side has or wants."""
+    """The server's greeting does not match the TLS settings of this side."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(1, reason)
@@ -90,7 +90,7 @@ def in_words(failed: ssl.SSLError, files: TlsFiles) -> str:
 
 
 def not_accepted(files: TlsFiles) -> str:
-    """Return what it means that the bus hangs up on a certificate."""
+    """Return the explanation for a bus that hangs up after it has seen our certificate."""
     return (
         f"the bus hangs up after the TLS handshake: it does not accept the certificate {files.cert} "
         "(is it of an authority that the bus trusts, and still valid?)"

@@ -94,5 +94,5 @@ def is_submit(body: bytes) -> bool:
     """Return True if a message in PROP is a submit: it has no `kind`, or it cannot be read."""
     try:
         return _KIND.decode(body).kind is None
-    except (msgspec.DecodeError, RecursionError, UnicodeError, ValueError):
+    except codec.READ_ERRORS:
         return True

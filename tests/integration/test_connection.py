@@ -10,7 +10,7 @@ from nats.aio.transport import TcpTransport
 
 from mesh.bus import jetstream, keys
 from mesh.bus.connection import Bus, connect
-from mesh.bus.nats_protocol import Incoming, Scanner, Wire, encode
+from mesh.bus.nats_protocol import Incoming, NatsProtocol, Scanner, encode
 from mesh.bus.step_store import JetStreamSteps, StepTaken
 from mesh.errors import (
     ApiError,
@@ -150,7 +150,7 @@ def test_nothing_that_breaks_the_framing_is_sent(
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 async def test_however_the_bytes_are_cut_the_messages_are_the_same(size: int) -> None:
     """The scanner sees every boundary: within lines, headers, bodies and line ends."""
-    wire, got = Wire(lambda operation, subject: None), []
+    wire, got = NatsProtocol(lambda operation, subject: None), []
     wire.sinks[7] = lambda m: got.append((m.subject, m.reply, m.status, m.headers, m.data))
     scanner = Scanner(wire)
     stream = (

@@ -147,7 +147,7 @@ async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalBus) -
             await asyncio.gather(cancelled, return_exceptions=True)
         assert await other == list(range(1, 10_001))
         assert asyncio.all_tasks() == before
-        assert not viewer._answers._waiting
+        assert not viewer._mux._waiting
 
 
 # --- another log ----------------------------------------------------------------------------------
