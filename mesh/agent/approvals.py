@@ -2,7 +2,7 @@
 
 The yes is bound to one effect by its digest, which is the effect's idempotency key: it derives from the
 turn, the tool, the arguments and how many equal calls came before. Other arguments are another effect, and
-nobody has approved it. Which digest a reply answers is the guard's word (`Past.asked`), not the replier's.
+nobody has approved it. The guard says which digest a reply answers (`RoundOutcome.asked`), not the replier.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ import msgspec
 from mesh.agent.record import Recorded, as_json
 from mesh.agent.stops import ApprovalNeeded
 from protocol.wire.commands import Ask
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from protocol.wire.grounds import Refusal
 from protocol.wire.ids import HUMAN, AgentName
 
@@ -44,7 +44,7 @@ def approval_of(
     )
 
 
-def require(ask: Ask, past: Iterable[Past]) -> None:
+def require(ask: Ask, past: Iterable[RoundOutcome]) -> None:
     """Return if the newest word on this approval is yes.
 
     Raises ApprovalNeeded when nobody was asked yet; Recorded, the effect's outcome, when the reply was

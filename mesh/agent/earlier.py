@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from mesh.agent.record import Call, Record
 from mesh.agent.stored import FENCE
 from protocol.domain.timers import is_by_the_clock
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 
 Named = tuple[str, Record]
 """A step's name and what it holds."""
@@ -20,7 +20,7 @@ class Earlier:
         round_: the number of the round that looks back.
     """
 
-    def __init__(self, past: Iterable[Past], round_: int) -> None:
+    def __init__(self, past: Iterable[RoundOutcome], round_: int) -> None:
         self._past, self._round = tuple(past), round_
         self._steps: dict[Call, deque[Named]] = defaultdict(deque)
         self._effects: dict[str, Named] = {}
@@ -72,6 +72,6 @@ class Earlier:
         """Return what is known of an effect: its result, or the intent of one without; ("", None) of none."""
         return self._effects.get(key, ("", None))
 
-    def settled(self, name: str) -> Past | None:
+    def settled(self, name: str) -> RoundOutcome | None:
         """Return what a person said of the doubtful effect at a step; None if nobody did."""
         return next((past for past in self._past if past.how == "settled" and past.step == name), None)

@@ -31,7 +31,7 @@ from mesh.agent.tally import Tally
 from mesh.bus.step_store import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 
 MAX_STEP_BYTES = 512 * 1024
 
@@ -60,7 +60,7 @@ class Journal:
         nonce: str,
         version: str,
         fresh: bool = False,
-        past: Iterable[Past] = (),
+        past: Iterable[RoundOutcome] = (),
         lease_s: float = math.inf,
         is_overtaken: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from mesh.agent.record import Call, Record, decode
 from mesh.agent.stops import JournalMismatch
 from mesh.agent.turn import Produce, Turn, digest_of
 from protocol.wire.config import Fleet
-from protocol.wire.events import Work
+from protocol.wire.events import Assignment
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Rebuilt(NamedTuple):
 
 
 async def rebuild(
-    agent: Agent, request: str, work: Work, fleet: Fleet, steps: Mapping[str, bytes]
+    agent: Agent, request: str, work: Assignment, fleet: Fleet, steps: Mapping[str, bytes]
 ) -> Rebuilt:
     """Return what the model was sent in one round, by running the agent's code over its journal.
 

@@ -10,7 +10,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.errors import BusError
 from mesh.service.logger import get_logger
 from protocol.wire import codec
-from protocol.wire.events import Work
+from protocol.wire.events import Assignment
 from protocol.wire.notices import Notice
 
 _log = get_logger(__name__)
@@ -43,7 +43,7 @@ class RunningRounds:
         self.rounds: dict[tuple[str, int], Running] = {}
         self.checks: set[asyncio.Task[None]] = set()
 
-    def begin(self, request: str, work: Work, code: asyncio.Future[Any]) -> Running:
+    def begin(self, request: str, work: Assignment, code: asyncio.Future[Any]) -> Running:
         """Take in a round; an older one of its turn, whose time ran out, is stopped."""
         for (turn, round_), earlier in self.rounds.items():
             if turn == work.turn and round_ < work.round:
@@ -51,7 +51,7 @@ class RunningRounds:
         running = self.rounds[work.turn, work.round] = Running(request, code)
         return running
 
-    def end(self, work: Work, running: Running) -> None:
+    def end(self, work: Assignment, running: Running) -> None:
         if self.rounds.get((work.turn, work.round)) is running:
             del self.rounds[work.turn, work.round]
 

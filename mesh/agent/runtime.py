@@ -56,7 +56,7 @@ from protocol.wire.commands import (
     ReportInDoubt,
     move_name,
 )
-from protocol.wire.events import Work, type_of
+from protocol.wire.events import Assignment, type_of
 from protocol.wire.ids import AgentName, is_token
 from protocol.wire.prices import price_list
 
@@ -163,7 +163,7 @@ class Runtime:
         work = getattr(event, "work", None)
         lies_in = subjects.parse_evt(message.subject)
         is_mine = lies_in == (self._agent.name, event.request) and event.to == self._agent.name
-        if not is_mine or not isinstance(work, Work) or not _has_a_place(work):
+        if not is_mine or not isinstance(work, Assignment) or not _has_a_place(work):
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(
@@ -177,7 +177,7 @@ class Runtime:
             with telling.round_span(self._agent, message, event.request, work, trace):
                 await self._work(message, event.request, work, trace)
 
-    async def _is_over(self, message: Message, request: str, work: Work) -> bool:
+    async def _is_over(self, message: Message, request: str, work: Assignment) -> bool:
         """Say whether a guard ended the turn; only a delivery that has waited is worth asking about."""
         if message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S:
             return False
@@ -188,7 +188,7 @@ class Runtime:
         subject = f"{GET}ENDS.{subjects.end(self._agent.name, request, turn)}"
         return not (await self._bus.retry_unavailable(lambda: self._bus.request(subject))).status
 
-    async def _work(self, message: Message, request: str, work: Work, trace: str) -> None:
+    async def _work(self, message: Message, request: str, work: Assignment, trace: str) -> None:
         """Run one round and store what it proposes; acknowledge only then.
 
         Args:
@@ -243,7 +243,7 @@ class Runtime:
             self._presence.handled += 1
             self._presence.busy_s += time.perf_counter() - started
 
-    async def _was_begun(self, message: Message, request: str, work: Work) -> bool:
+    async def _was_begun(self, message: Message, request: str, work: Assignment) -> bool:
         """Say whether anybody may have worked on this round before.
 
         The server's count of deliveries does not say so alone: one that was killed forgets the latest, and
@@ -259,7 +259,7 @@ class Runtime:
         found = await asyncio.gather(*(self._steps.get(request, _journaled(work), name) for name in places))
         return any(body is not None for body in found)
 
-    def _journal(self, request: str, work: Work, attempts: Attempts, *, fresh: bool) -> Journal:
+    def _journal(self, request: str, work: Assignment, attempts: Attempts, *, fresh: bool) -> Journal:
         return Journal(
             self._steps,
             request=request,
@@ -273,7 +273,7 @@ class Runtime:
             is_overtaken=attempts.is_overtaken,
         )
 
-    async def _is_anothers(self, journal: Journal, work: Work) -> bool:
+    async def _is_anothers(self, journal: Journal, work: Assignment) -> bool:
         """Say whether an instance of the version that began this round should have it back.
 
         For `version_grace_s` from when this one first saw it; then it replays what the other recorded.
@@ -291,7 +291,7 @@ class Runtime:
             await asyncio.sleep(self._around.fleet.heartbeat_s)
             message.in_progress()
 
-    def _turn(self, request: str, work: Work, journal: Journal, live: LiveOutput = SILENT) -> Turn:
+    def _turn(self, request: str, work: Assignment, journal: Journal, live: LiveOutput = SILENT) -> Turn:
         return Turn(
             request,
             work,
@@ -303,7 +303,9 @@ class Runtime:
             live=live,
         )
 
-    async def _propose(self, request: str, work: Work, journal: Journal, live: LiveOutput) -> Proposal | None:
+    async def _propose(
+        self, request: str, work: Assignment, journal: Journal, live: LiveOutput
+    ) -> Proposal | None:
         """Return what the agent's code asks for; None if the turn was ended while it ran. Raises Fenced."""
         if journal.owes:
             await journal.load()  # what the turn has cost is known before its code asks
@@ -341,7 +343,7 @@ class Runtime:
         await journal.finish()
         return move
 
-    def _stopped(self, turn: Turn, work: Work, error: Exception) -> Proposal | None:
+    def _stopped(self, turn: Turn, work: Assignment, error: Exception) -> Proposal | None:
         """Return what to propose for a round whose code came to no move; None for nothing. Raises Fenced."""
         match error:
             case Fenced():
@@ -357,7 +359,7 @@ class Runtime:
         return self._failed(turn, work, failure_of(error), bug=error)
 
     def _failed(
-        self, turn: Turn, work: Work, failure: Failure, *, bug: BaseException | None = None
+        self, turn: Turn, work: Assignment, failure: Failure, *, bug: BaseException | None = None
     ) -> ReportFailure:
         self._presence.failed += 1
         self._presence.last_error = failure.code
@@ -412,12 +414,12 @@ async def _note_return(attempts: Attempts) -> None:
             await attempts.given_back()
 
 
-def _journaled(work: Work) -> str:
+def _journaled(work: Assignment) -> str:
     """Return under whose id a turn's journal goes on."""
     return work.continues or work.turn
 
 
-def _has_a_place(work: Work) -> bool:
+def _has_a_place(work: Assignment) -> bool:
     """Say whether a turn's id, and that of its journal, can stand in a subject."""
     return is_token(work.turn) and is_token(_journaled(work))
 
@@ -433,7 +435,7 @@ def _show_end(live: LiveOutput, proposal: Proposal) -> None:
             live.stopped("in_doubt")
 
 
-def _crash_loop(work: Work, report: Report) -> ReportFailure:
+def _crash_loop(work: Assignment, report: Report) -> ReportFailure:
     failure = Failure(code="crash_loop", message="the turn ended its process again and again", permanent=True)
     return ReportFailure(turn=work.turn, round=work.round, error=failure, report=report)
 

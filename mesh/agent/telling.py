@@ -22,7 +22,7 @@ from protocol.wire.commands import (
     UnknownMove,
 )
 from protocol.wire.config import Fleet
-from protocol.wire.events import Work
+from protocol.wire.events import Assignment
 from protocol.wire.ids import HUMAN
 
 _SENDS = {
@@ -39,7 +39,7 @@ def came_with(message: Message, recorded: str) -> str:
 
 
 def round_span(
-    agent: Agent, message: Message, request: str, work: Work, trace: str
+    agent: Agent, message: Message, request: str, work: Assignment, trace: str
 ) -> AbstractContextManager[Span]:
     """Open the span of one delivery of a round, and count how long the event waited for its first one.
 

@@ -28,7 +28,7 @@ from mesh.service.logger import get_logger
 from protocol.domain import budget
 from protocol.wire.commands import Failure, Move, Report, Usage
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.events import Past, Work
+from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.grounds import Refusal as RefusalOf
 from protocol.wire.handoff import Budget, Handoff
 from protocol.wire.ids import AgentName, derive, submitter_of
@@ -64,7 +64,7 @@ class Turn(Moves):
     def __init__(
         self,
         request: str,
-        work: Work,
+        work: Assignment,
         fleet: Fleet,
         *,
         journal: "Journal | None" = None,
@@ -133,7 +133,7 @@ class Turn(Moves):
         return self._fleet.human
 
     @property
-    def past(self) -> tuple[Past, ...]:
+    def past(self) -> tuple[RoundOutcome, ...]:
         """How the rounds before this one ended."""
         return self._work.past
 
@@ -162,7 +162,7 @@ class Turn(Moves):
         return self._answered is not None and self._answered.how == "expired"
 
     @property
-    def _answered(self) -> Past | None:
+    def _answered(self) -> RoundOutcome | None:
         """The newest ask's end. Approvals are none of the code's business: their calls find them."""
         ends = (past for past in reversed(self.past) if past.how in ("replied", "expired"))
         return next((past for past in ends if not past.asked), None)

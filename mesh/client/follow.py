@@ -231,7 +231,7 @@ class _Running:
 
     def take(self, event: events.AnyEvent) -> None:
         work = getattr(event, "work", None)
-        if isinstance(work, events.Work):
+        if isinstance(work, events.Assignment):
             self.agent = work.handoff.to_agent
             self.journals = {work.continues or work.turn: work.turn}
         elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):

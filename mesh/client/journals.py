@@ -22,7 +22,7 @@ from mesh.bus.streams import steps_of
 from protocol.views.entries import Cost, StepEntry
 from protocol.views.spending import unpriced_in
 from protocol.wire import codec, subjects
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price
 
@@ -49,7 +49,7 @@ def journals_in(happened: Iterable[AnyEvent]) -> dict[str, str]:
     return {
         work.continues or work.turn: work.handoff.to_agent
         for event in happened
-        if isinstance(work := getattr(event, "work", None), Work) and work.handoff.to_agent != HUMAN
+        if isinstance(work := getattr(event, "work", None), Assignment) and work.handoff.to_agent != HUMAN
     }
 
 

@@ -14,7 +14,7 @@ from mesh.service import metrics, names
 from mesh.service.logger import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Hearing
+from protocol.wire.commands import Command
 from protocol.wire.ids import NOBODY
 from protocol.wire.notices import Ended, Notice, NoticeError
 
@@ -60,7 +60,7 @@ class DeadLetters:
             await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
         return True
 
-    async def tell_late(self, hearing: Hearing, late: Late) -> None:
+    async def tell_late(self, hearing: Command, late: Late) -> None:
         """Tell a sender that what it speaks for is over or decided."""
         ended = Ended(why=late.ended, turn=late.turn, round=late.round)
         await self._notify(hearing.sender, hearing.request, ended=ended, digest=hearing.digest)

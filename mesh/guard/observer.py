@@ -24,7 +24,7 @@ from protocol.domain.decider import (
 )
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
-from protocol.wire.commands import Control, Hearing, MoveProposed, Submit, UnknownMove
+from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove
 from protocol.wire.events import AnyEvent, type_of
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ _TEMPLATES = {
 }
 
 
-def observed(steps: Steps[T], ledger: Ledger, handled: Hearing | None) -> Steps[T]:
+def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]:
     """Pass all steps on: each verdict and each consequence is a span of its request's trace.
 
     Args:
@@ -61,7 +61,7 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Hearing | None) -> Steps[
         handled: the command that they handle; None if a timer fired.
     """
     said: Any = None
-    deciding: Hearing | None = None
+    deciding: Command | None = None
     with ExitStack() as spans:
         while True:
             try:
@@ -90,7 +90,7 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Hearing | None) -> Steps[
                     deciding = None
 
 
-def counted(command: Hearing, outcome: Outcome) -> None:
+def counted(command: Command, outcome: Outcome) -> None:
     """Count a message that was decided, came late or was objected to. Control messages are none of them."""
     if isinstance(command.what, Control) or isinstance(outcome, MeshFrozen):
         return
@@ -102,7 +102,7 @@ def counted(command: Hearing, outcome: Outcome) -> None:
     metrics.handoffs.add(1, labels)
 
 
-def _verdict_span(command: Hearing, ledger: Ledger) -> AbstractContextManager[Span]:
+def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Span]:
     """Open the span of a verdict, linked to that which the message brought."""
     if not tracing.traced():
         return tracing.OFF
@@ -127,7 +127,7 @@ def _consequence_span(event: AnyEvent, ledger: Ledger) -> AbstractContextManager
     return tracing.span(names.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
 
 
-def _appended(step: Appended, handled: Hearing | None) -> None:
+def _appended(step: Appended, handled: Command | None) -> None:
     """Tell of an event that is in the log now: the current span is what brought it about."""
     event, command = step.event, step.command
     if isinstance(event, events.RequestOpened):
@@ -173,7 +173,7 @@ def _about(name: str, request: str) -> dict[str, str | int]:
     }
 
 
-def _asked(hearing: Hearing) -> str:
+def _asked(hearing: Command) -> str:
     """Return what a message asks for, in one of our own words."""
     what = hearing.what
     if isinstance(what, Submit):

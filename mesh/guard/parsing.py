@@ -6,7 +6,7 @@ import msgspec
 
 from protocol.domain.admission import Rejected
 from protocol.wire import codec
-from protocol.wire.commands import Control, Hearing, Proposal, Submit, id_of, submit_id
+from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, submit_id
 from protocol.wire.errors import Malformed
 from protocol.wire.ids import (
     MAX_ID_CHARS,
@@ -32,11 +32,11 @@ class Sent(NamedTuple):
     trace: str = ""
     """The `traceparent` that it brought; well-formed or empty."""
 
-    def command(self, what: Submit | Proposal | Control, cause: Cause, digest: str = "") -> Hearing:
-        return Hearing(self.request, AgentName(self.sender), what, cause, self.role, digest, self.trace)
+    def command(self, what: Submit | Proposal | Control, cause: Cause, digest: str = "") -> Command:
+        return Command(self.request, AgentName(self.sender), what, cause, self.role, digest, self.trace)
 
 
-def proposal_of(sent: Sent) -> Hearing | Rejected:
+def proposal_of(sent: Sent) -> Command | Rejected:
     """Return what a message in PROP asks for: a submit if it has no `kind`. Raises Malformed."""
     if (rejected := unusable(sent.request)) is not None:
         return rejected
@@ -49,14 +49,14 @@ def proposal_of(sent: Sent) -> Hearing | Rejected:
     return sent.command(submit, Cause(submit_id(sent.request)), codec.body_digest(sent.data))
 
 
-def control_of(sent: Sent) -> Hearing | Rejected:
+def control_of(sent: Sent) -> Command | Rejected:
     """Return what a message in CTL about one request asks for. Raises Malformed."""
     control = codec.parse_control(sent.data)
     rejected = unusable(sent.request)
     return rejected or sent.command(control, control_cause(sent.request, sent.sender, control.id))
 
 
-def failure_of(sent: Sent, error: Malformed) -> Hearing | None:
+def failure_of(sent: Sent, error: Malformed) -> Command | None:
     """Return the failure of the round that an unreadable message in PROP names; None if it names none."""
     failed = codec.failure_of(sent.data, error)
     return None if failed is None else sent.command(failed, Cause(id_of(sent.request, failed)))
@@ -69,7 +69,7 @@ def unusable(request: str) -> Rejected | None:
     return None
 
 
-def may_come_yet(hearing: Hearing, now: int, within_s: float) -> bool:
+def may_come_yet(command: Command, now: int, within_s: float) -> bool:
     """Return True if a control message may have overtaken its submit.
 
     Its request's id must be new. A client knows of no id but its own before the log does; an operator may
@@ -79,8 +79,8 @@ def may_come_yet(hearing: Hearing, now: int, within_s: float) -> bool:
         now: UTC µs.
         within_s: how old the id may be at most.
     """
-    is_told = hearing.role == "operator" or submitter_of(hearing.request) == hearing.sender
-    return is_told and submitted_ms(hearing.request) >= now // 1000 - int(within_s * 1000)
+    is_told = command.role == "operator" or submitter_of(command.request) == command.sender
+    return is_told and submitted_ms(command.request) >= now // 1000 - int(within_s * 1000)
 
 
 class _Kind(msgspec.Struct, frozen=True):

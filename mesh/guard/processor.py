@@ -47,7 +47,7 @@ from protocol.domain.decider import (
 )
 from protocol.domain.turns import TurnState
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Control, Hearing, Submit
+from protocol.wire.commands import Command, Control, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 from protocol.wire.notices import Ended, Notice
 
@@ -82,7 +82,7 @@ class RequestProcessor:
         self.conflicts = 0
         """How often another guard had been first."""
 
-    async def process(self, hearing: Hearing) -> Outcome:
+    async def process(self, hearing: Command) -> Outcome:
         """Decide one message, or say why it is not decided.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
@@ -101,7 +101,7 @@ class RequestProcessor:
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
             await self._until_settled(request, None)
 
-    async def _until_settled(self, request: str, hearing: Hearing | None) -> Outcome | None:
+    async def _until_settled(self, request: str, hearing: Command | None) -> Outcome | None:
         certain = False
         what = None if hearing is None else hearing.what
         is_submit, is_control = isinstance(what, Submit), isinstance(what, Control)
@@ -153,7 +153,7 @@ class RequestProcessor:
             cached.stored(stored.body, stored.seq)
         return cached
 
-    async def _session(self, cached: CachedRequest, request: str, hearing: Hearing | None) -> Outcome | None:
+    async def _session(self, cached: CachedRequest, request: str, hearing: Command | None) -> Outcome | None:
         """Take all steps of one command, or of what is due, on one copy of the request."""
         fleet, frozen = self._context.fleet, self._context.frozen.is_set()
         steps: Steps[Outcome | None]

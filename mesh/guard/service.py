@@ -29,7 +29,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logger import get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Control, Hearing
+from protocol.wire.commands import Command, Control
 from protocol.wire.errors import BrokenLog
 
 _log = get_logger(__name__)
@@ -207,7 +207,7 @@ class Guard:
         self._tell_lag(message, "timer")
         message.ack()
 
-    async def _settle(self, message: Message, found: Hearing | Rejected) -> None:
+    async def _settle(self, message: Message, found: Command | Rejected) -> None:
         """Process what a message asks for, and end the message."""
         if isinstance(found, Rejected):
             await self._bury(message, found)
@@ -229,11 +229,11 @@ class Guard:
         lag_s = max(0.0, (self._context.now() - message.stored_us) / 1e6)
         metrics.guard_lag.record(lag_s, {names.KIND: kind})
 
-    def _may_have_overtaken(self, message: Message, hearing: Hearing, found: Rejected) -> bool:
-        if found.code != UNKNOWN_REQUEST or not isinstance(hearing.what, Control):
+    def _may_have_overtaken(self, message: Message, command: Command, found: Rejected) -> bool:
+        if found.code != UNKNOWN_REQUEST or not isinstance(command.what, Control):
             return False
         waited_s = (self._context.now() - message.stored_us) / 1e6
-        return waited_s < OVERTAKEN_S and parsing.may_come_yet(hearing, self._context.now(), OVERTAKEN_S)
+        return waited_s < OVERTAKEN_S and parsing.may_come_yet(command, self._context.now(), OVERTAKEN_S)
 
     async def _bury(self, message: Message, rejection: Rejected) -> None:
         """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""

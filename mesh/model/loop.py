@@ -22,7 +22,7 @@ from mesh.model.pricing import Pricing, replied, reply_span
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logger import get_logger
 from protocol.wire.commands import Ask, Escalate, Move
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 
 _log = get_logger(__name__)
 
@@ -322,7 +322,7 @@ class _Conversation:
         return self._turn.escalate(reason) if ask_people else self._turn.fail(reason)
 
 
-def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
+def _answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
     """Yield the outcomes of moves, without failures and approvals: an approved call finds its own."""
     for past in rounds:
         of_a_move = past.how in ("refused", "replied", "expired") or (past.how == "resolved" and past.move)
@@ -331,7 +331,7 @@ def _answers(rounds: Iterable[Past]) -> Iterator[Past]:
             yield past
 
 
-def _can_be_of(past: Past, move: Move) -> bool:
+def _can_be_of(past: RoundOutcome, move: Move) -> bool:
     """Return True if this can be the outcome of that move, and not of one that the code made by itself."""
     match past.how:
         case "replied" | "expired":

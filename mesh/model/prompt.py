@@ -25,7 +25,7 @@ from mesh.agent.turn import Turn
 from protocol.wire.codec import is_label
 from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Artifact, Constraints, Fact
 
 _VERSION = r"[\w.-]{1,32}"
@@ -180,7 +180,7 @@ def _peer(peer: AgentEntry) -> str:
     return one_line(f"{peer.name}{says}{takes}")
 
 
-def _is_shown(past: Past) -> bool:
+def _is_shown(past: RoundOutcome) -> bool:
     """Return True if a model is told how a round ended.
 
     After an approval, and after a failure that is tried again, the prompt stays the same. So the model's
@@ -189,11 +189,11 @@ def _is_shown(past: Past) -> bool:
     return not past.asked and past.how != "failed"
 
 
-def _past(number: int, past: Past) -> str:
+def _past(number: int, past: RoundOutcome) -> str:
     return one_line(f"round {number} {past.how}: {_how(past)}")
 
 
-def told(past: Past) -> str:
+def told(past: RoundOutcome) -> str:
     """Return the outcome of a move in one line."""
     match past.how:
         case "expired":
@@ -203,7 +203,7 @@ def told(past: Past) -> str:
     return one_line(_how(past))
 
 
-def _how(past: Past) -> str:
+def _how(past: RoundOutcome) -> str:
     if past.refusal is not None:
         asked = _asked(past)
         hint = f" Allowed instead: {past.refusal.hint}." if past.refusal.hint else ""
@@ -220,7 +220,7 @@ def _how(past: Past) -> str:
     return _json(past.reply)
 
 
-def _asked(past: Past) -> str:
+def _asked(past: RoundOutcome) -> str:
     if past.move is None:
         return "the move"
     to = getattr(past.move, "to_agent", None)

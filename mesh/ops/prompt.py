@@ -16,7 +16,7 @@ from mesh.model.port import Model, Prompt
 from mesh.ops.log import decoded, request_bodies
 from protocol.wire.config import Fleet
 from protocol.wire.documents import read_fleet
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import FLEET
 
@@ -24,7 +24,7 @@ from protocol.wire.subjects import FLEET
 class Shown(NamedTuple):
     """One prompt, with what is known of it."""
 
-    work: Work
+    work: Assignment
     agent: Agent
     rebuilt: Rebuilt
     call: int
@@ -88,7 +88,7 @@ async def sent_to_model(
     )
 
 
-def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Work:
+def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Assignment:
     """Return the round that came to an event, or the agent's newest. Raises NotFound, UsageWrong."""
     works = [work for event in happened if (work := _work_of(event, name)) is not None]
     if not works:
@@ -102,16 +102,16 @@ def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Work:
     return ends[n]
 
 
-def _work_of(event: AnyEvent, name: str) -> Work | None:
+def _work_of(event: AnyEvent, name: str) -> Assignment | None:
     work = getattr(event, "work", None)
-    return work if isinstance(work, Work) and event.to == name == work.handoff.to_agent else None
+    return work if isinstance(work, Assignment) and event.to == name == work.handoff.to_agent else None
 
 
 def _place(event: AnyEvent) -> tuple[str, int]:
     return getattr(event, "turn", ""), getattr(event, "round", -1)
 
 
-def _reported(happened: Sequence[AnyEvent], work: Work) -> str:
+def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     reports = [
         getattr(event, "report", None) for event in happened if _place(event) == (work.turn, work.round)
     ]

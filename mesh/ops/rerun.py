@@ -20,7 +20,7 @@ from protocol.domain.ledger import Ledger, fold
 from protocol.wire import codec, events
 from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import Submit
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, RequestId
 
@@ -167,10 +167,10 @@ def _last_given(happened: Sequence[AnyEvent]) -> Given:
     return given
 
 
-def _opening(event: AnyEvent) -> Work | None:
+def _opening(event: AnyEvent) -> Assignment | None:
     """Return the work of an event that opens a turn."""
     work = getattr(event, "work", None)
-    return work if isinstance(work, Work) and str(work.turn) == event.id else None
+    return work if isinstance(work, Assignment) and str(work.turn) == event.id else None
 
 
 def _as_text(fact: Fact | None) -> str:

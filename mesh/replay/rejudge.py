@@ -20,7 +20,7 @@ from protocol.domain.moves import decide
 from protocol.domain.recovery import message_of
 from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
 from protocol.wire import codec, events
-from protocol.wire.commands import Hearing, Submit
+from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, type_of
@@ -114,7 +114,7 @@ def _derive(
             )
         belongs_to = following
         before = _with(ledger, event)
-    hearing = message_of(before, belongs_to)
+    command = message_of(before, belongs_to)
     world = World(
         now=event.at,
         salt=event.salt,
@@ -122,13 +122,13 @@ def _derive(
         prices=getattr(belongs_to, "prices", None),
         trace=event.trace,
     )
-    if hearing is None:
+    if command is None:
         return _consequence(ledger, event, belongs_to, policy, world)
-    recorded = getattr(belongs_to, "policy", None) if isinstance(hearing.what, Submit) else ledger.policy
+    recorded = getattr(belongs_to, "policy", None) if isinstance(command.what, Submit) else ledger.policy
     judged_by = policy if policy is not None and recorded is not None else recorded
-    derived = decide(ledger, hearing, judged_by, world)
+    derived = decide(ledger, command, judged_by, world)
     if policy is not None and isinstance(derived, events.FactsWithheld):
-        return decide(_with(ledger, derived), hearing, judged_by, world)
+        return decide(_with(ledger, derived), command, judged_by, world)
     return derived
 
 
@@ -167,7 +167,7 @@ def _consequence(
             follows = too_large(ledger, world, follows)
         if policy is not None and isinstance(follows, events.FactsWithheld):
             follows = due(_with(ledger, follows), policy, world, round_)
-        if isinstance(follows, Hearing):
+        if isinstance(follows, Command):
             continue
         if _letters(follows) == _letters(event):
             return follows

@@ -40,9 +40,9 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
+    Command,
     Control,
     Failure,
-    Hearing,
     Move,
     MoveProposed,
     Proposal,
@@ -156,7 +156,7 @@ class InMemoryGuard:
         what = Submit(text=text, **rest)
         cause = Cause(submit_id(self.request))
         digest = codec.body_digest(codec.encode(what))
-        return self._event(self.process(Hearing(self.request, self.client, what, cause, "client", digest)))
+        return self._event(self.process(Command(self.request, self.client, what, cause, "client", digest)))
 
     def move(self, move: Move, report: Report | None = None) -> AnyEvent:
         """The holder asks for a move. Returns the verdict."""
@@ -175,7 +175,7 @@ class InMemoryGuard:
         """Judge a proposal under the name of whoever's turn it speaks for."""
         sender = self.ledger.turns[proposal.turn].agent
         cause = Cause(id_of(self.request, proposal))
-        return self._event(self.process(Hearing(self.request, sender, proposal, cause, "agent")))
+        return self._event(self.process(Command(self.request, sender, proposal, cause, "agent")))
 
     def reply(self, value: Any, by: str = "somebody") -> AnyEvent:
         """Whoever was asked replies."""
@@ -192,7 +192,7 @@ class InMemoryGuard:
         """Obey a control message. Raises NotDecided where a guard would not."""
         cause = control_cause(self.request, sender, control.id)
         role = self.fleet.role_of(sender)
-        return self._event(self.process(Hearing(self.request, AgentName(sender), control, cause, role)))
+        return self._event(self.process(Command(self.request, AgentName(sender), control, cause, role)))
 
     def wait(self, seconds: float) -> list[AnyEvent]:
         """Let time pass; return what fell due."""
@@ -219,7 +219,7 @@ class InMemoryGuard:
             raise
         return found if isinstance(found, Rejected) else self.process(found)
 
-    def process(self, hearing: Hearing) -> Outcome:
+    def process(self, hearing: Command) -> Outcome:
         """Decide one message, what is due before it and what follows from it."""
         self._look()
         self._events_before = len(self.events)

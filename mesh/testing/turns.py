@@ -10,7 +10,7 @@ from mesh.testing.in_memory_guard import InMemoryGuard
 from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Ask, Move, Report
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.events import Past, Work
+from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.grounds import Refusal, Rule
 from protocol.wire.handoff import Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName, TurnId
@@ -33,7 +33,7 @@ def turn(
     refused: Iterable[tuple[Move, str]] = (),
     constraints: Constraints | None = None,
     human: bool = True,
-    past: Iterable[Past] = (),
+    past: Iterable[RoundOutcome] = (),
     reported: Report | None = None,
     steps: MemorySteps | None = None,
     is_over: Callable[[], Awaitable[bool]] | None = None,
@@ -59,7 +59,7 @@ def turn(
         else tuple(facts)
     )
     refusals = (
-        Past(
+        RoundOutcome(
             round=round_,
             how="refused",
             move=asked,
@@ -85,7 +85,7 @@ def turn(
         constraints=constraints or Constraints(),
     )
     held = tuple(AgentName(name) for name in (path or (agent,)))
-    work = Work(
+    work = Assignment(
         turn=TurnId("turn"),
         round=len(ended),
         handoff=handoff,
@@ -117,14 +117,14 @@ def turn_in(guard: InMemoryGuard) -> Turn:
     return Turn(guard.request, work, guard.fleet, prices=price_list(work.prices))
 
 
-def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> Past:
+def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> RoundOutcome:
     """Return how a round ended that asked and got a reply; `ask` may be an approval's."""
-    return Past(round=round_, how="replied", reply=value, by=by, asked=_approval(ask))
+    return RoundOutcome(round=round_, how="replied", reply=value, by=by, asked=_approval(ask))
 
 
-def unanswered(ask: Move, *, round_: int = 0) -> Past:
+def unanswered(ask: Move, *, round_: int = 0) -> RoundOutcome:
     """Return how a round ended that asked and got no reply in time."""
-    return Past(round=round_, how="expired", asked=_approval(ask))
+    return RoundOutcome(round=round_, how="expired", asked=_approval(ask))
 
 
 def _approval(ask: Move) -> str:

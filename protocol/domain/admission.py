@@ -14,9 +14,9 @@ from protocol.domain.turns import TurnState
 from protocol.wire.commands import (
     Assign,
     Cancel,
+    Command,
     Control,
     Freeze,
-    Hearing,
     Proposal,
     Reply,
     Resolve,
@@ -51,22 +51,22 @@ Admission = Accepted | Late | Rejected
 UNKNOWN_REQUEST = "unknown_request"
 
 
-def admission(ledger: Ledger, hearing: Hearing) -> Admission:
-    """Return whether `hearing` may be decided on this ledger."""
-    what = hearing.what
+def admission(ledger: Ledger, command: Command) -> Admission:
+    """Return whether `command` may be decided on this ledger."""
+    what = command.what
     if isinstance(what, Submit):
-        return _of_submit(ledger, hearing)
+        return _of_submit(ledger, command)
     if isinstance(what, Proposal):
-        return _of_proposal(ledger, hearing.sender, what)
-    return _of_control(ledger, hearing, what)
+        return _of_proposal(ledger, command.sender, what)
+    return _of_control(ledger, command, what)
 
 
-def _of_submit(ledger: Ledger, hearing: Hearing) -> Admission:
-    if hearing.role not in ("client", "operator"):
-        return Rejected("not_allowed", f"{hearing.sender} is no client or operator, and only these submit")
+def _of_submit(ledger: Ledger, command: Command) -> Admission:
+    if command.role not in ("client", "operator"):
+        return Rejected("not_allowed", f"{command.sender} is no client or operator, and only these submit")
     if ledger.status == "unknown":
         return Accepted()
-    if ledger.submit_digest == hearing.digest:
+    if ledger.submit_digest == command.digest:
         return Late("", 0, "decided" if ledger.is_open else ledger.status)
     return Rejected("request_exists", "this id belongs to a request with other content; make a new id")
 
@@ -93,23 +93,23 @@ def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Admission:
     return Accepted()
 
 
-def _of_control(ledger: Ledger, hearing: Hearing, control: Control) -> Admission:
-    if hearing.role not in ("client", "operator"):
-        return Rejected("not_allowed", f"{hearing.sender} may not send control messages")
+def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission:
+    if command.role not in ("client", "operator"):
+        return Rejected("not_allowed", f"{command.sender} may not send control messages")
     if ledger.status == "unknown":
         return Rejected(UNKNOWN_REQUEST, "no such request")
-    if ledger.knows(hearing.cause):
+    if ledger.knows(command.cause):
         return Late(getattr(control, "turn", ""), getattr(control, "round", 0), "decided")
-    if hearing.role == "client" and ledger.client != hearing.sender:
+    if command.role == "client" and ledger.client != command.sender:
         return Rejected("not_allowed", "a client controls its own requests only")
-    if hearing.role == "client" and not isinstance(control, Cancel | Reply):
+    if command.role == "client" and not isinstance(control, Cancel | Reply):
         return Rejected("not_allowed", "a client may cancel and reply; the rest is for operators")
     if not ledger.is_open:
         return Late(getattr(control, "turn", ""), getattr(control, "round", 0), ledger.status)
-    return _of_open_control(ledger, hearing, control)
+    return _of_open_control(ledger, command, control)
 
 
-def _of_open_control(ledger: Ledger, hearing: Hearing, control: Control) -> Admission:
+def _of_open_control(ledger: Ledger, command: Command, control: Control) -> Admission:
     match control:
         case Cancel():
             return Accepted()
@@ -128,10 +128,10 @@ def _of_open_control(ledger: Ledger, hearing: Hearing, control: Control) -> Admi
             return Accepted()
         case Reply() | Settle():
             most = ledger.policy.max_handoff_bytes
-            return _of_waiting(ledger.turns.get(control.turn), hearing, control, most)
+            return _of_waiting(ledger.turns.get(control.turn), command, control, most)
 
 
-def _of_waiting(turn: TurnState | None, hearing: Hearing, control: Reply | Settle, most: int) -> Admission:
+def _of_waiting(turn: TurnState | None, command: Command, control: Reply | Settle, most: int) -> Admission:
     if turn is None:
         return Rejected("unknown_turn", "no such turn was opened in this request")
     if control.round > turn.round:
@@ -139,7 +139,7 @@ def _of_waiting(turn: TurnState | None, hearing: Hearing, control: Reply | Settl
     awaited = "suspended" if isinstance(control, Reply) else "doubted"
     if control.round < turn.round or turn.state != awaited:
         return Late(turn.id, control.round, "ended" if turn.state == "ended" else "decided")
-    may_answer = {hearing.sender, HUMAN} if hearing.role == "operator" else {hearing.sender}
+    may_answer = {command.sender, HUMAN} if command.role == "operator" else {command.sender}
     if isinstance(control, Reply) and turn.asked not in may_answer:
         return Rejected("not_allowed", f"the question was put to {turn.asked}")
     value = control.value if isinstance(control, Reply) else control.result

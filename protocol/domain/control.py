@@ -18,10 +18,10 @@ from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.wire.commands import (
     Assign,
     Cancel,
+    Command,
     Control,
     Escalate,
     Freeze,
-    Hearing,
     Reply,
     Resolve,
     Settle,
@@ -30,17 +30,17 @@ from protocol.wire.commands import (
 )
 from protocol.wire.events import (
     AnyEvent,
+    Assignment,
     EffectSettled,
     EscalationAssigned,
     EscalationResolved,
     FactsWithheld,
-    Past,
     RequestCancelled,
     RequestCompleted,
     RequestFrozen,
     RequestThawed,
+    RoundOutcome,
     TurnResumed,
-    Work,
     type_of,
 )
 from protocol.wire.handoff import Handoff
@@ -60,11 +60,11 @@ def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
     return None if ended is None else ledger.turns[ended].agent
 
 
-def rejection_of(ledger: Ledger, hearing: Hearing, world: World) -> Rejected | None:
+def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | None:
     """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
-    control = hearing.what
+    control = command.what
     if isinstance(control, Submit):
-        return stale_id(hearing, world)
+        return stale_id(command, world)
     if not isinstance(control, Resolve) or control.complete:
         return None
     target = resolves_to(ledger, control)
@@ -73,7 +73,7 @@ def rejection_of(ledger: Ledger, hearing: Hearing, world: World) -> Rejected | N
     return None
 
 
-def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: World) -> AnyEvent:
+def decide_control(ledger: Ledger, command: Command, control: Control, world: World) -> AnyEvent:
     """Return the event that a control message brings about."""
 
     def event(kind: type[E], to: str, **payload: Any) -> E:
@@ -81,15 +81,15 @@ def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: Wo
             kind,
             ledger,
             world,
-            hearing.cause,
+            command.cause,
             to,
             str(ledger.request),
-            sender=hearing.sender,
+            sender=command.sender,
             control=control.id,
             **payload,
         )
 
-    by = control.by or hearing.sender
+    by = control.by or command.sender
     match control:
         case Cancel(reason=reason):
             return event(RequestCancelled, str(ledger.client), by=by, reason=reason)
@@ -100,14 +100,16 @@ def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: Wo
         case Assign(turn=turn_id, to=person):
             return event(EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by)
         case Resolve():
-            return _resolved(ledger, hearing, control, world, by)
+            return _resolved(ledger, command, control, world, by)
         case Reply():
             turn = ledger.turns[control.turn]
-            past = Past(round=turn.round, how="replied", reply=control.value, by=by, asked=turn.approval)
+            past = RoundOutcome(
+                round=turn.round, how="replied", reply=control.value, by=by, asked=turn.approval
+            )
             return event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past))
         case Settle():
             turn = ledger.turns[control.turn]
-            past = Past(
+            past = RoundOutcome(
                 round=turn.round,
                 how="settled",
                 reply=control.result,
@@ -126,39 +128,39 @@ def decide_control(ledger: Ledger, hearing: Hearing, control: Control, world: Wo
             )
 
 
-def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, by: str) -> AnyEvent:
+def _resolved(ledger: Ledger, command: Command, control: Resolve, world: World, by: str) -> AnyEvent:
     human = ledger.turns[control.turn]
     if control.complete:
         return stamp(
             RequestCompleted,
             ledger,
             world,
-            hearing.cause,
+            command.cause,
             str(ledger.client),
             str(ledger.request),
             turn=human.id,
             round=human.round,
             answer=control.answer,
             by=by,
-            sender=hearing.sender,
+            sender=command.sender,
             control=control.id,
         )
     whole, load = _handed_on(ledger, human, control, world.now)
     marks = followed(ledger.marks(), ledger.load(), load)
-    placed = place(ledger, world, hearing.cause, whole, load, marks)
+    placed = place(ledger, world, command.cause, whole, load, marks)
     if isinstance(placed, FactsWithheld):
         return placed
     type_ = type_of(EscalationResolved)
-    turn_id = event_id(hearing.cause, type_, ledger.count(hearing.cause, type_))
+    turn_id = event_id(command.cause, type_, ledger.count(command.cause, type_))
     return stamp(
         EscalationResolved,
         ledger,
         world,
-        hearing.cause,
+        command.cause,
         whole.to_agent,
         str(ledger.request),
         turn=human.id,
-        work=Work(
+        work=Assignment(
             turn=TurnId(turn_id),
             round=_first_round(ledger, human, control),
             handoff=placed.handoff,
@@ -170,7 +172,7 @@ def _resolved(ledger: Ledger, hearing: Hearing, control: Resolve, world: World, 
             beneath=placed.beneath,
         ),
         by=by,
-        sender=hearing.sender,
+        sender=command.sender,
         control=control.id,
         summary=control.summary,
         again=control.again,
@@ -186,12 +188,12 @@ def _first_round(ledger: Ledger, human: TurnState, control: Resolve) -> int:
     return ledger.turns[human.instead_of].round + 1
 
 
-def _said_again(ledger: Ledger, human: TurnState, control: Resolve, by: str) -> Past:
+def _said_again(ledger: Ledger, human: TurnState, control: Resolve, by: str) -> RoundOutcome:
     """Return how the round ended that a person lets go on; with the move, if it had asked for the person."""
     ended = ledger.turns[human.instead_of] if human.instead_of is not None else human
     asked = Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
     return remembered(
-        Past(round=ended.round, how="resolved", move=asked, reply=control.summary or None, by=by)
+        RoundOutcome(round=ended.round, how="resolved", move=asked, reply=control.summary or None, by=by)
     )
 
 

@@ -34,9 +34,9 @@ from protocol.domain.timers import (
 from protocol.domain.turns import TurnState
 from protocol.wire import events
 from protocol.wire.commands import (
+    Command,
     Control,
     HandBack,
-    Hearing,
     MoveProposed,
     Proposal,
     Resolve,
@@ -82,7 +82,7 @@ class Moment(NamedTuple):
 class NeedVerdictContext(NamedTuple):
     """What a verdict needs besides the ledger and the fleet. Answered by a `VerdictContext`."""
 
-    command: Hearing
+    command: Command
     target: AgentName | None
     """The agent whose breaker counts; None if the command gives no agent of the fleet any work."""
     may_try: bool
@@ -131,7 +131,7 @@ class Append(NamedTuple):
     """Store this event behind the head. Answered by `Stored`, or None if the event is too large to store."""
 
     event: AnyEvent
-    command: Hearing | None
+    command: Command | None
     """The command that the event decides; None for a consequence."""
 
 
@@ -146,7 +146,7 @@ class Appended(NamedTuple):
     event: AnyEvent
     counts: tuple[Count, ...]
     """What it says of agents; for their breakers."""
-    command: Hearing | None
+    command: Command | None
     """As in `Append`."""
 
 
@@ -217,7 +217,7 @@ class RequestDecider:
             self._first_wait = (n, first_wait(self.ledger, None))
         return self._first_wait[1]
 
-    def handle(self, command: Hearing, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[Outcome]:
+    def handle(self, command: Command, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[Outcome]:
         """Yield the steps of one command and return what came of it.
 
         While the whole mesh is frozen, a control message appends its own event and nothing else: what is due
@@ -257,7 +257,7 @@ class RequestDecider:
 
     # --- one command ------------------------------------------------------------------------------
 
-    def _verdict(self, command: Hearing, fleet: Fleet) -> Steps[Decided | Late | Rejected]:
+    def _verdict(self, command: Command, fleet: Fleet) -> Steps[Decided | Late | Rejected]:
         """Decide one command; what is withheld from its reader is an event before the verdict."""
         ledger = self.ledger
         found = admission(ledger, command)
@@ -276,7 +276,7 @@ class RequestDecider:
             if not isinstance(stored, FactsWithheld):
                 return Decided(stored)
 
-    def _world(self, command: Hearing, fleet: Fleet) -> Steps[World]:
+    def _world(self, command: Command, fleet: Fleet) -> Steps[World]:
         what, ledger = command.what, self.ledger
         submit = isinstance(what, Submit)
         entry = fleet.agents.get(self._target(command, fleet) or "")
@@ -320,7 +320,7 @@ class RequestDecider:
             trace=trace_of(ledger.trace, command.trace),
         )
 
-    def _target(self, command: Hearing, fleet: Fleet) -> AgentName | None:
+    def _target(self, command: Command, fleet: Fleet) -> AgentName | None:
         what = command.what
         if isinstance(what, Submit):
             return what.to or fleet.entry
@@ -366,9 +366,9 @@ class RequestDecider:
                     raise BrokenLog(f"not even the end of {ledger.request} can be stored")
         return None
 
-    def _follow(self, follows: AnyEvent | Hearing, fleet: Fleet) -> Steps[bool]:
+    def _follow(self, follows: AnyEvent | Command, fleet: Fleet) -> Steps[bool]:
         """Append one consequence; return False if it is too large to store."""
-        if not isinstance(follows, Hearing):
+        if not isinstance(follows, Command):
             return (yield from self._append(follows, None)) is not None
         outcome = yield from self._verdict(follows, fleet)
         if isinstance(outcome, Rejected) and outcome.code == EVENT_TOO_LARGE:
@@ -392,7 +392,7 @@ class RequestDecider:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _append(self, event: AnyEvent, command: Hearing | None) -> Steps[AnyEvent | None]:
+    def _append(self, event: AnyEvent, command: Command | None) -> Steps[AnyEvent | None]:
         """Have one event stored and take it into the ledger; return it, or None if it is too large."""
         stored: Stored | None = yield Append(event, command)
         if stored is None:

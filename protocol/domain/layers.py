@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from protocol.wire.commands import Escalate, HandBack, Hearing, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.commands import Command, Escalate, HandBack, MoveProposed, Resolve, Submit, Transfer
 from protocol.wire.events import Beneath, FactsWithheld, Withheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.values import equal
@@ -344,19 +344,19 @@ Labels = Mapping[str, tuple[str, ...]]
 """By fact key. A submit's `text` is no such fact: free text is nobody's to label."""
 
 
-def labelled(hearing: Hearing, labels: Labels) -> Hearing:
+def labelled(command: Command, labels: Labels) -> Command:
     """Return a message with the labels that the fleet file gives its facts' keys, besides those it says.
 
     A guard labels a message before it decides it. So the event holds the labels, and the message that is
     recovered from it is the labelled one: a log is judged again without the fleet file.
     """
-    match hearing.what:
+    match command.what:
         case Submit() | Resolve() as what if _lacks(what.facts, labels):
-            return replace(hearing, what=replace(what, facts=_with_labels(what.facts, labels)))
+            return replace(command, what=replace(what, facts=_with_labels(what.facts, labels)))
         case MoveProposed(move=Transfer() | HandBack() | Escalate() as move) if _lacks(move.facts, labels):
             asked = replace(move, facts=_with_labels(move.facts, labels))
-            return replace(hearing, what=replace(hearing.what, move=asked))
-    return hearing
+            return replace(command, what=replace(command.what, move=asked))
+    return command
 
 
 def _lacks(facts: tuple[Fact, ...], labels: Labels) -> bool:

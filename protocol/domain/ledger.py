@@ -18,7 +18,7 @@ from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
@@ -228,7 +228,9 @@ class Ledger:
         self.open.pop(turn_id, None)
         return turn
 
-    def _begin(self, event: Any, work: Work, instead_of: TurnId | None = None, tier: int = 0) -> TurnState:
+    def _begin(
+        self, event: Any, work: Assignment, instead_of: TurnId | None = None, tier: int = 0
+    ) -> TurnState:
         """Open the turn that an inbox event opens; what it carries is taken over before."""
         turn = TurnState(
             id=work.turn,
@@ -260,7 +262,7 @@ class Ledger:
         self.history.remember((*facts, *(fact for layers in kept.facts.values() for fact in layers)))
         self.stash, self.pending = kept, None
 
-    def _next_round(self, event: Any, work: Work, past: Past | None = None) -> None:
+    def _next_round(self, event: Any, work: Assignment, past: RoundOutcome | None = None) -> None:
         turn = self.turns[work.turn]
         turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
         turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
@@ -307,7 +309,7 @@ class Ledger:
             self._next_round(event, event.work)
         else:
             turn.state, turn.since_n, turn.reason = "refused", event.n, "refusals"
-            past = Past(round=event.round, how="refused", move=event.move, refusal=event.refusal)
+            past = RoundOutcome(round=event.round, how="refused", move=event.move, refusal=event.refusal)
             turn.past = (*turn.past, remembered(past))
 
     def _on_deferred(self, event: events.MoveDeferred) -> None:
@@ -326,7 +328,7 @@ class Ledger:
         turn.failures += 1
         turn.state, turn.since_n, turn.due_at = "failed", event.n, event.retry_at
         turn.reason = event.error.code
-        past = Past(round=event.round, how="failed", failure=event.error)
+        past = RoundOutcome(round=event.round, how="failed", failure=event.error)
         turn.past = (*turn.past, remembered(past))
 
     def _on_next_round(self, event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> None:

@@ -1,6 +1,6 @@
 """The verdict: one message in, one event out. Pure and total.
 
-    decide(ledger, hearing, policy, world) -> event
+    decide(ledger, command, policy, world) -> event
 
 The caller has made sure that the message may be decided (`protocol.domain.admission`). A proposal whose
 handoff hides something from its reader takes two events: `decide` first returns `facts.withheld`,
@@ -24,11 +24,11 @@ from protocol.domain.turns import TurnState, next_round, remembered, retry_at
 from protocol.wire import events
 from protocol.wire.commands import (
     Ask,
+    Command,
     Complete,
     Escalate,
     Fail,
     HandBack,
-    Hearing,
     Move,
     MoveProposed,
     Proposal,
@@ -38,15 +38,15 @@ from protocol.wire.commands import (
     Transfer,
 )
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
 from protocol.wire.grounds import Refusal
 from protocol.wire.handoff import Constraints, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
 
 
-def target_of(ledger: Ledger, hearing: Hearing) -> AgentName | None:
+def target_of(ledger: Ledger, command: Command) -> AgentName | None:
     """Return whom the message would give work to, as far as the fleet has to be asked about them."""
-    what = hearing.what
+    what = command.what
     if isinstance(what, Submit):
         return what.to
     if not isinstance(what, MoveProposed):
@@ -64,25 +64,25 @@ def target_of(ledger: Ledger, hearing: Hearing) -> AgentName | None:
     return None
 
 
-def decide(ledger: Ledger, hearing: Hearing, policy: Policy | None, world: World) -> AnyEvent:
+def decide(ledger: Ledger, command: Command, policy: Policy | None, world: World) -> AnyEvent:
     """Return the event to append for one message; never raises for what a peer may send.
 
     Args:
         ledger: the message's own request, up to its head.
-        hearing: the message; `admission` accepted it.
+        command: the message; `admission` accepted it.
         policy: what to judge by; None if the submit named none that exists.
         world: what the verdict rests on besides.
     """
-    what = hearing.what
+    what = command.what
     if isinstance(what, Submit):
-        return decide_submit(ledger, hearing, what, policy, world)
+        return decide_submit(ledger, command, what, policy, world)
     if isinstance(what, MoveProposed | ReportFailure | ReportInDoubt):
-        return _decide_proposal(ledger, hearing, what, policy or ledger.policy, world)
-    return decide_control(ledger, hearing, what, world)
+        return _decide_proposal(ledger, command, what, policy or ledger.policy, world)
+    return decide_control(ledger, command, what, world)
 
 
 def _decide_proposal(
-    ledger: Ledger, hearing: Hearing, proposal: Proposal, policy: Policy, world: World
+    ledger: Ledger, command: Command, proposal: Proposal, policy: Policy, world: World
 ) -> AnyEvent:
     turn = ledger.turns[proposal.turn]
     place_ = {"turn": turn.id, "round": turn.round}
@@ -93,21 +93,21 @@ def _decide_proposal(
                 events.TurnFailed,
                 ledger,
                 world,
-                hearing.cause,
+                command.cause,
                 NOBODY,
                 request,
                 **place_,
                 error=error,
-                retry_at=retry_at(turn, error, policy, world.now, hearing.cause),
+                retry_at=retry_at(turn, error, policy, world.now, command.cause),
                 report=proposal.report,
-                sender=hearing.sender,
+                sender=command.sender,
             )
         case ReportInDoubt(effect=effect):
             return stamp(
                 events.EffectDoubted,
                 ledger,
                 world,
-                hearing.cause,
+                command.cause,
                 NOBODY,
                 request,
                 **place_,
@@ -119,15 +119,15 @@ def _decide_proposal(
                 events.MoveDeferred,
                 ledger,
                 world,
-                hearing.cause,
+                command.cause,
                 NOBODY,
                 request,
                 **place_,
                 proposal=proposal,
-                sender=hearing.sender,
+                sender=command.sender,
             )
         case MoveProposed():
-            return _Verdict(ledger, hearing, proposal, turn, policy, world).event()
+            return _Verdict(ledger, command, proposal, turn, policy, world).event()
 
 
 class _Verdict:
@@ -136,18 +136,18 @@ class _Verdict:
     def __init__(
         self,
         ledger: Ledger,
-        hearing: Hearing,
+        command: Command,
         proposal: MoveProposed,
         turn: TurnState,
         policy: Policy,
         world: World,
     ) -> None:
-        self.ledger, self.hearing, self.proposal = ledger, hearing, proposal
+        self.ledger, self.command, self.proposal = ledger, command, proposal
         self.turn, self.policy, self.world = turn, policy, world
         self.move = proposal.move
         self.spent = ledger.spent_after(turn, proposal.report)
         self.rest = budget.left(ledger.frames[turn.id].ceiling, self.spent)
-        self.target = target_of(ledger, hearing)
+        self.target = target_of(ledger, command)
 
     def event(self) -> AnyEvent:
         case = self._case()
@@ -169,14 +169,14 @@ class _Verdict:
 
     @property
     def _sender(self) -> AgentName:
-        return self.hearing.sender
+        return self.command.sender
 
     def _stamp(self, kind: type[E], to: str, **payload: Any) -> E:
         return stamp(
             kind,
             self.ledger,
             self.world,
-            self.hearing.cause,
+            self.command.cause,
             to,
             str(self.ledger.request),
             turn=self.turn.id,
@@ -193,7 +193,7 @@ class _Verdict:
             kind,
             self.ledger,
             self.world,
-            self.hearing.cause,
+            self.command.cause,
             to or str(self.ledger.client),
             str(self.ledger.request),
             report=self.proposal.report,
@@ -343,7 +343,7 @@ class _Verdict:
         handoff = case.handoff
         assert handoff is not None
         assert isinstance(self.move, Transfer | HandBack)
-        placed = place(self.ledger, self.world, self.hearing.cause, handoff, case.load, case.marks)
+        placed = place(self.ledger, self.world, self.command.cause, handoff, case.load, case.marks)
         if isinstance(placed, events.FactsWithheld):
             return placed
         names = self.ledger.segment.names
@@ -353,7 +353,7 @@ class _Verdict:
             events.HandoffAdmitted,
             handoff.to_agent,
             asked=_asked(self.move),
-            work=lambda turn: Work(
+            work=lambda turn: Assignment(
                 turn=turn,
                 round=0,
                 handoff=placed.handoff,
@@ -364,14 +364,14 @@ class _Verdict:
             ),
         )
 
-    def _opening(self, kind: type[E], to: str, *, work: Callable[[TurnId], Work], **payload: Any) -> E:
+    def _opening(self, kind: type[E], to: str, *, work: Callable[[TurnId], Assignment], **payload: Any) -> E:
         """Return an event that opens a turn: `work` is told the turn's id, which is the event's own."""
         type_ = events.type_of(kind)
-        turn = event_id(self.hearing.cause, type_, self.ledger.count(self.hearing.cause, type_))
+        turn = event_id(self.command.cause, type_, self.ledger.count(self.command.cause, type_))
         return self._stamp(kind, to, work=work(TurnId(turn)), **payload)
 
     def _refused(self, refusal: Refusal) -> AnyEvent:
-        past = Past(round=self.turn.round, how="refused", move=self.move, refusal=refusal)
+        past = RoundOutcome(round=self.turn.round, how="refused", move=self.move, refusal=refusal)
         left = self.turn.refusals < self.policy.max_refusals
         return self._stamp(
             events.MoveRefused,
@@ -398,14 +398,14 @@ class _Verdict:
             return self._failed("max_escalations", f"the policy lets a person be asked {most} times", move)
         handoff = case.handoff
         assert handoff is not None
-        placed = place(self.ledger, self.world, self.hearing.cause, handoff, case.load, case.marks)
+        placed = place(self.ledger, self.world, self.command.cause, handoff, case.load, case.marks)
         if isinstance(placed, events.FactsWithheld):
             return placed
         return self._opening(
             events.EscalationRaised,
             HUMAN,
             reason=ASKED,
-            work=lambda turn: Work(
+            work=lambda turn: Assignment(
                 turn=turn,
                 round=0,
                 handoff=placed.handoff,

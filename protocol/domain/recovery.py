@@ -16,13 +16,13 @@ from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import (
     Assign,
     Cancel,
+    Command,
     Complete,
     Control,
     Escalate,
     Fail,
     Freeze,
     HandBack,
-    Hearing,
     Move,
     MoveProposed,
     Proposal,
@@ -35,11 +35,11 @@ from protocol.wire.commands import (
     Thaw,
     Transfer,
 )
-from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
 from protocol.wire.ids import AgentName
 
 
-def message_of(ledger: Ledger, event: AnyEvent) -> Hearing | None:
+def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
     """Return the message that `event` answers; None for what came by itself.
 
     Args:
@@ -66,8 +66,8 @@ def events_client(event: AnyEvent) -> AgentName:
 
 def _hearing(
     event: AnyEvent, sender: AgentName, what: Submit | Proposal | Control, role: str, digest: str = ""
-) -> Hearing:
-    return Hearing(event.request, sender, what, event.cause, role, digest)  # type: ignore[arg-type]
+) -> Command:
+    return Command(event.request, sender, what, event.cause, role, digest)  # type: ignore[arg-type]
 
 
 # --- what must be carried ---------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
     return MoveProposed(turn=event.turn, round=event.round, move=move, report=ledger.report_of(event))
 
 
-def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Work) -> Transfer | HandBack:
+def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted, work: Assignment) -> Transfer | HandBack:
     before, after = ledger.load(), ledger.load_after(event)
     handoff = work.handoff
     facts = brought(before.facts, after.facts)
@@ -188,7 +188,7 @@ def _control(ledger: Ledger, event: AnyEvent) -> Control | None:
     return None
 
 
-def _last(past: Sequence[Past]) -> Past:
+def _last(past: Sequence[RoundOutcome]) -> RoundOutcome:
     return past[-1]
 
 

@@ -9,9 +9,9 @@ from protocol.domain.layers import NO_LOAD, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.redaction import for_client, place
 from protocol.wire.codec import TEXT_FACT
-from protocol.wire.commands import Hearing, Submit
+from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash
-from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened, RequestRefused, Work, type_of
+from protocol.wire.events import AnyEvent, Assignment, FactsWithheld, RequestOpened, RequestRefused, type_of
 from protocol.wire.grounds import Refusal, Rule, breaker_open
 from protocol.wire.handoff import Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
@@ -22,7 +22,7 @@ MAX_SUMMARY_CHARS = 200
 """A summary is one line that a person takes in at a glance."""
 
 
-def stale_id(hearing: Hearing, world: World) -> Rejected | None:
+def stale_id(command: Command, world: World) -> Rejected | None:
     """Object to a new request whose id is too old to be sure that it is new, or from the future.
 
     An id may be half as old as a request may take, a quarter of what the log keeps: what ran under it is then
@@ -31,49 +31,49 @@ def stale_id(hearing: Hearing, world: World) -> Rejected | None:
     longest = world.grounds.longest_s
     if longest is None:
         return None
-    age_s = (world.now - submitted_ms(hearing.request) * 1000) / 1e6
+    age_s = (world.now - submitted_ms(command.request) * 1000) / 1e6
     if not -AHEAD_S <= age_s <= longest / 2:
         return Rejected("stale_id", "the ULID's time is too old or too far ahead; make a new id")
     return None
 
 
 def decide_submit(
-    ledger: Ledger, hearing: Hearing, submit: Submit, policy: Policy | None, world: World
+    ledger: Ledger, command: Command, submit: Submit, policy: Policy | None, world: World
 ) -> AnyEvent:
     """Return the first event of a request (or the `facts.withheld` that has to come before it)."""
-    request = hearing.request
-    handoff = _handoff(hearing.sender, submit, policy or Policy(), world)
+    request = command.request
+    handoff = _handoff(command.sender, submit, policy or Policy(), world)
     refusal = _refusal(submit, policy, world, handoff)
     if refusal is not None or policy is None or handoff is None:
         return for_client(
             RequestRefused,
             ledger,
             world,
-            hearing.cause,
-            hearing.sender,
+            command.cause,
+            command.sender,
             request,
-            client=hearing.sender,
+            client=command.sender,
             submit=submit,
             refusal=refusal,
-            digest=hearing.digest,
+            digest=command.digest,
             policy=policy,
         )
     load = merge(NO_LOAD, handoff.facts, handoff.artifacts)
     marks = frozenset((key, 0) for key in submit.constraints.must_carry)
-    placed = place(ledger, world, hearing.cause, handoff, load, marks, request)
+    placed = place(ledger, world, command.cause, handoff, load, marks, request)
     if isinstance(placed, FactsWithheld):
         return placed
-    turn = event_id(hearing.cause, type_of(RequestOpened), 0)
+    turn = event_id(command.cause, type_of(RequestOpened), 0)
     deadline = handoff.constraints.deadline
     return stamp(
         RequestOpened,
         ledger,
         world,
-        hearing.cause,
+        command.cause,
         handoff.to_agent,
         request,
-        client=hearing.sender,
-        work=Work(
+        client=command.sender,
+        work=Assignment(
             turn=TurnId(turn),
             round=0,
             handoff=placed.handoff,
@@ -82,7 +82,7 @@ def decide_submit(
             withheld=placed.withheld,
         ),
         asked=replace(submit.constraints, must_carry=()),  # keys stand in the handoff, as far as shown
-        digest=hearing.digest,
+        digest=command.digest,
         policy=policy,
         policy_hash=policy_hash(policy),
         deadline=deadline,

@@ -17,9 +17,9 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.redaction import for_client, show
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
-from protocol.wire.commands import Failure, Hearing, id_of
+from protocol.wire.commands import Command, Failure, id_of
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
 from protocol.wire.grounds import Grounds, Rule
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
@@ -155,13 +155,13 @@ def by_the_clock(
 
 def due(
     ledger: Ledger, policy: Policy | None, world: World, deciding: tuple[str, int] | None = None
-) -> AnyEvent | Hearing | None:
+) -> AnyEvent | Command | None:
     """Return the next consequence that is due at `world.now`; None when nothing is.
 
     Args:
         deciding: the (turn, round) whose proposal is in hand: its own timeout is not due.
 
-    A `Hearing` is a deferred proposal whose request was thawed: it is decided like a fresh one.
+    A `Command` is a deferred proposal whose request was thawed: it is decided like a fresh one.
     """
     if not ledger.is_open:
         return None
@@ -183,13 +183,13 @@ def due(
     return None
 
 
-def too_large(ledger: Ledger, world: World, follows: AnyEvent | Hearing) -> AnyEvent:
+def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyEvent:
     """Return what ends a request when what follows next is more than the bus takes.
 
     Nobody could be told of it, neither the agent nor a person, and it would be due for ever.
     """
     about: Any  # all that follows has a turn, but for an expiry, which is never large
-    if isinstance(follows, Hearing):
+    if isinstance(follows, Command):
         about, what = follows.what, "the verdict on a deferred proposal"
     else:
         about, what = follows, f"the next event, {events.type_of(follows)},"
@@ -204,7 +204,7 @@ def _of_turn(ledger: Ledger, policy: Policy, world: World, turn: TurnState, what
                 events.TurnRetried, ledger, world, turn, turn.agent, turn=turn.id, work=next_round(turn, None)
             )
         case "expire_ask":
-            past = Past(round=turn.round, how="expired", asked=turn.approval)
+            past = RoundOutcome(round=turn.round, how="expired", asked=turn.approval)
             work = next_round(turn, past)
             return _stamp(events.TurnResumed, ledger, world, turn, turn.agent, turn=turn.id, work=work)
         case "deadline" if turn.state == "working":
@@ -238,9 +238,9 @@ def _expired(ledger: Ledger, world: World) -> AnyEvent:
     )
 
 
-def _deferred(ledger: Ledger, turn: TurnState) -> Hearing:
+def _deferred(ledger: Ledger, turn: TurnState) -> Command:
     waiting = next(item for item in ledger.deferred if item.turn == turn.id)
-    return Hearing(
+    return Command(
         request=waiting.request,
         sender=waiting.sender,
         what=waiting.proposal,
@@ -287,7 +287,7 @@ def _overdue(turn: TurnState) -> TurnState:
     )
     message = f"the handoff's deadline passed while {waits}"
     failure = Failure(code=DEADLINE, message=message, permanent=True)
-    past = Past(round=turn.round, how="failed", failure=failure)
+    past = RoundOutcome(round=turn.round, how="failed", failure=failure)
     return dataclasses.replace(turn, reason=DEADLINE, past=(*turn.past, past))
 
 
@@ -368,7 +368,7 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         reason=reason,
         tier=tier,
         grounds=world.grounds,
-        work=Work(
+        work=Assignment(
             turn=TurnId(event_id(cause, type_, ledger.count(cause, type_))),
             round=0,
             handoff=shown.handoff,

@@ -25,7 +25,7 @@ from protocol.wire.commands import (
     UnknownMove,
 )
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, Past, Work
+from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
 from protocol.wire.grounds import Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
 
@@ -40,7 +40,7 @@ class TurnState:
 
     id: TurnId
     agent: AgentName
-    work: Work
+    work: Assignment
     """As the newest round was opened."""
     opened_at: int
     round: int = 0
@@ -64,7 +64,7 @@ class TurnState:
     """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
     doubted: str = ""
     """The step whose effect is in doubt."""
-    past: tuple[Past, ...] = ()
+    past: tuple[RoundOutcome, ...] = ()
     report: Report = NO_REPORT
     reported: bool = False
     unaccounted: bool = False
@@ -87,7 +87,7 @@ def summed_up(turn: TurnState, report: Report) -> Report:
     return report if usage == report.usage else replace(report, usage=usage)
 
 
-def next_round(turn: TurnState, past: Past | None, report: Report | None = None) -> Work:
+def next_round(turn: TurnState, past: RoundOutcome | None, report: Report | None = None) -> Assignment:
     """Return a turn's work for its next round: the same handoff, and how the last round ended.
 
     Args:
@@ -118,7 +118,7 @@ MAX_MOVE_BYTES = 16_384
 MAX_NUMBERS_BYTES = 8_192
 
 
-def remembered(past: Past) -> Past:
+def remembered(past: RoundOutcome) -> RoundOutcome:
     """Return an earlier round as later ones are told of it. Twice is the same as once."""
     move, refusal, failure = past.move, past.refusal, past.failure
     return replace(

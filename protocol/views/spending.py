@@ -12,7 +12,7 @@ import msgspec
 from protocol.domain import budget
 from protocol.wire import events
 from protocol.wire.commands import Report, Usage
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.ids import HUMAN, AgentName, RequestId, TurnId, submitter_of
 from protocol.wire.prices import UNUSED, Metered, Price, Tokens, price_list, price_of
 
@@ -91,10 +91,10 @@ class Spending:
         if report is not None:
             self._settle(event, report, kept)
         work = getattr(event, "work", None)
-        if isinstance(work, Work) and work.handoff.to_agent != HUMAN:
+        if isinstance(work, Assignment) and work.handoff.to_agent != HUMAN:
             self._open(event.request, work)
 
-    def _open(self, request: RequestId, work: Work) -> None:
+    def _open(self, request: RequestId, work: Assignment) -> None:
         handoff = work.handoff
         turn = self._turns.setdefault(
             work.turn, _Turn(request, handoff.to_agent, handoff.from_agent, work.round)

@@ -16,7 +16,7 @@ from protocol.views.entries import Awaited, Cost, StepEntry, Timeline, TimelineE
 from protocol.views.spending import unpriced_in
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.grounds import Refusal
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN
@@ -59,7 +59,7 @@ def timeline(
         if not isinstance(event, events.FactsWithheld):
             told.append(_tell(ledger, event, before))
         work = getattr(event, "work", None)
-        if isinstance(work, Work) and str(work.turn) == event.id:
+        if isinstance(work, Assignment) and str(work.turn) == event.id:
             trail.append(work.handoff.to_agent)
     prices = prices_in(happened)
     settled = [_with_turn_as_it_ended(ledger, move, prices) for move in told]
@@ -151,7 +151,7 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
 def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
     work = getattr(event, "work", None)
     after = ledger.load() if ledger.is_open else before
-    opens = isinstance(work, Work) and str(work.turn) == event.id
+    opens = isinstance(work, Assignment) and str(work.turn) == event.id
     fields: dict[str, Any] = {
         "seq": event.n,
         "id": event.id,
@@ -159,7 +159,7 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
         "verdict": "recorded",
         "facts": brought(before.facts, after.facts) if opens else (),
         "dropped": dropped(before.facts, after.facts) if opens else (),
-        "withheld": work.withheld if isinstance(work, Work) else None,
+        "withheld": work.withheld if isinstance(work, Assignment) else None,
         "turn": _turn(ledger, _about(ledger, event), {}),
         "sender": getattr(event, "sender", None) if getattr(event, "control", "") else None,
     }
@@ -171,7 +171,7 @@ def _about(ledger: Ledger, event: AnyEvent) -> str | None:
     if isinstance(event, events.RequestCancelled | events.RequestExpired):
         return next((turn.id for turn in ledger.turns.values() if turn.ended_by is event), None)
     work = getattr(event, "work", None)
-    return getattr(event, "turn", work.turn if isinstance(work, Work) else None)
+    return getattr(event, "turn", work.turn if isinstance(work, Assignment) else None)
 
 
 def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> TurnEntry | None:
@@ -205,7 +205,7 @@ def _with_steps(
     left: dict[str, list[StepEntry]] = {}
     for event in happened:
         work = getattr(event, "work", None)
-        if isinstance(work, Work):
+        if isinstance(work, Assignment):
             known = journals.get(work.continues or work.turn, ())
             own = sorted((step for step in known if step.round == work.round), key=lambda step: step.n)
             before = [event.at, *(step.at for step in own)]

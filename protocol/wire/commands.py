@@ -282,7 +282,7 @@ class Settle(_Control, tag="settle", frozen=True, kw_only=True):
 Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle
 
 
-class Hearing(msgspec.Struct, frozen=True, gc=False):
+class Command(msgspec.Struct, frozen=True, gc=False):
     """One message as the guard takes it up: who sent it (by the broker's word) and what it asks."""
 
     request: str

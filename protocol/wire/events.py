@@ -25,7 +25,7 @@ class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """Base of what events are made of."""
 
 
-class Past(Part, frozen=True, kw_only=True):
+class RoundOutcome(Part, frozen=True, kw_only=True):
     """How an earlier round of a turn ended: what its agent is told when it runs again."""
 
     round: int
@@ -58,7 +58,7 @@ class Beneath(Part, frozen=True, kw_only=True):
     """Which of `facts` must be carried, by their place."""
 
 
-class Work(Part, frozen=True, kw_only=True):
+class Assignment(Part, frozen=True, kw_only=True):
     """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
 
     turn: TurnId
@@ -69,7 +69,7 @@ class Work(Part, frozen=True, kw_only=True):
     """Holders from the entry agent to the reader."""
     depth: int
     withheld: Withheld | None = None
-    past: tuple[Past, ...] = ()
+    past: tuple[RoundOutcome, ...] = ()
     """The rounds before this one, in order."""
     reported: Report = Report()
     """What the rounds before this one reported, summed up: the next report begins with it."""
@@ -105,7 +105,7 @@ class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     """A submit was taken: the entry agent's first turn."""
 
     client: AgentName
-    work: Work
+    work: Assignment
     asked: Constraints = Constraints()
     """Constraints as the submit asked for them; `work` has them as they hold."""
     digest: str
@@ -140,7 +140,7 @@ class HandoffAdmitted(Event, frozen=True, kw_only=True, tag="handoff.admitted"):
 
     turn: TurnId
     round: int
-    work: Work
+    work: Assignment
     asked: Constraints = Constraints()
     report: Report = Report()
     grounds: Grounds
@@ -153,7 +153,7 @@ class MoveRefused(Event, frozen=True, kw_only=True, tag="move.refused"):
     round: int
     move: Move
     refusal: Refusal
-    work: Work | None = None
+    work: Assignment | None = None
     report: Report = Report()
     grounds: Grounds
 
@@ -203,7 +203,7 @@ class TurnRetried(Event, frozen=True, kw_only=True, tag="turn.retried"):
     """The holder's next round after a failure."""
 
     turn: TurnId
-    work: Work
+    work: Assignment
 
 
 class TurnSuspended(Event, frozen=True, kw_only=True, tag="turn.suspended"):
@@ -219,7 +219,7 @@ class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
     """The holder's next round, with the reply or the fact that none came in time."""
 
     turn: TurnId
-    work: Work
+    work: Assignment
     sender: AgentName | None = None
     control: str = ""
     """The reply's own id."""
@@ -232,7 +232,7 @@ class EscalationRaised(Event, frozen=True, kw_only=True, tag="escalation.raised"
     round: int
     reason: str
     """A code: `asked`, `refusals`, `failed`, `sla`, or a failure's code."""
-    work: Work
+    work: Assignment
     tier: int = 1
     report: Report = Report()
     grounds: Grounds | None = None
@@ -253,7 +253,7 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
 
     turn: TurnId
     """The human's turn that ends."""
-    work: Work
+    work: Assignment
     by: str
     sender: AgentName
     control: str
@@ -277,7 +277,7 @@ class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
     """Somebody said what became of it: the holder's next round."""
 
     turn: TurnId
-    work: Work
+    work: Assignment
     outcome: Literal["done", "not_done"]
     result: Any = None
     by: str = ""

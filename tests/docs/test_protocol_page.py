@@ -33,7 +33,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
-from protocol.wire.events import AnyEvent, Event, Past, Work, type_of
+from protocol.wire.events import AnyEvent, Assignment, Event, RoundOutcome, type_of
 from protocol.wire.grounds import Grounds, Rule
 from protocol.wire.handoff import Handoff
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
@@ -67,7 +67,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "control": codec.parse_control,
     "event": codec.decode_event,
     "stored": codec.decode_event,
-    "work": _reader(Work),
+    "work": _reader(Assignment),
     "notice": _reader(Notice),
     "ended": _reader(Ended),
     "dead-letter": _reader(DeadLetter),
@@ -86,7 +86,7 @@ SCHEMAS = {
     "control": "Control",
     "event": "Event",
     "stored": "Event",
-    "work": "Work",
+    "work": "Assignment",
     "fleet": "Fleet",
     "policy": "Policy",
     "notice": "Notice",
@@ -225,7 +225,7 @@ def _first_column(rows: list[list[str]]) -> list[str]:
     ("kind", "heading", "first"),
     [
         pytest.param(Submit, "Submit", "text", id="submit"),
-        pytest.param(Work, "A round", "turn", id="work"),
+        pytest.param(Assignment, "A round", "turn", id="work"),
         pytest.param(Handoff, "A round", "move", id="handoff"),
         pytest.param(Policy, "The policy", "name", id="policy"),
     ],
@@ -249,7 +249,9 @@ def test_the_policy_table_has_the_defaults() -> None:
 
 def test_the_fields_of_what_an_agent_is_told_of_earlier_rounds_are_named() -> None:
     said = section(PAGE, "A round")
-    assert [name for name in _fields(Past) if f"`{name}`" not in said and f'"{name}"' not in said] == []
+    assert [
+        name for name in _fields(RoundOutcome) if f"`{name}`" not in said and f'"{name}"' not in said
+    ] == []
 
 
 def test_the_fields_of_failures_and_doubts_are_named() -> None:

@@ -12,7 +12,7 @@ from protocol.domain.envelope import World
 from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.wire import events
-from protocol.wire.commands import Hearing
+from protocol.wire.commands import Command
 from protocol.wire.events import AnyEvent, Ended, type_of
 from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN
@@ -296,7 +296,7 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
             world = World(now=at, salt="0" * 32, grounds=grounds)
             missing = due(ledger, None, world)
             if missing is not None:
-                what = "the verdict on a deferred move" if isinstance(missing, Hearing) else type_of(missing)
+                what = "the verdict on a deferred move" if isinstance(missing, Command) else type_of(missing)
                 detail = f"{what} was due {SLACK_S:g} s and more before the end, and is not there"
                 yield Breach(promise="consequences_follow", request=request, detail=detail)
                 break

@@ -8,7 +8,7 @@ from mesh.bus.jetstream import PubAck
 from mesh.bus.streams import inbox_consumer
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report
-from protocol.wire.events import AnyEvent, Work
+from protocol.wire.events import AnyEvent, Assignment
 from tests.servers import PATIENCE_S, until
 
 
@@ -37,10 +37,10 @@ class Actor:
         self.got.setdefault(event.request, []).append(event)
         message.ack()
 
-    async def work(self, request: str, *, round_: int = 0, nth: int = 0) -> Work:
+    async def work(self, request: str, *, round_: int = 0, nth: int = 0) -> Assignment:
         """Return what the agent was given to do: the `nth` turn's `round_`, counted from 0."""
 
-        def given() -> list[Work]:
+        def given() -> list[Assignment]:
             works = [event.work for event in self.got.get(request, ()) if isinstance(event, _WITH_WORK)]
             turns = list(dict.fromkeys(work.turn for work in works if work is not None))
             return [
@@ -53,7 +53,7 @@ class Actor:
         return given()[-1]
 
     async def propose(
-        self, request: str, work: Work, move: Move, *, report: Report | None = None, times: int = 1
+        self, request: str, work: Assignment, move: Move, *, report: Report | None = None, times: int = 1
     ) -> PubAck:
         """Publish a move for a round."""
         proposal = MoveProposed(turn=work.turn, round=work.round, move=move, report=report or work.reported)

@@ -27,7 +27,7 @@ from mesh.guard.service import Guard
 from mesh.replay.rejudge import rejudge
 from mesh.testing import LocalBus
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Control, Hearing, Proposal, Submit, id_of, submit_id
+from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, submit_id
 from protocol.wire.config import AgentEntry, BreakerRules, Fleet, Policy
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
@@ -364,17 +364,17 @@ async def staged(mesh: LocalBus, *, guards: int = 0) -> AsyncIterator[Stage]:
     await own.close()
 
 
-def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Hearing:
+def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Command:
     """Return a submit as a guard takes it up."""
     body = codec.encode(submit)
-    return Hearing(
+    return Command(
         request, AgentName(sender), submit, Cause(submit_id(request)), "client", codec.body_digest(body)
     )
 
 
-def proposal_hearing(request: str, sender: str, proposal: Proposal) -> Hearing:
+def proposal_hearing(request: str, sender: str, proposal: Proposal) -> Command:
     """Return a proposal as a guard takes it up."""
-    return Hearing(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), "agent")
+    return Command(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), "agent")
 
 
 def human_turn(log: Sequence[AnyEvent]) -> events.EscalationRaised:
@@ -391,7 +391,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-def control_hearing(request: str, sender: str, control: Control, role: str = "operator") -> Hearing:
+def control_hearing(request: str, sender: str, control: Control, role: str = "operator") -> Command:
     """Return a control message as a guard takes it up."""
     cause = control_cause(request, sender, control.id)
-    return Hearing(request, AgentName(sender), control, cause, role)  # type: ignore[arg-type]
+    return Command(request, AgentName(sender), control, cause, role)  # type: ignore[arg-type]

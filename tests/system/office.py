@@ -7,7 +7,7 @@ from pathlib import Path
 
 from protocol.wire import events
 from protocol.wire.commands import Ask, Doubt, Escalate, ReportInDoubt
-from protocol.wire.events import Work
+from protocol.wire.events import Assignment
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running
 
@@ -51,7 +51,7 @@ class Office:
 
     # --- requests that wait -----------------------------------------------------------------------
 
-    async def begun(self, text: str = "hello", policy: str = "default") -> tuple[str, Work]:
+    async def begun(self, text: str = "hello", policy: str = "default") -> tuple[str, Assignment]:
         """Submit a request; return its id and what agent `a` is given to do."""
         request = await (await self.stage.client()).submit(text, policy=policy)
         return request, await (await self.stage.actor("a")).work(request)

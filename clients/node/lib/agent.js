@@ -149,7 +149,7 @@ class Serving {
     }
   }
 
-  /** @param {Running} running @param {string} request @param {import("./messages.js").Work} work @param {boolean} again */
+  /** @param {Running} running @param {string} request @param {import("./messages.js").Assignment} work @param {boolean} again */
   async #run(running, request, work, again) {
     const { nc, name, leaseMs } = this;
     const nonce = `${this.instance}-${randomBytes(4).toString("hex")}`;

@@ -21,7 +21,7 @@ import { canonical, sha256 } from "./ids.js";
  * @property {import("./connection.js").NatsConnection} nc
  * @property {string} agent
  * @property {string} request
- * @property {import("./messages.js").Work} work
+ * @property {import("./messages.js").Assignment} work
  * @property {string} nonce this process and delivery
  * @property {number} leaseMs
  */

@@ -1,7 +1,7 @@
 // Made by scripts/generate.mjs from the published schema. Do not edit.
 
 export type AnyMessage =
-  Submit | Proposal | Control | Event | Move | Work | Handoff | Fleet | Notice | Card | DeadLetter;
+  Submit | Proposal | Control | Event | Move | Assignment | Handoff | Fleet | Notice | Card | DeadLetter;
 export type Proposal = ProposalMove | ProposalTurnFailed | ProposalEffectDoubted;
 export type Control =
   ControlCancel | ControlFreeze | ControlThaw | ControlAssign | ControlResolve | ControlReply | ControlSettle;
@@ -361,7 +361,7 @@ export interface RequestOpened {
   to: string;
   trace?: string;
   client: string;
-  work: Work;
+  work: Assignment;
   asked?: Constraints;
   digest: string;
   policy: Policy;
@@ -375,14 +375,14 @@ export interface RequestOpened {
 /**
  * What a holder gets to work with. An inbox event that has it opens a round of a turn.
  */
-export interface Work {
+export interface Assignment {
   turn: string;
   round: number;
   handoff: Handoff;
   path: string[];
   depth: number;
   withheld?: Withheld | null;
-  past?: Past[];
+  past?: RoundOutcome[];
   reported?: Report;
   continues?: string | null;
   prices?: {};
@@ -415,7 +415,7 @@ export interface Withheld {
 /**
  * How an earlier round of a turn ended: what its agent is told when it runs again.
  */
-export interface Past {
+export interface RoundOutcome {
   round: number;
   how: "expired" | "failed" | "refused" | "replied" | "resolved" | "settled";
   move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
@@ -537,7 +537,7 @@ export interface HandoffAdmitted {
   trace?: string;
   turn: string;
   round: number;
-  work: Work;
+  work: Assignment;
   asked?: Constraints;
   report?: Report;
   grounds: Grounds;
@@ -561,7 +561,7 @@ export interface MoveRefused {
   round: number;
   move: MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
   refusal: Refusal;
-  work?: Work | null;
+  work?: Assignment | null;
   report?: Report;
   grounds: Grounds;
 }
@@ -650,7 +650,7 @@ export interface TurnRetried {
   to: string;
   trace?: string;
   turn: string;
-  work: Work;
+  work: Assignment;
 }
 /**
  * A question to the client or to people; the turn waits without holding a lease.
@@ -688,7 +688,7 @@ export interface TurnResumed {
   to: string;
   trace?: string;
   turn: string;
-  work: Work;
+  work: Assignment;
   sender?: string | null;
   control?: string;
 }
@@ -710,7 +710,7 @@ export interface EscalationRaised {
   turn: string;
   round: number;
   reason: string;
-  work: Work;
+  work: Assignment;
   tier?: number;
   report?: Report;
   grounds?: Grounds | null;
@@ -752,7 +752,7 @@ export interface EscalationResolved {
   to: string;
   trace?: string;
   turn: string;
-  work: Work;
+  work: Assignment;
   by: string;
   sender: string;
   control: string;
@@ -797,7 +797,7 @@ export interface EffectSettled {
   to: string;
   trace?: string;
   turn: string;
-  work: Work;
+  work: Assignment;
   outcome: "done" | "not_done";
   result?: {
     [k: string]: unknown;

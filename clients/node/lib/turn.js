@@ -2,7 +2,7 @@
 import { Broken, Journal } from "./journal.js";
 
 /** @typedef {import("./messages.js").Move} Move */
-/** @typedef {import("./messages.js").Work} Work */
+/** @typedef {import("./messages.js").Assignment} Work */
 /** @typedef {Record<string, unknown>} Facts */
 /**
  * @typedef {object} Given what a handoff may bring besides its summary

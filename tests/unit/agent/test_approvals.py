@@ -12,7 +12,7 @@ from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied, unanswered
 from protocol.wire.commands import Ask, Complete
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 done: list[str] = []
@@ -129,7 +129,7 @@ async def test_anything_but_true_is_a_no_that_stays_one(value: Any) -> None:
         with pytest.raises(ToolRefused, match="Ada did not approve pay") as refused:
             await turn(past=past, steps=steps).call(pay, amount=5)
         assert refused.value.reason == "not_approved"
-    later = turn(past=[*past, Past(round=1, how="refused")], steps=steps)
+    later = turn(past=[*past, RoundOutcome(round=1, how="refused")], steps=steps)
     with pytest.raises(ToolRefused):
         await later.call(pay, amount=5)
     assert done == []
@@ -165,7 +165,7 @@ async def test_a_yes_is_for_one_call_with_these_arguments() -> None:
 
 
 async def test_an_ordinary_reply_approves_nothing() -> None:
-    given = turn(past=[Past(round=0, how="replied", reply=True)])
+    given = turn(past=[RoundOutcome(round=0, how="replied", reply=True)])
     await asked(given, amount=5)
     assert given.reply is True
 

@@ -11,7 +11,7 @@ from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
 from protocol.domain.timers import TIMEOUT, is_by_the_clock
 from protocol.wire.commands import Complete, Failure, Report, Usage
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from tests.unit.model.doubles import TalkingModel, says
 
 TIMED_OUT = Failure(code=TIMEOUT, message="the round took longer than the policy's turn_timeout_s")
@@ -67,7 +67,7 @@ async def test_a_reply_that_an_earlier_round_reported_is_not_counted_twice() -> 
     steps, model = MemorySteps(), Model()
     first = turn(steps=steps)
     await model.ask(first, "one")
-    past = [Past(round=0, how="refused")]
+    past = [RoundOutcome(round=0, how="refused")]
     later = turn(past=past, reported=first.report, steps=steps)
     await model.ask(later, "one")
     assert (spent(later), model.called) == ((10, 1), 1)
@@ -78,14 +78,14 @@ async def test_a_reply_that_an_earlier_round_reported_is_not_counted_twice() -> 
 async def test_what_a_round_cost_that_only_the_clock_ended_is_counted_once() -> None:
     steps, model = MemorySteps(), Model()
     await model.ask(turn(steps=steps), "one")  # and its time runs out: nothing is reported
-    past = [Past(round=0, how="failed", failure=TIMED_OUT)]
+    past = [RoundOutcome(round=0, how="failed", failure=TIMED_OUT)]
     second = turn(past=past, steps=steps)
     assert second._journal is not None
     assert second._journal.owes
     await model.ask(second, "one")
     await model.ask(second, "two")
     assert (spent(second), model.called) == ((20, 2), 2)
-    past.append(Past(round=1, how="refused"))
+    past.append(RoundOutcome(round=1, how="refused"))
     third = turn(past=past, reported=second.report, steps=steps)
     assert third._journal is not None
     assert not third._journal.owes
@@ -107,7 +107,7 @@ async def test_tools_of_a_round_that_only_the_clock_ended_are_reported() -> None
 
     steps = MemorySteps()
     await turn(steps=steps).call(look)
-    later = turn(past=[Past(round=0, how="failed", failure=TIMED_OUT)], steps=steps)
+    later = turn(past=[RoundOutcome(round=0, how="failed", failure=TIMED_OUT)], steps=steps)
     await later.remark("on to something else")
     assert later.report.actions == ("look",)
 
@@ -120,7 +120,7 @@ async def test_what_is_left_is_the_grant_less_what_all_rounds_cost() -> None:
     reported = Report(usage=Usage(tokens=30, model_calls=3))
     given = turn(
         constraints=granting(tokens=100),
-        past=[Past(round=0, how="refused")],
+        past=[RoundOutcome(round=0, how="refused")],
         reported=reported,
         steps=steps,
     )

@@ -10,7 +10,7 @@ from mesh.agent.record import Call, Recorded
 from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
 from mesh.agent.stored import WINDOW
 from mesh.testing.memory import MemorySteps
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 
 
 class World:
@@ -28,7 +28,11 @@ class World:
 
 
 def journal(
-    store: MemorySteps, round_: int = 0, nonce: str = "n1", past: tuple[Past, ...] = (), fresh: bool = False
+    store: MemorySteps,
+    round_: int = 0,
+    nonce: str = "n1",
+    past: tuple[RoundOutcome, ...] = (),
+    fresh: bool = False,
 ) -> Journal:
     return Journal(
         store, request="r", turn="t", round_=round_, nonce=nonce, version="1", fresh=fresh, past=past
@@ -194,7 +198,7 @@ async def test_an_effect_that_knows_its_key_is_run_again_or_reconciled(round_: i
 async def test_a_settled_doubt_is_believed(outcome: Any, value: str, done: list[str]) -> None:
     store, world = MemorySteps(), World()
     await crashed(store, world)
-    past = (Past(round=0, how="settled", settled=outcome, step="0-0", reply="receipt"),)
+    past = (RoundOutcome(round=0, how="settled", settled=outcome, step="0-0", reply="receipt"),)
     kind = call("pay", kind="effect")
     for nonce in ("n2", "n3"):
         settled = journal(store, 1, nonce=nonce, past=past)

@@ -14,10 +14,10 @@ from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
 from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete, Failure
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from tests.servers import PATIENCE_S
 
-FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))
+FAILED = RoundOutcome(round=0, how="failed", failure=Failure(code="effect_unknown"))
 
 
 def leave() -> None:
@@ -163,7 +163,7 @@ async def test_what_became_of_an_effect_is_asked_again_in_the_next_round() -> No
             raise ConnectionError("it broke off")
         return "paid"
 
-    def given(steps: MemorySteps, *past: Past) -> Any:
+    def given(steps: MemorySteps, *past: RoundOutcome) -> Any:
         made = turn(steps=steps, past=past)
         made._fleet = replace(made._fleet, lease_s=0.0)
         return made

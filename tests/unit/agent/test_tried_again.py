@@ -14,11 +14,11 @@ from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Failure
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints
 from tests.servers import until
 
-FAILED = Past(round=0, how="failed", failure=Failure(code="effect_unknown"))
+FAILED = RoundOutcome(round=0, how="failed", failure=Failure(code="effect_unknown"))
 
 
 def given(steps: MemorySteps, **about: Any) -> Turn:
@@ -107,7 +107,7 @@ async def test_an_idempotent_effect_is_not_begun_beside_its_own_thread() -> None
         ended.append(idempotency_key)
         return "paid"
 
-    steps, past = MemorySteps(), list[Past]()
+    steps, past = MemorySteps(), list[RoundOutcome]()
     try:
         with pytest.raises(EffectUnknown, match="no answer within"):
             await given(steps).call(pay, cents=5)
@@ -151,7 +151,7 @@ async def test_what_a_person_settled_stays_settled_through_a_crash() -> None:
         await given(steps).call(mail)
     with pytest.raises(InDoubt):
         await given(steps).call(mail)
-    settled = Past(round=0, how="settled", settled="done", step="0-0", reply="sent", by="Ada")
+    settled = RoundOutcome(round=0, how="settled", settled="done", step="0-0", reply="sent", by="Ada")
     with pytest.raises(Dies):
         await given(steps, past=[settled]).call(mail)
     assert await given(steps, past=[settled]).call(mail) == "sent"

@@ -12,7 +12,7 @@ from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied, unanswered
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, Transfer
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from protocol.wire.prices import Metered, Price, Tokens
 from tests.unit.model.doubles import TalkingModel, calls, says
 
@@ -51,7 +51,7 @@ async def test_an_agent_that_joins_meanwhile_does_not_change_what_the_conversati
 
 ASKED = Ask(to_agent="client", question="Which?")  # type: ignore[arg-type]
 RAISED = Escalate(summary="Too hard.")
-LET_GO_ON = Past(round=0, how="resolved", move=RAISED, reply="use the other account", by="Ada")
+LET_GO_ON = RoundOutcome(round=0, how="resolved", move=RAISED, reply="use the other account", by="Ada")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ LET_GO_ON = Past(round=0, how="resolved", move=RAISED, reply="use the other acco
     ],
 )
 async def test_the_outcome_of_a_move_is_the_result_of_its_call(
-    call: tuple[str, dict[str, Any]], made: Move, past: Past, told: str, is_error: bool
+    call: tuple[str, dict[str, Any]], made: Move, past: RoundOutcome, told: str, is_error: bool
 ) -> None:
     steps = MemorySteps()
     assert await drive(turn(steps=steps), TalkingModel(calls(call)), instructions="", tools=()) == made

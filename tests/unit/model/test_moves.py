@@ -16,7 +16,7 @@ from mesh.model.port import ToolCall
 from mesh.testing import turn
 from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Transfer
 from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.events import Work
+from protocol.wire.events import Assignment
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, TurnId
 
@@ -33,7 +33,7 @@ def turn_with_picky_peer() -> Turn:
     handoff = Handoff(move="submit", from_agent=AgentName("c"), to_agent=A, summary="s")
     return Turn(
         "c_01ARZ3NDEKTSV4RRFFQ69G5FAV",
-        Work(turn=TurnId("t"), round=0, handoff=handoff, path=(A,), depth=0),
+        Assignment(turn=TurnId("t"), round=0, handoff=handoff, path=(A,), depth=0),
         fleet,
     )
 

@@ -13,7 +13,7 @@ from mesh.testing.memory import MemorySteps
 from mesh.testing.turns import replied
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.config import AgentEntry
-from protocol.wire.events import Past
+from protocol.wire.events import RoundOutcome
 from protocol.wire.grounds import Refusal, Rule
 from tests.unit.model.doubles import TalkingModel, calls, says
 
@@ -96,7 +96,7 @@ async def test_work_that_a_person_gives_again_begins_with_what_they_said() -> No
     steps, escalate = MemorySteps(), Escalate(summary="Too hard.")
     asking = TalkingModel(calls(("escalate", {"reason": "Too hard."})))
     await drive(turn(steps=steps), asking, instructions="", tools=())
-    said = Past(round=0, how="resolved", move=escalate, reply="use the other account", by="Ada")
+    said = RoundOutcome(round=0, how="resolved", move=escalate, reply="use the other account", by="Ada")
     given_anew = turn(steps=steps, past=[said], from_agent="human", move="resolve", summary="Too hard.")
     then = TalkingModel(says("Done."))
     assert await drive(given_anew, then, instructions="", tools=()) == Complete(answer="Done.")
@@ -115,7 +115,7 @@ async def test_an_approval_that_could_not_be_asked_for_answers_its_call_and_no_m
         await drive(turn(steps=steps), model, instructions="", tools=[pay])
     ask: Ask = stopped.value.ask  # type: ignore[attr-defined]
     refusal = Refusal(rule=Rule.ASKS, detail="has asked 3 times")
-    past = [Past(round=0, how="refused", move=ask, refusal=refusal)]
+    past = [RoundOutcome(round=0, how="refused", move=ask, refusal=refusal)]
     then = TalkingModel(says("It was not paid."))
     answer = Complete(answer="It was not paid.")
     assert await drive(turn(steps=steps, past=past), then, instructions="", tools=[pay]) == answer

@@ -32,11 +32,11 @@ from protocol.wire import codec
 from protocol.wire.commands import (
     Assign,
     Cancel,
+    Command,
     Control,
     Escalate,
     Freeze,
     HandBack,
-    Hearing,
     Move,
     MoveProposed,
     Reply,
@@ -159,7 +159,7 @@ class Story(RuleBasedStateMachine):
         if court.ledger.frozen_at is not None or (turn.id, turn.round) in self.unfinished:
             return
         proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
-        hearing = Hearing(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
+        hearing = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
         steps, said = court.decider.handle(hearing, court.whole_fleet), None
         while not isinstance(step := steps.send(said), Append):
             said = court.answer(step)
@@ -360,7 +360,7 @@ class Story(RuleBasedStateMachine):
                         grounds=Grounds(served=served, human=human),
                     )
                     follows = due(self.court.ledger, None, world)
-                    if follows is not None and not isinstance(follows, Hearing):
+                    if follows is not None and not isinstance(follows, Command):
                         assert codec.decode_event(codec.encode(follows)) == follows
 
     def teardown(self) -> None:

@@ -8,11 +8,11 @@ import pytest
 from protocol.domain.moves import target_of
 from protocol.wire.commands import (
     Cancel,
+    Command,
     Complete,
     Doubt,
     Failure,
     Freeze,
-    Hearing,
     Move,
     MoveProposed,
     Report,
@@ -310,13 +310,13 @@ def test_the_target_is_whom_the_fleet_has_to_be_asked_about(move: Move, target: 
     court = opened()
     court.move(transfer("b"))
     proposal = MoveProposed(turn=court.turn, round=0, move=move)
-    hearing = Hearing(REQUEST, AgentName("b"), proposal, Cause(id_of(REQUEST, proposal)), "agent")
+    hearing = Command(REQUEST, AgentName("b"), proposal, Cause(id_of(REQUEST, proposal)), "agent")
     assert target_of(court.ledger, hearing) == target
 
 
 def test_a_submit_concerns_whom_it_names() -> None:
     submit = Submit(text="x", to=AgentName("d"))
-    assert target_of(Court().ledger, Hearing(REQUEST, AgentName("c1"), submit, Cause("x"))) == "d"
+    assert target_of(Court().ledger, Command(REQUEST, AgentName("c1"), submit, Cause("x"))) == "d"
 
 
 # --- budgets --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from protocol.domain.turns import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
 from protocol.wire.commands import Complete, Fail, Failure, Transfer
 from protocol.wire.config import Policy
-from protocol.wire.events import Past, TurnRetried
+from protocol.wire.events import RoundOutcome, TurnRetried
 from protocol.wire.grounds import Refusal, Rule
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
@@ -18,23 +18,25 @@ LONG = "x" * 300_000
 REFUSED = Refusal(rule=Rule.KNOWN_AGENT, detail="no", numbers={"target": "b"}, hint="another")
 
 
-def refused(move: Any, refusal: Refusal = REFUSED) -> Past:
-    return Past(round=0, how="refused", move=move, refusal=refusal)
+def refused(move: Any, refusal: Refusal = REFUSED) -> RoundOutcome:
+    return RoundOutcome(round=0, how="refused", move=move, refusal=refusal)
 
 
 @pytest.mark.parametrize(
     "past",
     [
-        Past(round=0, how="failed", failure=Failure(code="boom", message="no answer", permanent=True)),
+        RoundOutcome(
+            round=0, how="failed", failure=Failure(code="boom", message="no answer", permanent=True)
+        ),
         refused(transfer("b", fact("k", "x" * 1000), no_return=True)),
         refused(escalate(fact())),
-        Past(round=1, how="replied", reply=LONG, by="kim", asked="d"),
-        Past(round=2, how="settled", settled="done", step="0-3", by="kim"),
-        Past(round=3, how="expired"),
+        RoundOutcome(round=1, how="replied", reply=LONG, by="kim", asked="d"),
+        RoundOutcome(round=2, how="settled", settled="done", step="0-3", by="kim"),
+        RoundOutcome(round=3, how="expired"),
     ],
     ids=["failed", "transfer", "escalate", "replied", "settled", "expired"],
 )
-def test_what_is_short_or_a_reply_is_told_whole(past: Past) -> None:
+def test_what_is_short_or_a_reply_is_told_whole(past: RoundOutcome) -> None:
     assert remembered(past) == past
 
 
@@ -69,7 +71,7 @@ def test_the_rest_of_a_move_that_only_lost_its_load_stays() -> None:
 
 def test_long_texts_are_cut_where_they_are_told_again() -> None:
     told = remembered(
-        Past(
+        RoundOutcome(
             round=0,
             how="failed",
             failure=Failure(code=LONG, message=LONG, permanent=True, retry_after_s=3.0),

@@ -33,6 +33,7 @@ from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
     Ask,
+    Command,
     Complete,
     Control,
     Doubt,
@@ -40,7 +41,6 @@ from protocol.wire.commands import (
     Fail,
     Failure,
     HandBack,
-    Hearing,
     Move,
     MoveProposed,
     Proposal,
@@ -197,11 +197,11 @@ class Court:
     def hear_submit(
         self, what: Submit, sender: str = "c1", digest: str = "d0", role: Any = "client"
     ) -> AnyEvent | Late | Rejected:
-        return self.hear(Hearing(REQUEST, AgentName(sender), what, Cause(submit_id(REQUEST)), role, digest))
+        return self.hear(Command(REQUEST, AgentName(sender), what, Cause(submit_id(REQUEST)), role, digest))
 
     def propose(self, proposal: Proposal, sender: str) -> AnyEvent | Late | Rejected:
         cause = Cause(id_of(REQUEST, proposal))
-        return self.hear(Hearing(REQUEST, AgentName(sender), proposal, cause, "agent"))
+        return self.hear(Command(REQUEST, AgentName(sender), proposal, cause, "agent"))
 
     def message(self, kind: type[Control], **said: Any) -> Control:
         self.controls += 1
@@ -210,9 +210,9 @@ class Court:
     def hear_control(self, what: Control, sender: str = "op1") -> AnyEvent | Late | Rejected:
         role = "operator" if sender.startswith("op") else "client" if sender.startswith("c") else "agent"
         cause = control_cause(REQUEST, sender, what.id)
-        return self.hear(Hearing(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
+        return self.hear(Command(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
 
-    def hear(self, hearing: Hearing) -> AnyEvent | Late | Rejected:
+    def hear(self, hearing: Command) -> AnyEvent | Late | Rejected:
         self.look()
         self.next_due = None
         outcome = drive(self.decider.handle(hearing, self.whole_fleet), self.answer)

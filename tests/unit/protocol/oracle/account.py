@@ -51,7 +51,7 @@ class Account:
     """Of the turn, as are the failures."""
     failures: int = 0
     intent: str | None = None
-    past: tuple[ev.Past, ...] = ()
+    past: tuple[ev.RoundOutcome, ...] = ()
     stack: tuple[Holder, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     hops: int = 0
@@ -147,7 +147,7 @@ def learn(
     if isinstance(event, ev.FactsWithheld):
         return replace(account, pending=event)
     account = _reported(account, event)
-    work: ev.Work | None = getattr(event, "work", None)
+    work: ev.Assignment | None = getattr(event, "work", None)
     match event:
         case ev.RequestOpened():
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
@@ -235,7 +235,7 @@ def _charged(account: Account, event: ev.EscalationRaised) -> Account:
     return replace(account, usage={**account.usage, account.turn: charge})
 
 
-def told(account: Account, event: ev.AnyEvent, work: ev.Work) -> Handoff:
+def told(account: Account, event: ev.AnyEvent, work: ev.Assignment) -> Handoff:
     """Return what an event hands over, in layers, with what was withheld just before it."""
     kept: ev.FactsWithheld | ev.Beneath | None = account.pending
     if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
@@ -250,7 +250,7 @@ def told(account: Account, event: ev.AnyEvent, work: ev.Work) -> Handoff:
     )
 
 
-def told_bound(account: Account, event: ev.AnyEvent, work: ev.Work) -> Bound:
+def told_bound(account: Account, event: ev.AnyEvent, work: ev.Assignment) -> Bound:
     """Return what an event says must be carried on."""
     kept: ev.FactsWithheld | ev.Beneath | None = account.pending
     if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
@@ -306,7 +306,7 @@ def _noted(account: Account, event: ev.HandoffAdmitted | ev.EscalationRaised, wh
     return replace(account, own=own)
 
 
-def _opened(account: Account, event: ev.AnyEvent, work: ev.Work, whole: Handoff) -> Account:
+def _opened(account: Account, event: ev.AnyEvent, work: ev.Assignment, whole: Handoff) -> Account:
     labels = dict(account.labels)
     for fact in whole.facts:
         labels[fact.key] = labels.get(fact.key, frozenset()) | set(fact.labels)
