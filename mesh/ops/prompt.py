@@ -16,7 +16,7 @@ from mesh.model.port import Model, Prompt
 from mesh.ops.log import decoded, request_bodies
 from protocol.wire.config import Fleet
 from protocol.wire.documents import read_fleet
-from protocol.wire.events import AnyEvent, Assignment
+from protocol.wire.events import AnyEvent, Assignment, FactsWithheld
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import FLEET
 
@@ -112,9 +112,16 @@ def _place(event: AnyEvent) -> tuple[str, int]:
 
 
 def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
-    reports = [
-        getattr(event, "report", None) for event in happened if _place(event) == (work.turn, work.round)
-    ]
+    """Return the version of the prompt that a round reported; empty if it reported none.
+
+    A client's event has no report: that stands in the `facts.withheld` of the same cause.
+    """
+    kept = {event.cause: event.report for event in happened if isinstance(event, FactsWithheld)}
+    reports = (
+        getattr(event, "report", None) or kept.get(event.cause)
+        for event in happened
+        if _place(event) == (work.turn, work.round)
+    )
     return next((report.prompt for report in reports if report is not None and report.prompt), "")
 
 

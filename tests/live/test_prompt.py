@@ -169,6 +169,8 @@ async def test_an_agent_that_was_given_nothing_was_sent_nothing(
     stage: Stage, office: Office, vendor: StubClaude
 ) -> None:
     request = await asked(stage)
-    done = await office.mesh("agent", "prompt", "c", "--request", request, *MODULE, who="audit")
+    done = await office.mesh(
+        "agent", "prompt", "c", "--request", request, "--module", "tests.live.prompted:idle", who="audit"
+    )
     assert done.status == Exit.FAILED
     assert "c was given nothing" in done.err
