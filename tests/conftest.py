@@ -12,6 +12,7 @@ import pytest_asyncio
 from mesh.bus.connection import Bus
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
+from tests.guard.stage import Stage, furnished_mesh, staged
 from tests.leftovers import children
 from tests.logs import log_state, plain_logs, put_back
 from tests.servers import FLEET, PATIENCE_S, ROOT, ConnectAs
@@ -81,3 +82,17 @@ async def connect_as(server: LocalBus) -> AsyncIterator[ConnectAs]:
             return await stack.enter_async_context(server.connected_as(name))
 
         yield connect
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
+    """A server with streams, the stage's fleet and its policies, shared by one module's tests."""
+    async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
+        yield mesh
+
+
+@pytest_asyncio.fixture
+async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
+    """A stage with one guard; every log that the test leaves behind is judged again when it ends."""
+    async with staged(furnished, guards=1) as own:
+        yield own

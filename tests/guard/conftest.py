@@ -3,18 +3,10 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
 from mesh.testing import LocalBus
 from tests.guard.stage import Stage, furnished_mesh, staged
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server with streams, fleet and policies, shared by one module's tests."""
-    async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
-        yield mesh
 
 
 @pytest_asyncio.fixture

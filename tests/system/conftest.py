@@ -13,13 +13,6 @@ from tests.logs import plain_logs
 from tests.system.office import Office
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server with streams, fleet and policies, shared by one module's tests."""
-    async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
-        yield mesh
-
-
 @pytest_asyncio.fixture
 async def stage(furnished: LocalBus) -> AsyncIterator[Stage]:
     """A stage with one guard; every log that the test leaves behind is judged again when it ends."""

@@ -42,13 +42,6 @@ def readings() -> Iterator[Readings]:
     provider.shutdown()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def furnished(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
-    """A server with streams, fleet and policies, shared by one module's tests."""
-    async with furnished_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
-        yield mesh
-
-
 @pytest_asyncio.fixture
 async def untraced_stage(furnished: LocalBus) -> AsyncIterator[Stage]:
     """A stage with a guard in a process that traces nothing."""
