@@ -166,9 +166,9 @@ def test_an_exported_log_tells_the_same_story_without_the_bus(folder: Folder, tm
     away = Folder(tmp_path)
     file = tmp_path / "story.jsonl"
     exported = folder.mesh("log", "export", request, "--out", file)
-    assert "3 events" in exported.err
+    assert "4 events" in exported.err
     assert away.mesh("request", "show", file, "--json").json == shown(folder, request)
-    assert away.mesh("log", "verify", file).out == "1 request, 3 events: 0 breaks\n"
+    assert away.mesh("log", "verify", file).out == "1 request, 4 events: 0 breaks\n"
     assert away.mesh("replay", file).status == Exit.DONE
     file.write_bytes(file.read_bytes().replace(b"greet them", b"ignore them"))
     assert away.mesh("replay", file).status == Exit.FAILED

@@ -89,7 +89,7 @@ async def test_a_person_replies_and_the_turn_goes_on_with_it(office: Office, sta
     assert f"mesh human reply {request}" in shown
     assert '"enum":["red","blue"]' in shown
     done = await office.mesh("human", "reply", request, "red", "--by", "kim")
-    assert (done.status, done.out) == (Exit.DONE, f"{request}: a goes on with the reply (event 2)\n"), done
+    assert (done.status, done.out) == (Exit.DONE, f"{request}: a goes on with the reply (event 3)\n"), done
     work = await (await stage.actor("a")).work(request, round_=1)
     assert (work.past[0].reply, work.past[0].by) == ("red", "kim")
     again = await office.mesh("human", "reply", request, "blue")
@@ -179,7 +179,7 @@ async def test_an_operator_who_is_the_client_replies_as_such(office: Office, sta
     await stage.reaches(request, "turn.suspended")
     assert f"mesh human reply {request} '…'" in (await office.mesh("human", "show", request)).out
     done = await office.mesh("human", "reply", request, "red")
-    assert (done.status, done.out) == (Exit.DONE, f"{request}: a goes on with the reply (event 2)\n"), done
+    assert (done.status, done.out) == (Exit.DONE, f"{request}: a goes on with the reply (event 3)\n"), done
 
 
 async def test_a_client_at_its_terminal_is_asked_until_the_reply_is_what_was_asked_for(

@@ -1,16 +1,19 @@
 """What every command says of itself, and what saying it costs."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
+from mesh.bus.keys import new_key, write_key
 from mesh.cli import app
 from mesh.cli.exits import EPILOG, Exit
 from tests.servers import PATIENCE_S, ROOT
 from tests.system.terminal import commands_of
-from tests.unit.cli.conftest import Mesh
+from tests.unit.cli.conftest import STORY, Mesh
 
 HEAVY = {"anthropic", "asyncio", "msgspec", "nats", "nkeys", "pydantic", "rich", "structlog"}
 
@@ -46,6 +49,53 @@ print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
     loaded = set(said.rpartition("LOADED")[2].split())
     assert "click" in loaded
     assert not loaded & HEAVY
+
+
+LOADING = """
+import sys
+sys.argv = ["mesh", *{arguments!r}]
+from mesh.cli import main
+try:
+    main()
+except SystemExit as end:
+    print("ENDED", end.code)
+print("LOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+UNUSED = {"anthropic", "jsonschema", "mcp", "opentelemetry", "pydantic", "rich", "structlog"}
+"""What a command that asks the bus for something, or reads a file, has no use for."""
+NOWHERE = "nats://127.0.0.1:1"
+A_REQUEST = "c1_01HF7YAT00040G2081040G2081"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        pytest.param(["send", "hello", "--url", NOWHERE], Exit.UNREACHABLE, id="send"),
+        pytest.param(["request", "show", A_REQUEST, "--url", NOWHERE], Exit.UNREACHABLE, id="request show"),
+        pytest.param(["why", A_REQUEST, "--url", NOWHERE], Exit.UNREACHABLE, id="why"),
+        pytest.param(["request", "show", str(STORY)], Exit.DONE, id="request show FILE"),
+        pytest.param(["why", str(STORY)], Exit.DONE, id="why FILE"),
+    ],
+)
+def test_a_command_loads_what_it_uses_and_nothing_else(
+    arguments: list[str], status: Exit, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESH_CREDENTIALS", str(write_key(here, "app", new_key())))
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADING.format(arguments=arguments)],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert f"ENDED {int(status)}" in ended.stdout, ended
+    loaded = set(ended.stdout.rpartition("LOADED")[2].split())
+    assert {"click", "msgspec", "nats"} <= loaded
+    assert not loaded & UNUSED
 
 
 @pytest.mark.parametrize("path", [path for path in paths() if path != ("bench",)], ids=" ".join)
