@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent.failures import Retry
-from mesh.agent.tools import ToolError
+from mesh.agent import Retry, ToolError
 
 BUSY_S = 20.0
 """How long a connection waits for another's transaction."""

@@ -18,8 +18,8 @@ from bench.crew import Crew, Member, obey
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT, Task, run
 from bench.place import AGENTS, CLIENT, FLEET, Place
 from bench.sizes import Sizes, sampled
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
 from mesh.bus.connection import connect
 from mesh.bus.keys import read_key, seed_file

@@ -19,8 +19,8 @@ from bench.crew import Crew, obey
 from bench.figures import Figure, Target, percentile, ratio, spread
 from bench.load import ANSWER, TEXT
 from bench.place import AGENTS, CLIENT, FLOODED, LOUD, OPERATOR, place
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
 from mesh.bus.keys import read_key, seed_file

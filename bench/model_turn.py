@@ -17,7 +17,7 @@ from bench.crew import Crew, Member, obey
 from bench.figures import Figure, Target, percentile, spread
 from bench.place import CLIENT, FLEET, place
 from mesh.agent import Agent, Move, Turn, tool
-from mesh.agent.runtime import Runtime
+from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming

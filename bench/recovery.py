@@ -19,8 +19,8 @@ from bench.crew import Crew, Member, obey, say
 from bench.figures import Figure, Target, spread
 from bench.load import ANSWER, TEXT
 from bench.place import CLIENT, FLEET, Place, place
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mesh.agent.definition import Agent
-    from mesh.agent.failures import Permanent, Retry
+    from mesh.agent.errors import Permanent, Retry
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Refusal, Turn
     from mesh.client import Client, Outcome, Question, SubmitRejected
@@ -28,10 +28,10 @@ _HOME = {
     "MeshError": "protocol.wire.errors",
     "Move": "protocol.wire.commands",
     "Outcome": "mesh.client",
-    "Permanent": "mesh.agent.failures",
+    "Permanent": "mesh.agent.errors",
     "Question": "mesh.client",
     "Refusal": "mesh.agent.turn",
-    "Retry": "mesh.agent.failures",
+    "Retry": "mesh.agent.errors",
     "SubmitRejected": "mesh.client",
     "Tool": "mesh.agent.tools",
     "Turn": "mesh.agent.turn",

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from agents.records import once, the_row
 from agents.recruiting.common import CandidateId, Euros, VacancyId
 from agents.recruiting.database import connected
-from mesh.agent.tools import ToolError, tool
+from mesh.agent import ToolError, tool
 
 
 def _listed(said: Any) -> Any:

@@ -7,7 +7,7 @@ from agents.records import once, the_row
 from agents.recruiting.candidates import candidate_row
 from agents.recruiting.common import CandidateId, SlotId, VacancyId
 from agents.recruiting.database import connected
-from mesh.agent.tools import tool
+from mesh.agent import tool
 
 PartOfDay = Literal["morning", "afternoon"]
 

@@ -10,7 +10,7 @@ from agents.records import the_row
 from agents.recruiting.candidates import candidate_row
 from agents.recruiting.common import CandidateId, VacancyId
 from agents.recruiting.database import connected
-from mesh.agent.tools import tool
+from mesh.agent import tool
 
 
 @tool

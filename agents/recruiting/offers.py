@@ -10,7 +10,7 @@ from agents.records import done, once, the_row
 from agents.recruiting.candidates import candidate_row
 from agents.recruiting.common import CandidateId, Euros, OfferId, VacancyId, money
 from agents.recruiting.database import connected
-from mesh.agent.tools import NOT_DONE, tool
+from mesh.agent import NOT_DONE, tool
 
 LIMIT_EUR = 100_000
 """A year. What is more is decided and sent by people."""

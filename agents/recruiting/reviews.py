@@ -12,7 +12,7 @@ from agents.recruiting.candidates import candidate_row
 from agents.recruiting.common import CandidateId, Euros, OfferId, VacancyId, money
 from agents.recruiting.database import connected
 from agents.recruiting.offers import offer_row, vacancy_row
-from mesh.agent.tools import tool
+from mesh.agent import tool
 
 
 def _says(text: str, word: str) -> bool:

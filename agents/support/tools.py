@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from agents.records import once, the_row
 from agents.support.database import connected
-from mesh.agent.tools import ToolError, tool
+from mesh.agent import ToolError, tool
 
 APPROVAL_CENTS = 10_000
 """Refunds over this are decided by a person."""

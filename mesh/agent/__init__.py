@@ -1,6 +1,6 @@
 """All that an agent's file imports: `from mesh.agent import Turn, agent, tool`.
 
-Beside it, in this folder, the runtime that takes turns off the inbox and runs that file's code.
+Modules that begin with `_` are the runtime, which takes turns off the inbox and runs that file's code.
 """
 
 from importlib import import_module
@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mesh.agent.definition import Agent, agent
-    from mesh.agent.failures import EffectUnknown, Permanent, Retry
-    from mesh.agent.stops import ApprovalNeeded, BudgetExhausted
-    from mesh.agent.tools import Tool, ToolError, ToolRefused, tool
+    from mesh.agent.errors import ApprovalNeeded, BudgetExhausted, EffectUnknown, Permanent, Retry
+    from mesh.agent.tools import NOT_DONE, Tool, ToolError, ToolRefused, tool
     from mesh.agent.turn import Refusal, Turn
     from protocol.wire.commands import Move
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 
 _HOME = {
+    "NOT_DONE": "mesh.agent.tools",
     "Agent": "mesh.agent.definition",
-    "ApprovalNeeded": "mesh.agent.stops",
+    "ApprovalNeeded": "mesh.agent.errors",
     "Artifact": "protocol.wire.handoff",
     "Budget": "protocol.wire.handoff",
-    "BudgetExhausted": "mesh.agent.stops",
+    "BudgetExhausted": "mesh.agent.errors",
     "Constraints": "protocol.wire.handoff",
-    "EffectUnknown": "mesh.agent.failures",
+    "EffectUnknown": "mesh.agent.errors",
     "Fact": "protocol.wire.handoff",
     "Move": "protocol.wire.commands",
-    "Permanent": "mesh.agent.failures",
+    "Permanent": "mesh.agent.errors",
     "Refusal": "mesh.agent.turn",
-    "Retry": "mesh.agent.failures",
+    "Retry": "mesh.agent.errors",
     "Tool": "mesh.agent.tools",
     "ToolError": "mesh.agent.tools",
     "ToolRefused": "mesh.agent.tools",
@@ -37,6 +37,7 @@ _HOME = {
 }
 
 __all__ = [
+    "NOT_DONE",
     "Agent",
     "ApprovalNeeded",
     "Artifact",

@@ -11,7 +11,7 @@ from mesh.errors import MeshError
 from protocol.wire.ids import is_name
 
 if TYPE_CHECKING:
-    from mesh.agent.toolbox import Toolbox
+    from mesh.agent._toolbox import Toolbox
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Turn
     from protocol.wire.commands import Move

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_type_hints, overload
 
-from mesh.agent.failures import EffectUnknown
-from mesh.agent.threads import NoThread, Threads
+from mesh.agent._threads import NoThread, Threads
+from mesh.agent.errors import EffectUnknown
 from mesh.errors import MeshError
 
 if TYPE_CHECKING:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mesh.agent import approvals
-from mesh.agent.failures import ActionNotAllowed, EffectUnknown, Superseded, TurnError
-from mesh.agent.journal import MAX_STEP_BYTES
-from mesh.agent.live import SILENT, LiveOutput
-from mesh.agent.moves import Moves
-from mesh.agent.record import Recorded, as_json
-from mesh.agent.step_spans import tool_span
-from mesh.agent.stops import BudgetExhausted
+from mesh.agent import _approvals as approvals
+from mesh.agent._journal import MAX_STEP_BYTES
+from mesh.agent._live import SILENT, LiveOutput
+from mesh.agent._moves import Moves
+from mesh.agent._step_store import Recorded, as_json
+from mesh.agent._telemetry import tool_span
+from mesh.agent.errors import ActionNotAllowed, BudgetExhausted, EffectUnknown, Superseded, TurnError
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
 from mesh.errors import MeshError
 from mesh.service.logger import get_logger
@@ -35,7 +34,7 @@ from protocol.wire.ids import AgentName, derive, submitter_of
 from protocol.wire.prices import Price
 
 if TYPE_CHECKING:
-    from mesh.agent.journal import Journal
+    from mesh.agent._journal import Journal
     from mesh.agent.tools import Tool
 
 T = TypeVar("T")
@@ -202,7 +201,7 @@ class Turn(Moves):
         Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
         fit, ToolRefused for the tool's own no and for an approval that was not given, Superseded when the
         turn was ended meanwhile, ApprovalNeeded to suspend the turn, and whatever else the tool raises.
-        What stops the round (`mesh.agent.stops`) is not for the code to catch; an effect that broke does.
+        What stops the round (`mesh.agent.errors`) is not for the code to catch; an effect that broke does.
         """
         if not self._may_call(tool):
             raise ActionNotAllowed(_not_allowed(tool))

@@ -47,8 +47,8 @@ agent_argument = click.argument("name", metavar="NAME", help="The agent's name i
 @with_where
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
+    from mesh.agent._runtime import Runtime
     from mesh.agent.definition import load
-    from mesh.agent.runtime import Runtime
     from mesh.model.agent import ModelUnavailable, driven_by, key_will_do
 
     agent = load(reference)

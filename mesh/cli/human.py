@@ -242,7 +242,7 @@ def _check_reply(schema: Any, said: Any, value: str, is_json: bool) -> None:
     """Raise ReplyInvalid for a reply that the question does not allow."""
     import msgspec
 
-    from mesh.agent.reply_schema import ReplyInvalid, SchemaUnusable, check_reply
+    from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
     try:
         check_reply(schema, said)

@@ -71,7 +71,7 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
     """
     import msgspec
 
-    from mesh.agent.reply_schema import ReplyInvalid, SchemaUnusable, check_reply
+    from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
 
     remark(question.question, lines=True)
     while True:

@@ -19,7 +19,7 @@ from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 
 if TYPE_CHECKING:
-    from mesh.agent.record import Record
+    from mesh.agent._step_store import Record
     from mesh.client.follow import Following
     from protocol.wire.notices import LiveNote
 

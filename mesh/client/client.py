@@ -227,7 +227,7 @@ class Client:
 
         A schema that cannot be used is the asker's mistake, and no reason to leave it without a reply.
         """
-        from mesh.agent.reply_schema import SchemaUnusable, check_reply
+        from mesh.agent._reply_schema import SchemaUnusable, check_reply
 
         try:
             await asyncio.to_thread(check_reply, question.schema, value)

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from mesh.agent.live import read_note
-from mesh.agent.record import Record
+from mesh.agent._live import read_note
+from mesh.agent._step_store import Record
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import batch

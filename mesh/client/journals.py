@@ -2,7 +2,7 @@
 
 Each agent's journals are a stream of their own. A request's events tell which agents had a turn in it.
 
-Names of steps are those of `mesh.agent.journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
+Names of steps are those of `mesh.agent._journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
 What lies there under another name (an attempt's mark) is no step. An agent writes its own
 journal and may write anything: what is under a step's name and cannot be read, or cannot be true, is passed
 over, and whoever asks is told where.
@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.agent.record import DONE, Record, place_of
-from mesh.agent.stored import FENCE
+from mesh.agent._step_store import DONE, FENCE, Record, place_of
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every
 from mesh.bus.streams import steps_of

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import msgspec
 
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.bus import accounts, provision, roles, streams
 from mesh.bus.connection import Bus, connect
 from mesh.bus.event_log import JetStreamLog

@@ -6,7 +6,7 @@ says only what it was. The errors, by what is known of the call:
     McpNotInstalled, McpUnusable   Permanent: somebody has to change something
     McpDown                        Retry: the server is not there, and no effect was asked of it
     McpRefused …                   ToolError: an outcome, which is recorded and told to the model
-    EffectUnknown                  (mesh.agent.failures) an effect was asked for, and nobody answered
+    EffectUnknown                  (mesh.agent.errors) an effect was asked for, and nobody answered
 
 Their texts name the server as it is mounted, never its command, URL or headers: they go on the bus.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from mesh.agent.failures import Permanent, Retry
+from mesh.agent.errors import Permanent, Retry
 from mesh.agent.tools import NotBegun, ToolError, short
 
 if TYPE_CHECKING:

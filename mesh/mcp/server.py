@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from mesh.agent.failures import EffectUnknown
+from mesh.agent.errors import EffectUnknown
 from mesh.agent.tools import NAME_SYNTAX, Approver, Effect, Tool, is_tool_name, short
 from mesh.mcp.link import BROKEN, DENIED, UNREACHED, Ended, Link, by_http, by_process
 from mesh.mcp.results import (

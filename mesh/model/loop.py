@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from mesh.agent.failures import Permanent
+from mesh.agent.errors import Permanent
 from mesh.agent.tools import Tool, ToolError
 from mesh.agent.turn import Turn
 from mesh.model.moves import Labels, MoveTools, require_apart

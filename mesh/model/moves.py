@@ -12,8 +12,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from mesh.agent.reply_schema import SchemaUnusable
-from mesh.agent.toolbox import ToolsUnusable
+from mesh.agent._reply_schema import SchemaUnusable
+from mesh.agent._toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, short, untitled
 from mesh.agent.turn import Turn
 from mesh.model.port import ToolCall, ToolSpec

@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from opentelemetry.trace import Span
 
-from mesh.agent.failures import Permanent
+from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
 from mesh.model.port import Model, Reply
 from mesh.service import metrics, names, tracing

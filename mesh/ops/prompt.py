@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from mesh.agent._rebuilt import Rebuilt, Sent, rebuild
 from mesh.agent.definition import Agent
-from mesh.agent.rebuilt import Rebuilt, Sent, rebuild
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
 from mesh.client.journals import journaled

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from mesh.agent.record import DONE, Record
+from mesh.agent._step_store import DONE, Record
 from mesh.bus.connection import Bus
 from mesh.client.journals import journals_in, stored_steps
 from mesh.errors import Impossible, UsageWrong

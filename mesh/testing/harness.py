@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mesh.agent._journal import Journal
 from mesh.agent.definition import Agent
-from mesh.agent.failures import failure_of
-from mesh.agent.journal import Journal
-from mesh.agent.stops import ApprovalNeeded
+from mesh.agent.errors import ApprovalNeeded, failure_of
 from mesh.agent.turn import Turn
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from mesh.agent.journal import Journal
+from mesh.agent._journal import Journal
 from mesh.agent.turn import Turn
 from mesh.testing.in_memory_guard import InMemoryGuard
 from mesh.testing.memory import MemorySteps

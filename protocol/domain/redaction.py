@@ -20,7 +20,7 @@ from protocol.wire.ids import HUMAN, NOBODY, Cause
 from protocol.wire.values import equal
 
 
-class Shown(NamedTuple):
+class HandoffView(NamedTuple):
     """A handoff as one reader sees it."""
 
     handoff: Handoff
@@ -35,7 +35,7 @@ class Shown(NamedTuple):
         return self.rest if self.withheld is None and self.rest != Beneath() else None
 
 
-def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> Shown:
+def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> HandoffView:
     """Return a handoff as its reader sees it.
 
     Args:
@@ -62,7 +62,7 @@ def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] 
     )
     items = tuple(item for layers in divided.rest.artifacts.values() for item in layers)
     kept = Beneath(facts=tuple(rest), artifacts=items, must_carry=tuple(places))
-    return Shown(shown, divided.withheld, kept)
+    return HandoffView(shown, divided.withheld, kept)
 
 
 def place(
@@ -73,7 +73,7 @@ def place(
     load: Load,
     marks: Marks,
     request: str = "",
-) -> Shown | FactsWithheld:
+) -> HandoffView | FactsWithheld:
     """Return the handoff as its reader may see it, or the event that first has to keep the rest.
 
     `facts.withheld` comes before every handoff of which the reader may not see a part, and before no other:

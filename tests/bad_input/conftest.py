@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.agent import runtime as runtime_module
+from mesh.agent import _runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.guard import service

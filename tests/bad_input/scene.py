@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.agent.runtime import Runtime
+from mesh.agent._runtime import Runtime
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import every
 from mesh.guard.parsing import is_submit

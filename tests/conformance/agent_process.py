@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from mesh.agent import Move, Turn, agent
-from mesh.agent.runtime import Runtime
+from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
 from mesh.bus.keys import read_key
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from mesh.agent import Turn, agent, live
+from mesh.agent import Turn, _live, agent
 from mesh.agent.turn import _MAX_RESULT_BYTES
 from mesh.bus import rate_limit
 from mesh.cli import app
@@ -122,7 +122,7 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"at most every {live.TEXT_S * 1000:g} ms, {live.MOST_A_SECOND} notes a second" in PAGE
+    assert f"at most every {_live.TEXT_S * 1000:g} ms, {_live.MOST_A_SECOND} notes a second" in PAGE
     assert f"more than {rate_limit.LONGEST_HOLD_S:g} s is not waited for" in PAGE
     lease_s = LEASE_US / 1e6
     assert f"renews it every {rate_limit.RENEW_S:g} s" in PAGE

@@ -10,8 +10,8 @@ import jsonschema  # type: ignore[import-untyped]  # it ships none
 import msgspec
 import pytest
 
+from mesh.agent._presence import Presence
 from mesh.agent.definition import Agent
-from mesh.agent.micro import Presence
 from mesh.bus import dead_letters as notices
 from mesh.bus import roles, streams
 from mesh.bus.conf import CODES

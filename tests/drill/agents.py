@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent.definition import Agent, agent
-from mesh.agent.failures import Permanent, Retry
+from mesh.agent.errors import Permanent, Retry
 from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused, tool
 from mesh.agent.turn import Turn
 from protocol.wire.commands import Move

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from mesh.agent import Turn, agent, tool
-from mesh.agent.runtime import Runtime
+from mesh.agent._runtime import Runtime
 from mesh.agent.tools import NOT_DONE
 from mesh.bus.connection import connect
 from protocol.wire.commands import Usage

@@ -1,7 +1,7 @@
 """An actor: an agent of a test, which says what the test tells it to."""
 
+from mesh.agent._presence import Presence
 from mesh.agent.definition import Agent
-from mesh.agent.micro import Presence
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.jetstream import PubAck

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming

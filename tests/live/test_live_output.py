@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent import live
-from mesh.agent.live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput, read_note
+from mesh.agent import _live
+from mesh.agent._live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput, read_note
 from protocol.wire.notices import LiveNote
 from tests.servers import until
 
@@ -42,11 +42,11 @@ def sent() -> Sent:
 def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that stands until it is set."""
     now = [1000.0]
-    monkeypatch.setattr("mesh.agent.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mesh.agent._live.time.monotonic", lambda: now[0])
     return lambda at: now.__setitem__(0, at)
 
 
-def output(send: live.Send) -> LiveOutput:
+def output(send: _live.Send) -> LiveOutput:
     return LiveOutput(send, request=REQUEST, agent="a", turn="t", round_=1)
 
 
@@ -99,11 +99,11 @@ async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float
         still(5000.0)
         said.hear("one")
         said.close()
-        still(5000.0 + live.TEXT_S / 4)
+        still(5000.0 + _live.TEXT_S / 4)
         said.hear("two")
         said.hear("three")
     assert asked[0] == 0.0
-    assert asked[1] == pytest.approx(live.TEXT_S * 3 / 4)
+    assert asked[1] == pytest.approx(_live.TEXT_S * 3 / 4)
     assert len(asked) == 2, "one timer for all that waits"
     said.close()
     assert [note.text for note in sent.notes] == ["one", "twothree"]

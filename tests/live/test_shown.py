@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from mesh.agent.record import Record
+from mesh.agent._step_store import Record
 from mesh.cli.story import Shown
 from mesh.client.follow import Following, Heard, Journaled
 from protocol.wire.notices import LiveNote

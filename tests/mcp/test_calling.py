@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent.failures import EffectUnknown
+from mesh.agent.errors import EffectUnknown
 from mesh.mcp import (
     McpDown,
     McpNotInstalled,

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mesh.agent.failures import EffectUnknown
+from mesh.agent.errors import EffectUnknown
 from mesh.mcp import McpDown, McpUnreached, McpUnusable
 from tests.mcp.conftest import HttpServer, Mount, World
 from tests.mcp.test_calling import run

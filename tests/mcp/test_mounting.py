@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.toolbox import ToolsUnusable, unpacked
+from mesh.agent._toolbox import ToolsUnusable, unpacked
 from mesh.agent.tools import ToolArgumentsInvalid, tool
 from mesh.mcp import McpServer, McpUnusable
 from tests.mcp.conftest import Mount

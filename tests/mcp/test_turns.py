@@ -7,8 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from mesh.agent import ToolRefused
-from mesh.agent.failures import ActionNotAllowed, EffectUnknown
-from mesh.agent.stops import ApprovalNeeded, InDoubt
+from mesh.agent.errors import ActionNotAllowed, ApprovalNeeded, EffectUnknown, InDoubt
 from mesh.mcp import McpDown
 from mesh.model.loop import drive
 from mesh.model.port import ToolResult

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.jetstream import PubAck

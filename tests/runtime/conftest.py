@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.agent import runtime
+from mesh.agent import _runtime
 from mesh.testing import LocalBus
 from tests.guard.stage import FLEET, Stage, furnish
 
@@ -18,7 +18,7 @@ LEASE_S = 0.9
 def short_leases() -> Iterator[None]:
     """Lease and heartbeat in their usual proportion, and both much shorter."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "LATER_S", 0.05)
+        patch.setattr(_runtime, "LATER_S", 0.05)
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import runtime as runtime_module
+from mesh.agent import _runtime as runtime_module
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.consumer import Message, Puller

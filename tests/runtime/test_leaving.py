@@ -2,9 +2,9 @@
 
 import asyncio
 
-from mesh.agent.attempts import Attempts
+from mesh.agent._executor import Attempts
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
 from mesh.agent.turn import Turn
 from mesh.bus.step_store import JetStreamSteps
 from protocol.wire.commands import Move

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from mesh.agent import Budget, Constraints, Turn, tool
+from mesh.agent._executor import RunningRounds
+from mesh.agent._step_store import Record
 from mesh.agent.definition import Agent
-from mesh.agent.record import Record
-from mesh.agent.running import RunningRounds
 from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Move, Usage

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from mesh.agent import Move, Turn
-from mesh.agent import toolbox as toolbox_module
+from mesh.agent import _toolbox as toolbox_module
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.agent.failures import Retry
-from mesh.agent.runtime import Runtime
+from mesh.agent.errors import Retry
 from mesh.agent.tools import Tool, tool
 from protocol.wire import subjects
 from protocol.wire.notices import Card

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh.agent.definition import Agent
-from mesh.agent.failures import Permanent, Retry
+from mesh.agent.errors import Permanent, Retry
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
 from protocol.domain.ledger import fold

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from mesh.agent import Turn
+from mesh.agent._step_store import Record
 from mesh.agent.definition import Agent
-from mesh.agent.record import Record
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive

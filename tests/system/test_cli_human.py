@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.reply_schema import ReplyInvalid
+from mesh.agent._reply_schema import ReplyInvalid
 from mesh.cli.exits import Exit
 from mesh.client import Question
 from protocol.wire import events

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mesh.agent import Move, Turn, agent, tool
-from mesh.agent.record import Record
+from mesh.agent._step_store import Record
 from mesh.cli.exits import Exit
 from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Escalate, Fail, Failure, ReportFailure, Transfer

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.agent.record import Record
+from mesh.agent._step_store import Record
 from mesh.bus.dead_letters import dead_letter
 from mesh.bus.nats_protocol import Incoming
 from mesh.testing import LocalBus

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from mesh.agent import Turn, tool
+from mesh.agent._step_store import Record, Refused
 from mesh.agent.definition import Agent
-from mesh.agent.record import Record, Refused
 from mesh.agent.tools import ToolError
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive

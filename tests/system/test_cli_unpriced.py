@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from mesh.agent.card import publish_card
+from mesh.agent._presence import publish_card
 from protocol.wire import subjects
 from protocol.wire.config import Policy
 from protocol.wire.handoff import Budget

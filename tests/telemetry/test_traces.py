@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from mesh.agent import Turn, agent, tool
 from mesh.agent.definition import Agent
-from mesh.agent.failures import Permanent
+from mesh.agent.errors import Permanent
 from mesh.agent.tools import ToolError
 from mesh.service import tracing
 from protocol.wire import codec, subjects

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent import proposals
+from mesh.agent import _executor
 from mesh.bus import conditions
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
@@ -40,7 +40,7 @@ FLEET = Fleet(
 KINDS = (
     *(conditions.DISCONNECTED, conditions.FULL, conditions.ABSENT, conditions.SILENT),
     *(conditions.PULL_REFUSED, conditions.PULL_SILENT),
-    *(conditions.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, proposals.NOT_STORED),
+    *(conditions.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, _executor.NOT_STORED),
 )
 TROUBLES = {kind.begins for kind in KINDS}
 

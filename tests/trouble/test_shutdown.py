@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import runtime
+from mesh.agent import _runtime
 from tests.servers import until
 from tests.trouble.crew import Crew, Service, crew
 from tests.trouble.wired import Wired
@@ -117,7 +117,7 @@ async def test_two_versions_at_once_each_finish_what_they_began(tmp_path: Path) 
 async def test_a_turn_waits_for_its_own_version_and_for_no_longer_than_the_grace(
     wired: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "VERSION_AGAIN_S", 0.05)
+    monkeypatch.setattr(_runtime, "VERSION_AGAIN_S", 0.05)
     await wired.guard("g1")
     await wired.agent("b")
     old = await wired.agent("a", "1")

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TypeVar
 
 from mesh.agent import Turn, agent, tool
-from mesh.agent.runtime import Runtime
+from mesh.agent._runtime import Runtime
 from mesh.agent.tools import NOT_DONE, Tool
 from mesh.bus.connection import Bus, connect
 from mesh.bus.event_log import JetStreamLog

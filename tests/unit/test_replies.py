@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent import reply_schema as replies
-from mesh.agent.reply_schema import ReplyInvalid, SchemaUnusable, check_reply, check_schema
+from mesh.agent import _reply_schema as replies
+from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply, check_schema
 
 
 @pytest.mark.parametrize(

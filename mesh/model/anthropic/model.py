@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mesh.agent.failures import Permanent, Retry
+from mesh.agent.errors import Permanent, Retry
 from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
 from mesh.model.anthropic.messages import encodable, reply_of, request_of
 from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable

@@ -15,10 +15,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mesh.agent import runtime
-from mesh.agent.journal import Journal
-from mesh.agent.record import Record
-from mesh.agent.stored import StoredSteps
+from mesh.agent import _runtime
+from mesh.agent._journal import Journal
+from mesh.agent._step_store import Record, StoredSteps
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.cli import main
@@ -31,14 +30,14 @@ _MEMORY = MemorySteps()
 
 
 def ack_before_propose() -> None:
-    replace(runtime, "Puller", HastyPuller)
+    replace(_runtime, "Puller", HastyPuller)
 
 
 def no_journal() -> None:
     def forgetful(bus: Bus, agent: str) -> MemorySteps:
         return _MEMORY
 
-    replace(runtime, "JetStreamSteps", forgetful)
+    replace(_runtime, "JetStreamSteps", forgetful)
 
 
 def no_fence() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mesh.agent.journal import Journal
+from mesh.agent._journal import Journal
 from mesh.testing.memory import MemorySteps
 from tests.drill.check import BY_NAME
 from tests.drill.evidence import Evidence, StepName

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mesh.agent import ApprovalNeeded, Move, ToolRefused, Turn, tool
-from mesh.agent.approvals import SHOWN_CHARS
-from mesh.agent.stops import InDoubt
+from mesh.agent._approvals import SHOWN_CHARS
+from mesh.agent.errors import InDoubt
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from mesh.agent._runtime import Runtime
+from mesh.agent._step_store import WINDOW
 from mesh.agent.definition import Agent
-from mesh.agent.runtime import Runtime
-from mesh.agent.stored import WINDOW
 from mesh.bus.consumer import Message
 from mesh.testing import MemorySteps, turn
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import Budget, BudgetExhausted, Constraints, Turn
-from mesh.agent.failures import failure_of
+from mesh.agent.errors import failure_of
 from mesh.model.loop import drive
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from mesh.agent import Turn, agent
+from mesh.agent._presence import semantic
+from mesh.agent._runtime import Runtime
 from mesh.agent.definition import VERSION_GRACE_S, AgentNotFound, load
-from mesh.agent.micro import semantic
-from mesh.agent.runtime import Runtime
 from mesh.bus.connection import Bus
 from mesh.testing import turn
 from protocol.wire.commands import Move

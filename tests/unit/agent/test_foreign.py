@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mesh.agent.foreign import LOST_S, ForeignRounds
+from mesh.agent._executor import LOST_S, ForeignRounds
 
 
 class Clock:

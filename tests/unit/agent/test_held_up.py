@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.attempts import Attempts
-from mesh.agent.journal import Journal
-from mesh.agent.record import Call
-from mesh.agent.stops import Fenced
+from mesh.agent._executor import Attempts
+from mesh.agent._journal import Journal
+from mesh.agent._step_store import Call
+from mesh.agent.errors import Fenced
 from mesh.testing.memory import MemorySteps
 
 PAY: Call = ("effect", "pay", "d")

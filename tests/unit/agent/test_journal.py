@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.journal import Journal
-from mesh.agent.record import Call, Recorded
-from mesh.agent.stops import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
-from mesh.agent.stored import WINDOW
+from mesh.agent._journal import Journal
+from mesh.agent._step_store import WINDOW, Call, Recorded
+from mesh.agent.errors import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
 from mesh.testing.memory import MemorySteps
 from protocol.wire.events import RoundOutcome
 

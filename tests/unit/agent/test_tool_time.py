@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from mesh.agent.failures import EffectUnknown
-from mesh.agent.stops import InDoubt
-from mesh.agent.threads import MOST, NoThread, Threads
+from mesh.agent._threads import MOST, NoThread, Threads
+from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import NOT_DONE, ToolBusy, ToolError, ToolRefused, ToolTimedOut, tool
 from mesh.testing import MemorySteps, turn
 

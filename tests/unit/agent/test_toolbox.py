@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.agent.toolbox import ToolsUnusable, unpacked
+from mesh.agent._toolbox import ToolsUnusable, unpacked
 from mesh.agent.tools import Tool
 
 

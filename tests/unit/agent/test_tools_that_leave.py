@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent.failures import EffectUnknown
-from mesh.agent.stops import InDoubt
+from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn

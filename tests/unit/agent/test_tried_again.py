@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent import Turn, tool
-from mesh.agent.failures import EffectUnknown
-from mesh.agent.stops import InDoubt
+from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps

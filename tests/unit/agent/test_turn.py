@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent import Fact, Turn, tool
-from mesh.agent.failures import ActionNotAllowed
+from mesh.agent.errors import ActionNotAllowed
 from mesh.model.loop import drive
 from mesh.testing import StrictModel, calls, says, turn
 from mesh.testing.memory import MemorySteps

@@ -2,7 +2,7 @@
 
 import time
 
-from mesh.agent.watchdog import Watchdog
+from mesh.agent._executor import Watchdog
 from tests.logs import captured_logs
 from tests.servers import PATIENCE_S
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.record import Record, decode
-from mesh.agent.stops import InDoubt
+from mesh.agent._step_store import Record, decode
+from mesh.agent.errors import InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps

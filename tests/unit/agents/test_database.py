@@ -11,7 +11,7 @@ import pytest
 from agents import records as shared
 from agents.records import once, transaction
 from agents.support.database import connected
-from mesh.agent.failures import Retry
+from mesh.agent.errors import Retry
 from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("records")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent.failures import failure_of
+from mesh.agent.errors import failure_of
 from mesh.model.agent import ModelUnavailable
 from mesh.model.prompt import render
 from protocol.wire.handoff import Fact

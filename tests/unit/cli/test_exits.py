@@ -61,7 +61,7 @@ def test_every_code_that_has_a_status_exists() -> None:
     modules = (
         "mesh.errors",
         "mesh.client",
-        "mesh.agent.reply_schema",
+        "mesh.agent._reply_schema",
         "mesh.settings",
         "mesh.fleet.file",
         "mesh.service.probes",

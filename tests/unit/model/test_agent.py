@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from mesh.agent.toolbox import ToolsUnusable
+from mesh.agent._toolbox import ToolsUnusable
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.agent import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from mesh.agent.record import decode
+from mesh.agent._step_store import decode
 from mesh.agent.tools import tool
 from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.failures import Permanent, Retry
-from mesh.agent.toolbox import ToolsUnusable
+from mesh.agent._toolbox import ToolsUnusable
+from mesh.agent.errors import Permanent, Retry
 from mesh.agent.tools import ToolError, tool
 from mesh.errors import Unreachable
 from mesh.model.loop import drive

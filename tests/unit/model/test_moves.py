@@ -7,8 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-from mesh.agent.proposals import sound
-from mesh.agent.toolbox import ToolsUnusable
+from mesh.agent._executor import sound
+from mesh.agent._toolbox import ToolsUnusable
 from mesh.agent.tools import ToolArgumentsInvalid, tool
 from mesh.agent.turn import Turn
 from mesh.model.moves import MoveTools, answer_form, require_apart

@@ -3,8 +3,7 @@
 import pytest
 
 from mesh.agent import Turn
-from mesh.agent.failures import EffectUnknown
-from mesh.agent.stops import InDoubt
+from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import Effect, Tool, ToolError, tool
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolResult

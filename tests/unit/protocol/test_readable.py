@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mesh.agent.record import Record
+from mesh.agent._step_store import Record
 from protocol.wire.codec import DEEPEST, DEEPEST_DOCUMENT, readable
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.notices import Card, DeadLetter, Notice

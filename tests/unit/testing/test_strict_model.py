@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.agent.failures import failure_of
+from mesh.agent.errors import failure_of
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Reply
 from mesh.testing import StrictModel, says, turn

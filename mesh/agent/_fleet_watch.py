@@ -36,7 +36,7 @@ OWN_WORDS = "says of itself, unchecked: "
 _EVERYTHING = ""
 
 
-class Surroundings:
+class FleetWatcher:
     """The mesh as one agent sees it.
 
     Args:

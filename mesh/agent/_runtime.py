@@ -15,23 +15,17 @@ import time
 import msgspec
 import structlog
 
-from mesh.agent import telling
-from mesh.agent.attempts import Attempts
-from mesh.agent.card import card_of, publish_card
+from mesh.agent import _telemetry as telling
+from mesh.agent._executor import Attempts, ForeignRounds, RunningRounds, Watchdog, sound, store
+from mesh.agent._fleet_watch import FleetWatcher
+from mesh.agent._journal import Journal
+from mesh.agent._live import SILENT, LiveOutput
+from mesh.agent._presence import Presence, card_of, publish_card
+from mesh.agent._step_store import WINDOW
+from mesh.agent._toolbox import ToolsUnusable, put_away, unpacked_in_time
 from mesh.agent.definition import Agent
-from mesh.agent.failures import Superseded, TurnError, failure_of
-from mesh.agent.foreign import ForeignRounds
-from mesh.agent.journal import Journal
-from mesh.agent.live import SILENT, LiveOutput
-from mesh.agent.micro import Presence
-from mesh.agent.proposals import sound, store
-from mesh.agent.running import RunningRounds
-from mesh.agent.stops import ApprovalNeeded, Fenced, InDoubt
-from mesh.agent.stored import WINDOW
-from mesh.agent.surroundings import Surroundings
-from mesh.agent.toolbox import ToolsUnusable, put_away, unpacked_in_time
+from mesh.agent.errors import ApprovalNeeded, Fenced, InDoubt, Superseded, TurnError, failure_of
 from mesh.agent.turn import Turn
-from mesh.agent.watchdog import Watchdog
 from mesh.bus import dead_letters as notices
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
@@ -85,7 +79,7 @@ class Runtime:
         self._model = model
         self.instance = secrets.token_hex(8)
         self._presence = Presence(bus, agent, self.instance)
-        self._around = Surroundings(bus, AgentName(agent.name))
+        self._around = FleetWatcher(bus, AgentName(agent.name))
         self._running = RunningRounds(self._was_ended)
         self._steps = JetStreamSteps(bus, agent.name)
         self._foreign = ForeignRounds()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import ClassVar, Protocol, runtime_checkable
 
-from mesh.agent.failures import Permanent, Retry
+from mesh.agent.errors import Permanent, Retry
 from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
 from mesh.service.conditions import Conditions, Kind
 

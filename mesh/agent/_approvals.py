@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mesh.agent.record import Recorded, as_json
-from mesh.agent.stops import ApprovalNeeded
+from mesh.agent._step_store import Recorded, as_json
+from mesh.agent.errors import ApprovalNeeded
 from protocol.wire.commands import Ask
 from protocol.wire.events import RoundOutcome
 from protocol.wire.grounds import Refusal

@@ -1,4 +1,4 @@
-"""What an agent's runtime tells of its work: a span for each round and each proposal, and how long they took.
+"""What an agent's process tells of its work: spans of rounds, proposals and steps, and how long they took.
 
 Names, ids and codes alone go into it. A model may ask for an agent that there is not; only those of the
 fleet are named.
@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 
 from opentelemetry.trace import Span, get_current_span
 
+from mesh.agent._step_store import Record
 from mesh.agent.definition import Agent
 from mesh.bus.consumer import Message
 from mesh.service import metrics, names, tracing
@@ -118,3 +119,30 @@ def _asked(proposal: Proposal) -> str:
         unknown = isinstance(proposal.move, UnknownMove)
         return "unknown" if unknown else str(proposal.move.__struct_config__.tag)
     return str(proposal.__struct_config__.tag)
+
+
+_TOOLS = ("call", "effect")
+
+
+def tool_span(agent: str, request: str, tool: str) -> AbstractContextManager[Span]:
+    """Open the span of one run of a tool. What it is called with and what it returns are not told."""
+    if not tracing.traced():
+        return tracing.OFF
+    said = {
+        names.OPERATION: names.EXECUTE_TOOL,
+        names.TOOL: tool,
+        names.AGENT: agent,
+        names.CONVERSATION: request,
+        names.REQUEST: request,
+    }
+    return tracing.span(f"{names.EXECUTE_TOOL} {tool}", attributes=said)
+
+
+def replayed(step: str, record: Record) -> None:
+    """Mark in the round's span that a step was taken from the journal: nothing ran."""
+    if not tracing.traced():
+        return
+    said = {names.STEP: step, names.KIND: record.kind}
+    if record.kind in _TOOLS:
+        said[names.TOOL] = record.name
+    tracing.happened(names.REPLAYED, said)

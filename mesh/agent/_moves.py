@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mesh.agent.reply_schema import check_schema
+from mesh.agent._reply_schema import check_schema
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Move, Transfer
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import AgentName

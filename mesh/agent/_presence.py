@@ -1,18 +1,45 @@
-"""Presence: an agent answers NATS micro (`$SRV.PING|INFO|STATS`), so that `nats micro ls` shows it.
+"""Presence: an agent shows its card and answers NATS micro (`$SRV.PING|INFO|STATS`).
 
-The shapes are those of NATS's service API (ADR-32, `io.nats.micro.v1.*`). Guards ask the same way
-whether anybody serves an agent: where no instance listens, the server says so at once.
+The card is what a running agent says of itself; no verdict rests on it. The answers have the shapes of NATS's
+service API (ADR-32, `io.nats.micro.v1.*`), so that `nats micro ls` shows the agent. Guards ask the same way
+whether anybody serves it: where no instance listens, the server says so at once.
 """
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from mesh.agent.definition import Agent
+from mesh.agent.tools import Tool
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
-from protocol.wire.subjects import inbox
+from protocol.wire.notices import Card
+from protocol.wire.subjects import card, inbox
+
+
+def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "") -> Card:
+    """Return the card of an agent with these tools: its own, unpacked."""
+    return Card(
+        name=agent.name,
+        version=agent.version,
+        description=agent.description,
+        prompt_version=agent.prompt_version,
+        tools=tuple(
+            {"name": tool.name, "description": tool.description, "effect": tool.effect or "none"}
+            for tool in tools
+        ),
+        instance=instance,
+        model=model,
+        no_rules=bool(agent.model) and agent.script is None,
+    )
+
+
+async def publish_card(bus: Bus, shown: Card) -> None:
+    """Store an agent's card. Raises BusError."""
+    await bus.publish_durable(card(shown.name), msgspec.json.encode(shown))
+
 
 _PREFIX = "io.nats.micro.v1."
 

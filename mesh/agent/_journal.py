@@ -20,14 +20,23 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent.earlier import Earlier
-from mesh.agent.failures import EffectUnknown, TurnError
-from mesh.agent.places import Place, Places
-from mesh.agent.record import DONE, Call, Record, Recorded, Refused, place_of, value_of
-from mesh.agent.step_spans import replayed
-from mesh.agent.stops import Fenced, InDoubt, JournalFull, RoundOver
-from mesh.agent.stored import FENCE, StoredSteps
-from mesh.agent.tally import Tally
+from mesh.agent._step_store import (
+    DONE,
+    FENCE,
+    Call,
+    Earlier,
+    Place,
+    Places,
+    Record,
+    Recorded,
+    Refused,
+    StoredSteps,
+    Tally,
+    place_of,
+    value_of,
+)
+from mesh.agent._telemetry import replayed
+from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError
 from mesh.bus.step_store import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage

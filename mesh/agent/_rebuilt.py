@@ -8,11 +8,10 @@ to the letter; at the first one that does not, the journal says so, and whatever
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from mesh.agent._journal import Journal
+from mesh.agent._step_store import Call, Record, decode
 from mesh.agent.definition import Agent
-from mesh.agent.failures import TurnError
-from mesh.agent.journal import Journal
-from mesh.agent.record import Call, Record, decode
-from mesh.agent.stops import JournalMismatch
+from mesh.agent.errors import JournalMismatch, TurnError
 from mesh.agent.turn import Produce, Turn, digest_of
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment

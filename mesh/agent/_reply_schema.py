@@ -155,7 +155,7 @@ def _judged_apart(schema: Any, value: Any) -> _Judged:
     import signal
     import subprocess
 
-    command = [sys.executable, "-P", "-m", "mesh.agent.reply_schema", str(CPU_S)]
+    command = [sys.executable, "-P", "-m", "mesh.agent._reply_schema", str(CPU_S)]
     try:
         ended = subprocess.run(
             command,

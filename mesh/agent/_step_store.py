@@ -1,0 +1,426 @@
+"""The steps of a turn's journal: their records, where they are stored, and what is known of each place.
+
+Steps are written once. Places are given out in the order of the calls: one at which a step stands already
+belongs to the same call as then, and another order is a `JournalMismatch`, never a guess. A fence takes the
+next free place of an earlier round, and every place that was left free below it, so that a process that still
+runs that round finds each place taken.
+"""
+
+import asyncio
+import hashlib
+import inspect
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mesh.agent.errors import Fenced, JournalFull, JournalMismatch
+from mesh.bus.step_store import StepStore, StepTaken
+from protocol.domain.budget import NOTHING, minus, plus
+from protocol.domain.timers import is_by_the_clock
+from protocol.wire.commands import Usage
+from protocol.wire.events import RoundOutcome
+
+DONE = "d"
+"""Behind the name of an effect's intent, it names the effect's result."""
+
+Call = tuple[str, str, str]
+"""(kind, name, digest of the arguments): what makes two steps equal."""
+
+
+class Recorded(Exception):
+    """A no that is an outcome: it is journaled, and said again when the step is replayed.
+
+    Args:
+        begun: whether it is the tool's own no. If nothing was run, it says nothing of an earlier attempt.
+    """
+
+    def __init__(self, reason: str, message: str, *, begun: bool = True) -> None:
+        super().__init__(message)
+        self.reason, self.begun = reason, begun
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool's recorded no."""
+
+    code: str
+    message: str
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step as it is stored. Fields are only ever added, at the end and with a default."""
+
+    v: int = 1
+    kind: str
+    """`call`, `effect`, `intent`, `model`, `remark`, `now`, `random` or `fence`."""
+    name: str = ""
+    digest: str = ""
+    """Of the arguments."""
+    version: str = ""
+    """The agent's, as it wrote this."""
+    nonce: str
+    """The writing instance's."""
+    at: int
+    """UTC µs."""
+    key: str = ""
+    """Of an effect."""
+    value: Any = None
+    error: Refused | None = None
+    usage: Usage | None = None
+    """What the step cost, where it cost anything."""
+    began: Any = None
+    """Of a model's first reply in a conversation: what that began with, and every later round has to know."""
+
+    @property
+    def called(self) -> str:
+        return f"{self.kind} {self.name}".strip()
+
+
+_RECORD = msgspec.json.Decoder(Record)
+
+
+def decode(body: bytes) -> Record:
+    return _RECORD.decode(body)
+
+
+def value_of(record: Record) -> Any:
+    """Return what a step came to. Raises Recorded where that was a no."""
+    if record.error is not None:
+        raise Recorded(record.error.code, record.error.message)
+    return record.value
+
+
+def place_of(name: str) -> int:
+    """Return the number of a step within its round."""
+    return int(name.partition("-")[2].removesuffix(DONE))
+
+
+def as_json(value: Any) -> Any:
+    """Return what JSON makes of an object that it does not know. Raises TypeError for what is no value."""
+    dump = getattr(value, "model_dump", None)  # a pydantic model
+    if dump is not None:
+        return dump(mode="json")
+    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError(f"a {type(value).__name__} is no result")
+    return str(value)
+
+
+WINDOW = 16
+"""Steps read at once, and the most that may run at once: a gap longer than this ends a round's journal."""
+MAX_STEPS = 1_000
+FENCE = "fence"
+
+
+class StoredSteps:
+    """The steps of one turn."""
+
+    def __init__(self, store: StepStore, *, request: str, turn: str, nonce: str, version: str) -> None:
+        self._store = store
+        self._request, self._turn = request, turn
+        self._nonce, self._version = nonce, version
+
+    async def read(self, round_: int, first: int = 0) -> dict[str, Record]:
+        """Return a round's steps by name, from place `first` on. Raises BusError."""
+        found: dict[str, Record] = {}
+        for n in range(first, MAX_STEPS + WINDOW, WINDOW):
+            names = [f"{round_}-{at}{tail}" for at in range(n, n + WINDOW) for tail in ("", DONE)]
+            reads = (self._store.get(self._request, self._turn, name) for name in names)
+            bodies = await asyncio.gather(*reads)
+            part = {name: decode(body) for name, body in zip(names, bodies, strict=True) if body}
+            if not part:
+                break
+            found |= part
+        return found
+
+    async def close(self, round_: int) -> dict[str, Record]:
+        """Fence an earlier round, and return the steps that it had come to by then. Raises BusError.
+
+        What is read after the fence stood is all there is: an effect whose intent came later is not
+        begun, since its writer looks at the free places below it first.
+        """
+        found = await self.read(round_)
+        while not _is_closed(found):
+            end = max(map(place_of, found), default=-1) + 1
+            free = [n for n in range(end) if f"{round_}-{n}" not in found]
+            for n in (*free, end):
+                await self.put(f"{round_}-{n}", self._fence())
+            found |= await self.read(round_, first=min((*free, end)))
+        return found
+
+    def _fence(self) -> bytes:
+        at = time.time_ns() // 1000
+        fence = Record(kind=FENCE, name=FENCE, version=self._version, nonce=self._nonce, at=at)
+        return msgspec.json.encode(fence)
+
+    async def put(self, name: str, body: bytes) -> bool:
+        """Store a step; say whether the one that stands there is ours."""
+        try:
+            await self._store.put(self._request, self._turn, name, body)
+        except StepTaken:
+            standing = await self.get(name)
+            return standing is not None and standing.nonce == self._nonce
+        return True
+
+    async def get(self, name: str) -> Record | None:
+        """Return one step; None if it was not written."""
+        body = await self._store.get(self._request, self._turn, name)
+        return None if body is None else decode(body)
+
+
+def _is_closed(found: dict[str, Record]) -> bool:
+    """Say whether a round's last place is a fence, and no place below it is free."""
+    places = {place_of(name) for name in found}
+    last = max(places, default=-1)
+    highest = [record for name, record in found.items() if place_of(name) == last]
+    return any(record.kind == FENCE for record in highest) and len(places) == last + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a step is, and what is there already."""
+
+    n: int
+    nth: int
+    """Which of the round's calls it is, those that were taken over from earlier rounds counted too."""
+    record: Record | None
+    intent: Record | None
+
+
+class Places:
+    """The places of one round."""
+
+    def __init__(self, round_: int) -> None:
+        self._round = round_
+        self._stored: dict[str, Record] = {}
+        self._next = 0
+        self._highest = -1
+        """The highest place at which a step is stored."""
+        self._free: set[int] = set()
+        """Places that were taken and hold nothing: their steps run, or broke."""
+        self._running = 0
+        self._moved = asyncio.Condition()
+        self._order = asyncio.Lock()
+
+    def name(self, n: int) -> str:
+        """Return the name of the step at a place."""
+        return f"{self._round}-{n}"
+
+    # --- what stands ------------------------------------------------------------------------------
+
+    def fill(self, stored: dict[str, Record]) -> None:
+        """Take in what earlier deliveries of the round recorded, by name."""
+        self._stored = stored
+        self._highest = max(map(place_of, stored), default=-1)
+
+    def stands(self, name: str) -> None:
+        """Take note of a step that was stored just now."""
+        self._free.discard(place_of(name))
+        self._highest = max(self._highest, place_of(name))
+
+    @property
+    def version(self) -> str | None:
+        """The agent's version that recorded the first step; None if there was none to begin with."""
+        first = self._stored.get(self.name(0))
+        return None if first is None else first.version
+
+    def holds(self, call: Call) -> bool:
+        """Say whether an equal step is recorded that the code has not come to again."""
+        ahead = (record for name, record in self._stored.items() if place_of(name) >= self._next)
+        return any((record.kind, record.name, record.digest) == call for record in ahead)
+
+    def require_effects_come_to(self) -> None:
+        """Raise JournalMismatch where an effect is recorded that the code did not come to again."""
+        for name, record in self._stored.items():
+            if record.kind == "intent" and place_of(name) >= self._next:
+                raise JournalMismatch(name, f"effect {record.name}", "nothing more", with_effect=True)
+
+    def free_beneath(self, n: int) -> list[str]:
+        """Return the names of the places below `n` that were taken and hold nothing."""
+        return [self.name(free) for free in sorted(self._free) if free < n]
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    async def take(self, call: Call, nth: int, *, with_effect: bool) -> Place:
+        """Return the next place, in the order of the calls. Where nothing stands, a step runs until `ended`.
+
+        So many places may be free beneath a stored one that reading does not take the gap for the end.
+
+        Args:
+            with_effect: whether the turn's journal has an effect: then a mismatch is no try's end alone.
+
+        Raises JournalMismatch, JournalFull, Fenced.
+        """
+        async with self._order:
+            while self._next - self._highest > WINDOW:
+                if self._running == 0:
+                    raise JournalFull(f"{WINDOW} steps in a row broke: nothing came of them")
+                async with self._moved:
+                    await self._moved.wait()
+            place = self._placed(call, nth, with_effect)
+            if place.record is None:
+                self._running += 1
+            return place
+
+    async def ended(self) -> None:
+        """A step that ran at its place has come to its end, whatever that was."""
+        self._running -= 1
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds, which is looked at whenever a step ends."""
+        async with self._moved:
+            await self._moved.wait_for(condition)
+
+    def _placed(self, call: Call, nth: int, with_effect: bool) -> Place:
+        if self._next >= MAX_STEPS:
+            raise JournalFull(f"a turn journals {MAX_STEPS} steps at most")
+        n, self._next = self._next, self._next + 1
+        name = self.name(n)
+        found = self._stored.get(name)
+        if found is None:
+            self._free.add(n)
+            return Place(n, nth, None, None)
+        if found.kind == FENCE:
+            raise Fenced(f"a later round has fenced this one at step {name}")
+        kind = "effect" if found.kind == "intent" else found.kind
+        if (kind, found.name, found.digest) != call:
+            recorded, called = (f"{what[0]} {what[1]}".strip() for what in ((kind, found.name), call))
+            raise JournalMismatch(name, recorded, called, with_effect=with_effect)
+        if found.kind == "intent":
+            return Place(n, nth, self._stored.get(f"{name}{DONE}"), found)
+        return Place(n, nth, found, None)
+
+
+Named = tuple[str, Record]
+"""A step's name and what it holds."""
+
+
+class Earlier:
+    """The rounds before one.
+
+    Args:
+        past: how they ended; a settled effect is in it.
+        round_: the number of the round that looks back.
+    """
+
+    def __init__(self, past: Iterable[RoundOutcome], round_: int) -> None:
+        self._past, self._round = tuple(past), round_
+        self._steps: dict[Call, deque[Named]] = defaultdict(deque)
+        self._effects: dict[str, Named] = {}
+        """By key: the result, or the newest intent of one that has none."""
+
+    @property
+    def unreported(self) -> list[int]:
+        """The rounds since the turn's last report: those that only the clock ended."""
+        ended = {past.round: past for past in self._past}
+        found: list[int] = []
+        for round_ in reversed(range(self._round)):
+            past = ended.get(round_)
+            if past is None or past.failure is None or not is_by_the_clock(past.failure):
+                break
+            found.append(round_)
+        return found
+
+    def keep(self, name: str, record: Record) -> None:
+        """Keep a step for an equal call.
+
+        An effect is known by its key, which tells calls with equal arguments apart; its result counts for
+        more than its intent, and a later intent for more than an earlier one.
+        """
+        if record.key:
+            known = self._effects.get(record.key)
+            if known is None or known[1].kind == "intent":
+                self._effects[record.key] = (name, record)
+        elif record.kind != FENCE:
+            self._steps[record.kind, record.name, record.digest].append((name, record))
+
+    def holds(self, call: Call) -> bool:
+        """Say whether an equal step waits to be taken."""
+        return bool(self._steps.get(call))
+
+    def take(self, call: Call, *, refusals: bool) -> Named | None:
+        """Return the next equal step, and keep it no longer; None if there is none.
+
+        Args:
+            refusals: whether a refusal will do, too.
+        """
+        kept = self._steps.get(call, ())
+        for at, (name, record) in enumerate(kept):
+            if refusals or record.error is None:
+                del self._steps[call][at]
+                return name, record
+        return None
+
+    def effect(self, key: str) -> tuple[str, Record | None]:
+        """Return what is known of an effect: its result, or the intent of one without; ("", None) of none."""
+        return self._effects.get(key, ("", None))
+
+    def settled(self, name: str) -> RoundOutcome | None:
+        """Return what a person said of the doubtful effect at a step; None if nobody did."""
+        return next((past for past in self._past if past.how == "settled" and past.step == name), None)
+
+
+class Tally:
+    """What a round's steps add up to, and what earlier rounds owe to a report."""
+
+    def __init__(self) -> None:
+        self.spent: Usage = NOTHING
+        """What this round's steps cost, up to where its code is now; the same whenever it runs again."""
+        self.owed: Usage = NOTHING
+        """What rounds cost that were ended by the clock since the turn's last report."""
+        self.owed_actions: frozenset[str] = frozenset()
+        """Tools that those rounds called, and earlier deliveries of this one."""
+        self._unseen: Usage = NOTHING
+        """What recorded steps of this round cost that its code has not come to (yet)."""
+        self._lines: dict[int, str] = {}
+        """What the digest is made of, by the order of the calls: side by side, steps end in any order."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps this round has, recorded or reused."""
+        return len(self._lines)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over this round's steps, in order of their calls; empty without any."""
+        lines = "".join(self._lines[nth] for nth in sorted(self._lines))
+        return hashlib.sha256(lines.encode()).hexdigest() if lines else ""
+
+    @property
+    def paid(self) -> Usage:
+        """What this round's recorded steps cost, whether or not its code came to them again."""
+        return plus(self.spent, self._unseen)
+
+    def owe(self, records: Iterable[Record]) -> None:
+        """Take in the steps of an earlier round that nobody reported."""
+        for record in records:
+            self.owed = plus(self.owed, record.usage or NOTHING)
+            self._owe_action(record)
+
+    def find(self, records: Iterable[Record]) -> None:
+        """Take in the steps that earlier deliveries of this round recorded."""
+        for record in records:
+            self._unseen = plus(self._unseen, record.usage or NOTHING)
+            self._owe_action(record)
+
+    def _owe_action(self, record: Record) -> None:
+        if record.kind in ("call", "effect", "intent"):
+            self.owed_actions |= {record.name}
+
+    def come_to(self, record: Record) -> None:
+        """Count the cost of a step of this round that was found, and that its code comes to again."""
+        self.spend(record)
+        self._unseen = minus(self._unseen, record.usage or NOTHING)
+
+    def spend(self, record: Record) -> None:
+        """Count the cost of a step."""
+        if record.usage is not None:
+            self.spent = plus(self.spent, record.usage)
+
+    def count(self, name: str, record: Record, nth: int) -> None:
+        """Count a step, which is the `nth` call of the round."""
+        self._lines[nth] = f"{name.removesuffix(DONE)}\x1f{record.called}\x1f{record.digest}\x1e"

@@ -1,0 +1,129 @@
+"""What a handler raises to say how it failed, and what stops its round whatever it catches.
+
+Anything else that it raises is a bug. What stops a round is not for the code: the journal keeps it and raises
+it again at every step. A tool's no (`ToolError`) is an outcome, and stops nothing.
+"""
+
+from typing import ClassVar
+
+from mesh.errors import MeshError
+from protocol.wire.commands import Ask, Failure
+
+
+class TurnError(MeshError):
+    """Root of what a handler may raise. `str(error)` goes on the bus: keep it a safe sentence."""
+
+    code: ClassVar[str] = "turn.error"
+    permanent = False
+    """Whether no further round can help."""
+
+
+class Retry(TurnError):
+    """This round failed and the next may not: the guard tries again, with backoff.
+
+    Args:
+        after_s: not before so many seconds; the guard's own backoff if None.
+    """
+
+    code: ClassVar[str] = "retry"
+
+    def __init__(self, message: str = "", *, after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+class Permanent(TurnError):
+    """No further round can help: the turn escalates at once."""
+
+    code: ClassVar[str] = "permanent"
+    permanent = True
+
+
+class ActionNotAllowed(Permanent):
+    """The turn's constraints do not allow this tool."""
+
+    code: ClassVar[str] = "action_not_allowed"
+
+
+class EffectUnknown(TurnError):
+    """A tool raises it of its own effect: it was asked for, and nobody answered whether it happened.
+
+    An effect that can be run again, or asked about, is: in the next round. Any other is in doubt.
+    """
+
+    code: ClassVar[str] = "effect_unknown"
+
+
+class Superseded(TurnError):
+    """The turn was ended by somebody else; there is nothing left to propose."""
+
+    code: ClassVar[str] = "superseded"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
+    match error:
+        case Retry(after_s=after_s):
+            return Failure(code=error.code, message=str(error), retry_after_s=after_s)
+        case TurnError(permanent=permanent):
+            return Failure(code=error.code, message=str(error), permanent=permanent)
+        case MeshError():
+            return Failure(code=error.code, message="the runtime could not go on")
+    return Failure(code="bug", message=f"the handler raised {type(error).__name__}")
+
+
+class Fenced(TurnError):
+    """Another instance, or a later round, has this turn; nothing may be done or proposed any more."""
+
+    code: ClassVar[str] = "journal.fenced"
+
+
+class JournalMismatch(TurnError):
+    """The code does not do what its journal says it did."""
+
+    code: ClassVar[str] = "journal_mismatch"
+
+    def __init__(self, step: str, recorded: str, called: str, *, with_effect: bool) -> None:
+        if recorded == called:
+            called += " with other arguments"
+        super().__init__(f"step {step} was {recorded}, the code now calls {called}")
+        self.step = step
+        self.permanent = with_effect  # with an effect in the journal no fresh round may be tried
+
+
+class InDoubt(TurnError):
+    """An effect has an intent and no result, and nobody but a person can say what became of it."""
+
+    code: ClassVar[str] = "effect_in_doubt"
+
+    def __init__(self, step: str, action: str, key: str) -> None:
+        super().__init__(f"{action} at step {step}")
+        self.step, self.action, self.key = step, action, key
+
+
+class JournalFull(Permanent):
+    """More steps, or a larger value, than a turn may journal."""
+
+    code: ClassVar[str] = "journal_full"
+
+
+class RoundOver(TurnError):
+    """The code has returned its move, and something that it left running begins another step."""
+
+    code: ClassVar[str] = "round_over"
+
+
+class ApprovalNeeded(TurnError):
+    """An effect waits for somebody's yes: the turn is suspended with this ask."""
+
+    code: ClassVar[str] = "approval_needed"
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__(f"{ask.action} needs the approval of {ask.to_agent}")
+        self.ask = ask
+
+
+class BudgetExhausted(Permanent):
+    """The turn has spent its grant: no further model call is made."""
+
+    code: ClassVar[str] = "budget_exhausted"

@@ -1,0 +1,29 @@
+"""What an agent's file imports is what `mesh.agent` lists, and nobody reaches behind it."""
+
+import re
+from pathlib import Path
+
+import mesh.agent
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = {"definition", "errors", "tools", "turn"}
+BEHIND = re.compile(r"^\s*(?:from|import) mesh\.agent\.\w+", re.MULTILINE)
+
+
+def test_every_other_module_of_the_room_begins_with_an_underscore() -> None:
+    modules = {file.stem for file in (ROOT / "mesh" / "agent").glob("*.py")}
+    assert {name for name in modules if not name.startswith("_")} == PUBLIC
+
+
+def test_the_room_lists_what_its_public_modules_and_the_wire_define() -> None:
+    for name in mesh.agent.__all__:
+        home = mesh.agent._HOME[name]
+        assert home.startswith("protocol.wire.") or home.removeprefix("mesh.agent.") in PUBLIC, name
+        assert getattr(mesh.agent, name) is not None
+    assert set(mesh.agent._HOME) == set(mesh.agent.__all__)
+
+
+def test_reference_agents_and_docs_import_from_the_room_alone() -> None:
+    files = [*(ROOT / "agents").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    reaching = {str(file.relative_to(ROOT)): BEHIND.findall(file.read_text()) for file in files}
+    assert {name: found for name, found in reaching.items() if found} == {}
