@@ -12,16 +12,8 @@ from opentelemetry.trace import Span, get_current_span
 
 from mesh.service import metrics, names, tracing
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import (
-    Append,
-    Appended,
-    Decided,
-    MeshFrozen,
-    NeedVerdictContext,
-    Outcome,
-    Steps,
-    trace_of,
-)
+from protocol.domain.decider import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
+from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove

@@ -18,7 +18,7 @@ from protocol.domain import rules
 from protocol.domain.admission import Accepted, Late, Rejected, admission
 from protocol.domain.breaker import Count, Use, speaks_of_the_agent
 from protocol.domain.control import rejection_of, resolves_to
-from protocol.domain.envelope import World
+from protocol.domain.envelope import World, trace_of
 from protocol.domain.layers import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide, target_of
@@ -51,7 +51,6 @@ from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
 
 T = TypeVar("T")
 _CLOSED = Use("closed")
-_TRACE_ID = slice(3, 35)
 _MOVES = (
     events.HandoffAdmitted,
     events.MoveRefused,
@@ -444,15 +443,3 @@ def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iter
     for turn in ended:
         if turn.agent != HUMAN:
             yield Count(turn.agent, "given_back", turn.id)
-
-
-def trace_of(known: str, came: str) -> str:
-    """Return the `traceparent` that work on a request comes from: the message's, unless of another trace.
-
-    A person's command and a stranger's message have traces of their own; the request keeps its one.
-
-    Args:
-        known: of the request's newest event; empty if it has none.
-        came: of the message that is answered; well-formed or empty.
-    """
-    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known

@@ -30,7 +30,7 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`Grounds`, and what an event shows elsewhere: its time, its salt, the documents it embeds."""
 
     now: int
-    """UTC µs; whoever builds a world sees to it that it is not before the head's."""
+    """UTC µs, not before the head's."""
     salt: str
     """32 hex digits, fresh for every event."""
     grounds: Grounds = Grounds()
@@ -70,3 +70,19 @@ def stamp(
         trace=world.trace,
         **payload,
     )
+
+
+_TRACE_ID = slice(3, 35)
+"""Of a `traceparent`."""
+
+
+def trace_of(known: str, came: str) -> str:
+    """Return the `traceparent` that work on a request comes from: the message's, unless of another trace.
+
+    A person's command and a stranger's message have traces of their own; the request keeps its one.
+
+    Args:
+        known: of the request's newest event; empty if it has none.
+        came: of the message that is answered; well-formed or empty.
+    """
+    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known

@@ -49,7 +49,7 @@ Marks = frozenset[tuple[str, int]]
 
 
 class Bringer(NamedTuple):
-    """Who adds to a load, as far as merging has to know."""
+    """What merging has to know of the agent, client or person that adds to a load."""
 
     facts: Mapping[str, Fact] = MappingProxyType({})
     """What it was shown."""
@@ -321,7 +321,7 @@ class FactHistory:
         return {key: facts[-1] for key, facts in self._own.get(agent, {}).items()}
 
     def is_new(self, fact: Fact, agent: str = "", clearance: Collection[str] | None = None) -> bool:
-        """Return True if no handoff held this key with this value, as far as its bringer may know.
+        """Return True if no handoff that its bringer may know of held this key with this value.
 
         Args:
             clearance: of the bringer; None: for everything.

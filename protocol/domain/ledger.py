@@ -3,8 +3,8 @@
 `Ledger.apply` is the only thing that changes one. It believes its events (the guard wrote them) and
 raises BrokenLog only for a sequence that no guard could have written. Deciding never changes a ledger.
 
-A ledger is mutable because folding is the hot path of the guard and of replay; whoever wants the
-state at an earlier event folds up to that event.
+A ledger is mutable because folding is the hot path of the guard and of replay. For the state at an earlier
+event, fold up to that event.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -129,11 +129,11 @@ class Ledger:
         return self.causes.get((Cause(cause), type_), 0)
 
     def knows(self, cause: str) -> bool:
-        """Say whether this cause was decided: a withholding alone only comes before what decides it."""
+        """Return True if this cause was decided. (A withholding alone only comes before the decision.)"""
         return any(known == cause and type_ != _WITHHELD for known, type_ in self.causes)
 
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
-        """Say whether this round's proposal waits for a thaw."""
+        """Return True if this round's proposal waits for a thaw."""
         return any((waiting.turn, waiting.round) == (turn, round_) for waiting in self.deferred)
 
     def load(self) -> Load:

@@ -45,7 +45,7 @@ from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
-    """Return whom the message would give work to, as far as the fleet has to be asked about them."""
+    """Return the name that a message gives work to, or asks; None if it names nobody itself."""
     what = command.what
     if isinstance(what, Submit):
         return what.to

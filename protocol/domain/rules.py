@@ -134,7 +134,7 @@ def _may_be_given(case: Case, move: Transfer) -> Refusal | None:
 
 
 def takes(target: AgentEntry, intent: str | None) -> bool:
-    """Say whether an agent takes this intent; work without an intent is taken by everybody."""
+    """Return True if an agent takes this intent. Every agent takes work without an intent."""
     return intent is None or target.intents is None or intent in target.intents
 
 

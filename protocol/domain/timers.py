@@ -1,6 +1,6 @@
 """Consequences: what follows from an earlier event or from time, without anybody proposing it.
 
-`due` returns the next one that is due, `next_due` when to look again. Whoever holds the request
+`due` returns the next one that is due, `next_due` when to look again. The guard that has the request in hand
 appends what is due before any new decision, so that any guard finishes another's work.
 """
 
@@ -257,7 +257,7 @@ _TIMED_OUT = {
 
 
 def is_by_the_clock(failure: Failure) -> bool:
-    """Say whether a guard ended a round by the clock, so that its holder never reported what it cost."""
+    """Return True if a guard ended the round by the clock, so that its holder never reported its cost."""
     known = _TIMED_OUT.get(failure.code)
     return known is not None and failure == Failure(code=failure.code, message=known[0], permanent=known[1])
 
@@ -321,7 +321,7 @@ def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: 
 
 
 def _ran_out_of_budget(turn: TurnState) -> bool:
-    """Say whether it was the budget that left a turn without a round, by the turn's word or by a rule."""
+    """Return True if the budget left a turn without a round, by the turn's word or by a rule."""
     refusal = turn.past[-1].refusal if turn.past else None
     return turn.reason == BUDGET_EXHAUSTED or (refusal is not None and refusal.rule == Rule.BUDGET)
 

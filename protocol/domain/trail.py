@@ -1,4 +1,4 @@
-"""Path, frames and segment: where a request has been, as far as the rules look back.
+"""Path, frames and segment: where a request has been, for the rules to look back at.
 
 `transfer` pushes a frame, `hand_back` pops down to one. A segment begins at the entry agent, or
 where a person's resolution puts the request; path, depth, edges and seals are the segment's.

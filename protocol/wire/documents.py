@@ -1,6 +1,6 @@
 """The admin's documents in CONF, read whole: one definition of a valid policy, fleet and price list.
 
-Whoever reads one reads it here: the fleet file, guards, agents and commands. Numbers have their ranges
+The fleet file, guards, agents and commands all read them here. Numbers have their ranges
 in the types; here is what no type can say. A document with a mistake is refused with all that was found.
 """
 

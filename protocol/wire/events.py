@@ -1,7 +1,7 @@
 """The event catalogue: every fact that a request's log can hold, as one tagged union.
 
 An event is past tense and immutable. Its envelope (`v` to `to`) lies beside its payload, so that an
-exported line stands alone. Whoever is named in `to` finds the event in their inbox and acts on it;
+exported line stands alone. The name in `to` finds the event in its inbox and acts on it;
 such an event holds nothing that its reader may not see, and (as `work`) everything they need.
 
 Fields are only ever added, at the end and with a default; anything else is a new version.
