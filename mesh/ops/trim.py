@@ -20,6 +20,8 @@ from protocol.wire.ids import is_request_id, submitted_ms
 LEAST_S = 3600.0
 """The least time for which steps stay after their request has ended: nothing that works hangs for so long."""
 _STEPS = subjects.STEPS
+_WILDCARDS = ("*", ">")
+"""Tokens that the server lets an agent publish. To purge such a request would take out every journal."""
 _API_S = 60.0
 
 
@@ -47,7 +49,7 @@ async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) ->
         if not await _is_over(log, request, before_ms):
             continue
         if not dry_run:
-            asked = {"filter": subjects.journals(request)}
+            asked = {"filter": f"mesh.step.*.{request}.*.*"}  # as it is stored: agents write any token
             purged = [await bus.api(f"STREAM.PURGE.{each}", asked, timeout_s=_API_S) for each in steps]
             yield Trimmed(request, sum(int(each["purged"]) for each in purged))
         else:
@@ -71,7 +73,9 @@ async def _requests_in(bus: Bus, stream: str) -> AsyncIterator[tuple[str, int]]:
         page: dict[str, Any] = await bus.api(f"STREAM.INFO.{stream}", asked, timeout_s=_API_S)
         subjects: dict[str, int] = page["state"].get("subjects") or {}
         for subject, count in subjects.items():
-            yield subject.split(".")[3], count
+            request = subject.split(".")[3]
+            if request not in _WILDCARDS:
+                yield request, count
         offset += len(subjects)
         if not subjects or offset >= int(page.get("total", 0)):
             return
