@@ -64,22 +64,29 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[
                         spans.enter_context(_verdict_span(handled, ledger))
                     _ruled(done.value)
                 return done.value  # type: ignore[no-any-return]
-            match step:
-                case NeedVerdictContext(command=command) if deciding is None:
-                    deciding = command
-                    spans.enter_context(_verdict_span(command, ledger))
-                case Append(event, command):
-                    if command is None:
-                        spans.pop_all().close()
-                        spans.enter_context(_consequence_span(event, ledger))
-                    trace = tracing.current(event.trace)
-                    step = step if trace == event.trace else Append(replace(event, trace=trace), command)
+            if isinstance(step, Append):
+                step = _named(step, ledger, spans)
+            elif isinstance(step, NeedVerdictContext) and deciding is None:
+                deciding = step.command
+                if tracing.traced():
+                    spans.enter_context(_verdict_span(deciding, ledger))
             said = yield step
             if isinstance(step, Appended):
                 _appended(step, handled)
                 if not isinstance(step.event, events.FactsWithheld):
                     spans.pop_all().close()
                     deciding = None
+
+
+def _named(step: Append, ledger: Ledger, spans: ExitStack) -> Append:
+    """Return the step with the span that brings its event about; a consequence has one of its own."""
+    if not tracing.traced():
+        return step
+    event, command = step
+    if command is None:
+        spans.pop_all().close()
+        spans.enter_context(_consequence_span(event, ledger))
+    return Append(replace(event, trace=tracing.current(event.trace)), command)
 
 
 def counted(command: Command, outcome: Outcome) -> None:

@@ -135,7 +135,9 @@ async def test_each_event_names_the_span_that_decided_it_and_its_header_says_the
     await seen.one(request, "invoke_agent b")
     log = await stage.log(request)
     deciding = [traceparent_of(span) for span in seen.named(request, "process mesh.prop")]
-    assert [event.trace for event in log] == deciding
+    assert (
+        list(dict.fromkeys(event.trace for event in log)) == deciding
+    )  # what is kept back has its verdict's
     admin = await stage.bus("admin")
     for event in log:
         stored = await admin.request(f"$JS.API.DIRECT.GET.LOG.{subjects.evt(event.to, request)}")

@@ -17,8 +17,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli import main
-from mesh.guard import alarm, queues, service
-from mesh.guard.cache import Cache
+from mesh.guard import processor, queues, service
+from mesh.guard.processor import Cache
 from protocol.domain import decider, rules
 from protocol.domain.trail import Segment
 from protocol.wire.grounds import Rule
@@ -73,7 +73,7 @@ def no_timer() -> None:
     async def forget(*_: Any) -> None:
         pass
 
-    replace(alarm, "arm_timer", forget)
+    replace(processor, "arm_timer", forget)
 
 
 def _never(*_: Any) -> None:

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from mesh.guard.cache import Cache, CachedRequest, weight
+from mesh.guard.processor import Cache, CachedRequest, weight
 from protocol.wire import codec
 from protocol.wire.commands import Submit
 from protocol.wire.handoff import Fact

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mesh.guard.turns import Turns
+from mesh.guard.queues import Turns
 
 
 class Work:
