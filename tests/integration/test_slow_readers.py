@@ -22,21 +22,21 @@ async def test_a_slow_link_slows_a_reader_down_and_no_more(
     own_server: LocalBus, count: int, size: int
 ) -> None:
     """What comes slowly is not asked for again and again: nothing would ever be there in time."""
-    async with own_server.connected_as("admin") as admin, slow_link(own_server, 3_000_000) as viewer:
+    async with own_server.connected_as("admin") as admin, slow_link(own_server, 1_500_000) as viewer:
         await fill(admin, count, size)
         async with asyncio.timeout(PATIENCE_S):
-            seen = [stored.seq async for stored in JetStreamLog(viewer, timeout_s=0.5).follow(tail=False)]
+            seen = [stored.seq async for stored in JetStreamLog(viewer, timeout_s=2.0).follow(tail=False)]
         assert seen == list(range(1, count + 1))
         assert viewer._wire.stats["in_bytes"] < 1.5 * count * size
         assert viewer.counters.disconnects == 0
 
 
 async def test_a_tail_catches_up_over_a_slow_link(own_server: LocalBus) -> None:
-    async with own_server.connected_as("admin") as admin, slow_link(own_server, 3_000_000) as viewer:
+    async with own_server.connected_as("admin") as admin, slow_link(own_server, 1_500_000) as viewer:
         seen = list[int]()
 
         async def follow() -> None:
-            async for stored in JetStreamLog(viewer, timeout_s=0.5).follow():
+            async for stored in JetStreamLog(viewer, timeout_s=2.0).follow():
                 seen.append(stored.seq)
 
         following = asyncio.ensure_future(follow())

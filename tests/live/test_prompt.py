@@ -16,6 +16,7 @@ from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
 from tests.live import prompted
 from tests.scripted_claude import ask_at
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 
 TOO_LARGE = {"key": "all", "value": "x" * 70_000}
@@ -45,7 +46,7 @@ async def asked(stage: Stage) -> str:
     await stage.runtime(prompted.agent)
     client = await stage.client()
     request = await client.submit("Where is Ada?")
-    assert (await client.wait(request, timeout_s=60)).answer == "She is in the attic."
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "She is in the attic."
     return request
 
 

@@ -89,7 +89,7 @@ async def mount(world: World) -> AsyncIterator[Mount]:
     def make(**how: Any) -> McpServer:
         if "url" not in how:
             how = {"command": world.command, "cwd": ROOT} | how
-        mounted.append(McpServer("things", **how))
+        mounted.append(McpServer("things", **{"start_s": PATIENCE_S} | how))
         return mounted[-1]
 
     yield make

@@ -180,7 +180,7 @@ async def test_every_letter_can_be_shown_and_is_exact_in_json(littered: Littered
 
 
 async def test_a_request_that_cannot_be_read_says_so(littered: Littered) -> None:
-    for request in littered.forged:
+    for request in littered.forged[::3]:  # each body once, whomever it is for
         for command in ("request show", "why", "replay", "human show", "log verify"):
             await littered.give(*command.split(), request, statuses=(1,))
 

@@ -15,7 +15,7 @@ from mesh.guard.service import Guard
 from mesh.testing import LocalBus
 from protocol.wire.commands import Move
 from tests.guard.stage import check
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 from tests.trouble.proxy import Proxy
 
 S = TypeVar("S", Guard, Runtime)
@@ -120,4 +120,4 @@ class Wired:
 async def finish(client: Client, count: int) -> list[Outcome]:
     """Submit so many requests at once and wait for all of them."""
     requests = [await client.submit("please") for _ in range(count)]
-    return await asyncio.gather(*(client.wait(each, timeout_s=60) for each in requests))
+    return await asyncio.gather(*(client.wait(each, timeout_s=PATIENCE_S) for each in requests))
