@@ -198,9 +198,11 @@ async def prompt(
     """Show exactly what its model was sent: the agent's own code, run over what the turn journaled."""
     from mesh.ops.prompt import as_program_reads, sent_to_model
 
-    agent = _code_of(name, module, fleet)
+    def code() -> "Agent":
+        return _code_of(name, module, fleet)
+
     async with await where.connect("viewer", "operator", "admin") as bus:
-        found = await sent_to_model(bus, agent, request, n=move, call=call)
+        found = await sent_to_model(bus, name, code, request, n=move, call=call)
     if as_json:
         emit(as_program_reads(found, request))
     else:

@@ -1,6 +1,6 @@
 """What a turn's model was sent, built again from the journal by the agent's own code, and held against it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -49,19 +49,26 @@ class Shown(NamedTuple):
 
 
 async def sent_to_model(
-    bus: Bus, agent: Agent, request: str, *, n: int | None = None, call: int | None = None
+    bus: Bus,
+    name: str,
+    code: Callable[[], Agent],
+    request: str,
+    *,
+    n: int | None = None,
+    call: int | None = None,
 ) -> Shown:
     """Return what an agent's model was sent: the agent's own code, run over what the turn journaled.
 
     Args:
+        code: returns the agent's code, once it is known that the agent had work.
         n: an event that the round came to; else the agent's newest round.
         call: which of the round's model calls, from 1; else the last.
 
     Raises NotFound, UsageWrong, BusError.
     """
-    name = agent.name
     happened = decoded(await request_bodies(bus, request))
     work = _round(happened, name, n)
+    agent = code()
     kept = await get(bus, "CONF", FLEET)
     known = Fleet(name="", entry=AgentName(agent.name)) if kept is None else read_fleet(kept.data)
     found = await journaled(bus, request, (name,), work.continues or work.turn)
