@@ -12,14 +12,14 @@ import msgspec
 from protocol.domain.ledger import Ledger
 from protocol.domain.recovery import message_of
 from protocol.wire import events
-from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Submit, Transfer
+from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Submit, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, TurnId
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
-from tests.unit.protocol.oracle.account import Account
+from tests.unit.protocol.oracle.account import Account, grounds_of
 from tests.unit.protocol.oracle.audit import Auditor, complaints
 
 T = TypeVar("T", Submit, Transfer | HandBack | Escalate)
@@ -82,7 +82,7 @@ def _is_verdict(event: AnyEvent) -> bool:
 def _proposals(reading: Reading, ledger: Ledger, event: AnyEvent) -> Sequence[MoveProposed]:
     """Return what a verdict can be about: what the agent wrote down, or else what the log says of it."""
     turn, round_ = TurnId(getattr(event, "turn", "")), int(getattr(event, "round", 0))
-    report = event.proposal.report if isinstance(event, events.MoveDeferred) else _report(event)
+    report = event.proposal.report if isinstance(event, events.MoveDeferred) else ledger.report_of(event)
     moves = reading.asked.get((event.request, turn, round_), [])
     approval = _approval(event)
     if reading.evidence.asked and approval is None:
@@ -105,11 +105,6 @@ def _with_labels(facts: Sequence[Fact], labels: Mapping[str, Sequence[str]]) -> 
         Fact(key=fact.key, value=fact.value, labels=tuple(sorted({*fact.labels, *labels.get(fact.key, ())})))
         for fact in facts
     )
-
-
-def _report(event: AnyEvent) -> Report:
-    report = getattr(event, "report", None)
-    return report if isinstance(report, Report) else Report()
 
 
 def _approval(event: AnyEvent) -> Ask | None:
@@ -136,7 +131,7 @@ def _untrue(
     reading: Reading, account: Account, event: AnyEvent, proposal: MoveProposed | None, submit: Submit | None
 ) -> list[str]:
     """Complain of a verdict that rests on something else than what the fleet file says."""
-    fleet, grounds = reading.evidence.fleet, getattr(event, "grounds", None)
+    fleet, grounds = reading.evidence.fleet, grounds_of(account, event)
     if fleet is None or grounds is None:
         return []
     sender, target = "", ""
