@@ -13,7 +13,7 @@ from bench.cold_read import Growing
 from bench.crew import Crew
 from bench.figures import Figure, ratio, spread
 from bench.load import ANSWER
-from bench.place import FLEET, Place, place
+from bench.place import CLIENT, FLEET, Place, place
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
@@ -22,7 +22,7 @@ from mesh.fleet.setup import apply
 from protocol.domain.ledger import fold_bodies
 from protocol.wire import codec
 from protocol.wire.commands import Complete, MoveProposed, Report, Usage
-from protocol.wire.subjects import evt_of, prop
+from protocol.wire.subjects import evt, prop
 
 _PATIENCE_S = 60.0
 _RECENT = 32
@@ -45,7 +45,7 @@ async def first_decisions(directory: Path, *, sizes: list[int], rounds: int) -> 
                 took.append(decided_s)
                 bare.append(decided_s - ready_s)
                 growing.under_way.pop(requests[number])
-                growing.others += 1
+                growing.others += 2  # the verdict, and what it does not tell the client
             name = f"first decision of a started guard, {size:,} events"
             figures.append(Figure(name, "s", spread(took)))
             figures.append(Figure(f"{name}: after its process was up", "s", spread(bare)))
@@ -64,7 +64,7 @@ async def _once(at: Place, crew: Crew, admin: Bus, request: str, name: str) -> t
     def look(message: Incoming) -> None:
         decided.set()
 
-    heard = await admin.subscribe(evt_of(request), look)
+    heard = await admin.subscribe(evt(CLIENT, request), look)
     started = time.perf_counter()
     await crew.start(name, "bench.chain", GUARD, at.url, str(at.keys))
     ready_s = time.perf_counter() - started

@@ -2,8 +2,9 @@
 
 Per request, in the same process layout, accounts, sizes and sync setting as the mesh's side:
 
-* 13 durable publishes: submit, opened, timer, four proposals with their verdicts, a last proposal with
-  the answer. Each is acknowledged by JetStream before the message that it follows from is acknowledged.
+* 14 durable publishes: submit, opened, timer, four proposals with their verdicts, a last proposal with
+  the answer and what the log keeps back from the client. Each is acknowledged by JetStream before the
+  message that it follows from is acknowledged.
 * The guard only routes, by the sender's name in the subject; bodies are constant bytes that nobody decodes.
   No rules, no state, no ids of events, no hash chain, no compare-and-set, no headers, no partitions; the
   timer's message is stored like any other. The guard publishes opened and timer at once.
@@ -35,6 +36,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.keys import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD, inbox_prefix
 from mesh.service.run import collect_rarely
+from protocol.wire.ids import NOBODY
 
 DRIVER = "driver"
 _NEXT = dict(itertools.pairwise((CLIENT, *AGENTS, CLIENT)))
@@ -144,10 +146,14 @@ async def _guard(bus: Nats, sizes: Sizes) -> None:
     async def handle(message: Msg) -> None:
         _, _, sender, request = message.subject.split(".")
         to = _NEXT[sender]
-        stored = await publisher.start(f"mesh.evt.{to}.{request}", sizes.events[to])
+        started = []
+        if to == CLIENT and NOBODY in sizes.events:
+            started.append(await publisher.start(f"mesh.evt.{NOBODY}.{request}", sizes.events[NOBODY]))
+        started.append(await publisher.start(f"mesh.evt.{to}.{request}", sizes.events[to]))
         if sender == CLIENT:
-            await (await publisher.start(f"mesh.timer.at.{request}", sizes.timer))
-        await stored
+            started.append(await publisher.start(f"mesh.timer.at.{request}", sizes.timer))
+        for stored in started:
+            await stored
         await message.ack()
 
     await _pull(bus, "PROP", "g0", handle)

@@ -8,6 +8,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
+from protocol.wire.ids import NOBODY
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -16,7 +17,7 @@ class Sizes(msgspec.Struct, frozen=True):
     proposals: dict[str, int]
     """By sender; the client's is its submit."""
     events: dict[str, int]
-    """By addressee; the client's is the answer."""
+    """By addressee; the client's is the answer, and nobody's is what the answer does not tell the client."""
     timer: int
 
     @property
@@ -49,7 +50,8 @@ class Sample:
 
         A journalled step is a durable publish too, and the ring has none: better no figure than a wrong one.
         """
-        if self.steps or len(self.timers) != 1 or len(self.events) != len(self.proposals):
+        addressed = self.events.keys() - {NOBODY}
+        if self.steps or len(self.timers) != 1 or addressed != self.proposals.keys():
             raise ValueError(f"not one whole request: {self}")
         return Sizes(self.proposals, self.events, self.timers[0])
 

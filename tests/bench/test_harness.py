@@ -37,7 +37,7 @@ async def test_mesh_and_ring_are_measured_in_the_same_rounds(tmp_path: Path) -> 
         for side in ("mesh", "ring")
         for member in ("nats-server", "guard", "agents (5)", "driver")
     }
-    assert "13 durable publishes" in note
+    assert "14 durable publishes" in note
 
 
 async def test_a_whole_log_is_folded_from_jetstream_and_from_a_file(tmp_path: Path) -> None:
