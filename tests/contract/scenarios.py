@@ -317,12 +317,11 @@ SCENARIOS = (
     Scenario(refused_submit, "request.refused:known_policy"),
     Scenario(
         labels_by_key,
-        "request.opened facts.withheld handoff.admitted handoff.admitted request.completed",
+        "request.opened handoff.admitted handoff.admitted request.completed",
     ),
     Scenario(
         withheld,
-        "request.opened facts.withheld handoff.admitted handoff.admitted escalation.raised facts.withheld"
-        " escalation.resolved",
+        "request.opened handoff.admitted handoff.admitted escalation.raised escalation.resolved",
     ),
     Scenario(
         frozen_request,

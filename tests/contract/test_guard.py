@@ -136,9 +136,9 @@ async def test_a_real_guard_writes_what_the_guard_in_memory_does(
 
 
 def told(happened: list[events.AnyEvent]) -> str:
-    """Return the types of events, with the rule or code of those that have one."""
+    """Return the types of events but `facts.withheld`, with the rule or code of those that have one."""
     said = []
-    for event in happened:
+    for event in (each for each in happened if not isinstance(each, events.FactsWithheld)):
         match event:
             case events.MoveRefused(refusal=refusal) | events.RequestRefused(refusal=refusal):
                 said.append(f"{type_of(event)}:{refusal.rule if refusal else None}")
