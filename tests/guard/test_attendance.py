@@ -1,5 +1,6 @@
 """What a guard has seen of its agents: since when they are served, and how their queues move."""
 
+from mesh.bus.streams import inbox_consumer
 from mesh.guard import attendance
 from mesh.guard.attendance import AttendanceWatch, Queue
 from mesh.testing import LocalBus
@@ -105,7 +106,9 @@ async def test_while_an_agent_is_served_a_round_counts_from_when_it_left_the_que
 async def test_an_agent_without_an_inbox_is_only_not_served(furnished: LocalBus, stage: Stage) -> None:
     clock = Clock()
     looker = await seen_by(furnished, stage, clock)
-    assert await looker.of("nobody", 1, f"{STEP}0-0") == (False, clock.now, True)
+    admin = await stage.bus("admin")
+    await admin.api(f"CONSUMER.DELETE.LOG.{inbox_consumer('e')}")
+    assert await looker.of("e", 1, subjects.step("e", "c1_none", "t", "0-0")) == (False, clock.now, True)
 
 
 async def test_a_round_is_unbegun_until_it_leaves_the_inbox_and_a_step_of_it_is_proof_too(

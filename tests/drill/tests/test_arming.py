@@ -44,8 +44,9 @@ def test_a_failpoint_that_does_not_exist_cannot_be_armed(tmp_path: Path) -> None
 
 
 def test_every_failpoint_is_reached_somewhere_in_the_code() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "mesh").rglob("*.py"))
-    assert [name for name in FAILPOINTS if f'failpoint("{name}")' not in code] == []
+    files = (path for path in (ROOT / "mesh").rglob("*.py") if path.name != "failpoints.py")
+    code = "".join(path.read_text() for path in files)
+    assert [name for name in FAILPOINTS if f'"{name}"' not in code] == []
 
 
 def test_the_page_about_the_drill_has_every_failpoint() -> None:

@@ -95,6 +95,10 @@ def wrong_hop(case: Case) -> Refusal | None:
     return None if case.segment.depth == case.policy.max_depth else rules.depth(case)
 
 
+def only_if_dropped(key: str, place: int, before: Load, after: Load) -> bool:
+    return len(after.facts.get(key, ())) < len(before.facts.get(key, ()))
+
+
 SOUND = rules.judge
 
 
@@ -121,7 +125,7 @@ BROKEN: Mapping[str, tuple[Breaking, Rule]] = {
         Rule.DEPTH,
     ),
     "every intent is taken": (replaced(rules, "takes", lambda *_: True), Rule.KNOWN_AGENT),
-    "a changed fact is the same": (replaced(rules, "equal", lambda *_: True), Rule.MUST_CARRY),
+    "a changed fact is the same": (replaced(layers, "_is_lost", only_if_dropped), Rule.MUST_CARRY),
     "every submit is taken": (replaced(submit, "_unavailable", never), Rule.AGENT_AVAILABLE),
     "every submit's terms hold": (replaced(submit, "_beyond", never), Rule.CONSTRAINTS),
     "another rule is named": (replaced(rules, "judge", of_another_rule), Rule.SIZE),
