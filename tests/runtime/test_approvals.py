@@ -74,7 +74,15 @@ async def test_people_see_what_they_approve_and_then_it_happens_once(stage: Stag
     assert isinstance(completed, events.RequestCompleted)
     assert till.paid == [5]
     assert completed.answer == asked.ask.digest
-    resumed = (await stage.log(request))[2]
+    assert await stage.all_types(request) == [
+        "request.opened",
+        "facts.withheld",  # before the question
+        "turn.suspended",
+        "turn.resumed",
+        "facts.withheld",  # before the end
+        "request.completed",
+    ]
+    resumed = (await stage.log(request))[3]
     assert isinstance(resumed, events.TurnResumed)
     (past,) = resumed.work.past
     assert (past.asked, past.by, past.reply) == (asked.ask.digest, "Ada", True)
