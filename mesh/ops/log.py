@@ -217,7 +217,7 @@ async def step_lines(bus: Bus, requests: Sequence[str], agents: set[str]) -> Asy
     """Yield the steps that agents journaled for requests, as lines of an export; all where none is named."""
     if not requests:  # a journal may outlast the event that opened it
         agents = agents | set((await fleet_of(bus)).agents)
-    for request in requests or ("*",):
+    for request in requests or (None,):
         async for stored in journals.stored_steps(bus, request, agents):
             yield step_line(StoredStep(stored.subject, stored.data))
 
