@@ -54,6 +54,7 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[
     """
     said: Any = None
     deciding: Command | None = None
+    following = False  # from what is kept back for a consequence up to it: one span is both's
     with ExitStack() as spans:
         while True:
             try:
@@ -65,7 +66,10 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[
                     _ruled(done.value)
                 return done.value  # type: ignore[no-any-return]
             if isinstance(step, Append):
-                step = _named(step, ledger, spans)
+                if step.command is None and not following and tracing.traced():
+                    spans.pop_all().close()
+                    spans.enter_context(_consequence_span(step.event, ledger))
+                step = _named(step)
             elif isinstance(step, NeedVerdictContext) and deciding is None:
                 deciding = step.command
                 if tracing.traced():
@@ -73,19 +77,18 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[
             said = yield step
             if isinstance(step, Appended):
                 _appended(step, handled)
-                if not isinstance(step.event, events.FactsWithheld):
+                withheld = isinstance(step.event, events.FactsWithheld)
+                following = withheld and step.command is None
+                if not withheld:
                     spans.pop_all().close()
                     deciding = None
 
 
-def _named(step: Append, ledger: Ledger, spans: ExitStack) -> Append:
-    """Return the step with the span that brings its event about; a consequence has one of its own."""
+def _named(step: Append) -> Append:
+    """Return the step with the current span in its event: that is what brings it about."""
     if not tracing.traced():
         return step
     event, command = step
-    if command is None:
-        spans.pop_all().close()
-        spans.enter_context(_consequence_span(event, ledger))
     return Append(replace(event, trace=tracing.current(event.trace)), command)
 
 
@@ -120,8 +123,7 @@ def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Sp
 
 
 def _consequence_span(event: AnyEvent, ledger: Ledger) -> AbstractContextManager[Span]:
-    if not tracing.traced():
-        return tracing.OFF
+    """Open the span of a consequence, in its request's own trace."""
     said = _about(names.CONSEQUENCE, event.request)
     return tracing.span(names.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
 

@@ -93,7 +93,13 @@ async def test_a_request_is_one_trace_through_four_processes(crew: Crew) -> None
     assert [span.name for span in spans if span.parent not in ids] == ["send mesh.prop"], "one root"
     assert CANARY.encode() not in exported
     lines = [line for line in services[0].lines() if line.get("request") == request and "n" in line]
-    assert [line["event"] for line in lines] == ["request_opened", "handoff_admitted", "request_completed"]
+    assert [line["event"] for line in lines] == [
+        "request_opened",
+        "handoff_admitted",
+        "facts_withheld",  # what the end rests on: it is not for the client
+        "request_completed",
+    ]
+    assert lines[2]["span_id"] == lines[3]["span_id"], "one verdict brought both about"
     assert {line["trace_id"] for line in lines} == {spans[0].trace}
     assert {line["span_id"] for line in lines} <= ids
 

@@ -15,6 +15,7 @@ from mesh.agent.tools import ToolError
 from mesh.service import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer
+from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, TurnId
 from tests.guard.stage import Stage
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said, trace_of, traceparent_of
@@ -135,9 +136,13 @@ async def test_each_event_names_the_span_that_decided_it_and_its_header_says_the
     await seen.one(request, "invoke_agent b")
     log = await stage.log(request)
     deciding = [traceparent_of(span) for span in seen.named(request, "process mesh.prop")]
-    assert (
-        list(dict.fromkeys(event.trace for event in log)) == deciding
-    )  # what is kept back has its verdict's
+    opened, admitted, completing = deciding
+    assert [(type_of(event), event.trace) for event in log] == [
+        ("request.opened", opened),
+        ("handoff.admitted", admitted),
+        ("facts.withheld", completing),
+        ("request.completed", completing),
+    ]
     admin = await stage.bus("admin")
     for event in log:
         stored = await admin.request(f"$JS.API.DIRECT.GET.LOG.{subjects.evt(event.to, request)}")
@@ -176,6 +181,21 @@ async def test_a_consequence_and_a_persons_word_belong_to_the_requests_own_trace
     failed = await seen.one(request, "invoke_agent c")
     assert (failed.status.status_code, said(failed)["error.type"]) == (StatusCode.ERROR, "permanent")
     assert CANARY not in seen.text()
+
+
+async def test_a_consequence_and_what_is_kept_back_for_it_have_one_span(stage: Stage, seen: Seen) -> None:
+    async def code(turn: Turn) -> Move:
+        raise Permanent("cannot")
+
+    await stage.runtime(Agent("c", code))
+    client = await stage.client()
+    request = await client.submit("hello", to="c", policy="unescalated")
+    withheld, failed = (await stage.reaches(request, "request.failed"))[-2:]
+    assert (type_of(withheld), type_of(failed)) == ("facts.withheld", "request.failed")
+    span = await seen.one(request, "process mesh.timer")
+    assert said(span)["mesh.event.type"] == "request.failed"
+    assert len(seen.named(request, "process mesh.timer")) == 1
+    assert withheld.trace == failed.trace == traceparent_of(span)
 
 
 async def test_a_refusal_names_its_rule_and_no_target_that_there_is_not(
