@@ -100,6 +100,6 @@ async def child(module: str, *arguments: str) -> AsyncIterator[Child]:
 
 
 async def queues(admin: Bus, kind: str) -> list[str]:
-    """Return the streams of a kind: all senders' queues for PROP or CTL, else the one of this name."""
+    """Return the streams of a kind: every sender's for PROP or CTL, every agent's for STEPS, else the one."""
     names: list[str] = (await admin.api("STREAM.NAMES"))["streams"]
     return [name for name in names if kind in (name, name.partition("-")[0])]

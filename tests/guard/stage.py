@@ -224,7 +224,7 @@ class Stage:
         return await JetStreamLog(await self.bus("guard", "forger")).append(to, request, body, after=after)
 
     async def state(self, stream: str) -> dict[str, int]:
-        """Return how many messages a stream has and had; PROP and CTL are all senders' queues together."""
+        """Return how many messages a stream has and had; PROP, CTL and STEPS are all senders' together."""
         admin = await self.bus("admin")
         states = [(await admin.api(f"STREAM.INFO.{name}"))["state"] for name in await queues(admin, stream)]
         assert states, stream

@@ -190,6 +190,7 @@ async def test_a_viewer_that_comes_late_gets_the_journal_first_and_then_the_rest
     ], "nothing is told twice"
     assert [type_of(item.event) for item in items if isinstance(item, Happened)] == [
         "request.opened",
+        "facts.withheld",  # what the end rests on: it is not for the client
         "request.completed",
     ]
     assert kinds[-1] == "Outcome"
@@ -265,6 +266,7 @@ async def test_by_time_a_rounds_notes_stand_between_what_opened_it_and_what_it_l
             *again,
             "handoff.admitted",
             *round_of("b", 0),
+            "facts.withheld",
             "request.completed",
         ]
 
