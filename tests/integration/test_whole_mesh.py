@@ -35,6 +35,7 @@ async def test_a_request_goes_all_the_way(tmp_path: Path) -> None:
     assert [type_of(event) for event in happened] == [
         "request.opened",
         "handoff.admitted",
+        "facts.withheld",
         "request.completed",
     ]
     assert len(model.prompts) == 1
@@ -63,9 +64,9 @@ async def test_prices_are_those_that_the_request_keeps(tmp_path: Path) -> None:
     with driven_by(StrictModel(costly)):
         async with LocalMesh([BACK], tmp_path, prices=prices) as mesh:
             outcome = await mesh.send("hello")
-            opened, completed = await mesh.events(outcome.request)
+            opened, kept_back, _ = await mesh.events(outcome.request)
     assert price_list(opened.work.prices) == prices  # type: ignore[union-attr]
-    assert completed.report.usage.nano_dollars == 3  # type: ignore[union-attr]
+    assert kept_back.report.usage.nano_dollars == 3  # type: ignore[union-attr]
 
 
 @agent(name="broken")

@@ -82,10 +82,13 @@ def complaints(events: list[AnyEvent], court: Court) -> list[str]:
 
 
 def brought_forward(kind: type[AnyEvent]) -> Callable[[Court], list[AnyEvent]]:
+    """Have it come too early, with what is kept back from its reader."""
+
     def forged(court: Court) -> list[AnyEvent]:
-        at = max(n for n, event in enumerate(court.events) if isinstance(event, kind))
-        early = replace(court.events[at], at=court.events[at - 1].at + EARLY_US)
-        return [*court.events[:at], early]
+        last = max(n for n, event in enumerate(court.events) if isinstance(event, kind))
+        first = last - isinstance(court.events[last - 1], ev.FactsWithheld)
+        at = court.events[first - 1].at + EARLY_US
+        return [*court.events[:first], *(replace(each, at=at) for each in court.events[first : last + 1])]
 
     return forged
 

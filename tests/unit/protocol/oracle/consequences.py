@@ -46,7 +46,7 @@ def consequence_complaints(account: Account, waiting: Waiting, event: ev.AnyEven
         case ev.EscalationRaised(reason=reason) if reason != "asked":
             return _no_round_is_left(account, waiting, event.at, reason)
         case ev.RequestFailed(sender=None, code=code, reason=reason) if code != "event_too_large":
-            return _no_round_is_left(account, waiting, event.at, reason.partition(":")[0])
+            return _no_round_is_left(account, waiting, event.at, reason.removeprefix("failed with "))
         case ev.RequestExpired():
             return _past(account.deadline, event.at, "expiry")
         case ev.TurnFailed(sender=None, error=error):
