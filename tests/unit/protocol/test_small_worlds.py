@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protocol.domain import rules
+from protocol.domain import layers, rules
 from protocol.domain.decider import RequestDecider
 from protocol.domain.layers import Load
 from protocol.domain.ledger import fold
@@ -207,5 +207,5 @@ def test_the_oracle_complains_of_a_wrong_reading(
 
 
 def test_the_oracle_complains_of_a_handoff_that_loses_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.domain.moves.carry.merge", lambda *_: Load({}, {}))
+    monkeypatch.setattr(layers, "merge", lambda *_: Load({}, {}))
     assert somewhere_wrong()
