@@ -95,12 +95,10 @@ class Rehearsed:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def contract_bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalBus]:
     with plain_logs():
-        async with (
-            LocalBus(FLEET, tmp_path_factory.mktemp("mesh")) as bus,
-            bus.connected_as("admin") as admin,
-        ):
-            for name, policy in POLICIES.items():
-                await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
+        async with LocalBus(FLEET, tmp_path_factory.mktemp("mesh")) as bus:
+            async with bus.connected_as("admin") as admin:
+                for name, policy in POLICIES.items():
+                    await admin.publish_durable(subjects.policy(name), msgspec.json.encode(policy))
             yield bus
             await bus.server.kill()
 

@@ -375,7 +375,7 @@ async def test_a_lost_connection_is_said_once_with_what_it_held_up(tmp_path: Pat
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         with captured_logs() as lines:
             await server.kill()
-            await until(lambda: not bus.connected)
+            await until(lambda: bool(bus.conditions.reasons()))
             for _ in range(20):
                 with pytest.raises(Unreachable):
                     await bus.publish_durable("mesh.evt.a.r", b"")
@@ -423,3 +423,18 @@ async def test_closing_ends_an_attempt_to_reconnect_that_fails_at_that_moment(
         assert reconnecting is not None
         await bus.close()
         await until(reconnecting.done)
+
+
+async def test_a_connection_that_breaks_as_the_rest_is_sent_is_closed_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a server is killed, and the connection closed before its loss is noticed."""
+
+    async def lost(_: TcpTransport) -> None:
+        raise ConnectionResetError("Connection lost")
+
+    async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
+        monkeypatch.setattr(TcpTransport, "drain", lost)
+        await bus._wire._send_command(b"PONG\r\n")  # the answer to a ping that came with the end
+        await bus.close()
+        assert not bus.connected
