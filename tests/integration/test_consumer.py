@@ -40,10 +40,14 @@ async def test_large_messages_fill_the_hand_before_the_slots_do(queue: Queue) ->
     await queue.put(100)
     busy = Busy()
     puller = queue.puller(busy, slots=64, most_bytes=most)
+
+    async def asked_for_nothing_more() -> bool:
+        return bool((await queue.info())["num_waiting"] == 0)
+
     with captured_logs() as lines:
         await puller.start()
         await until(lambda: puller.bytes_in_hand >= most or len(busy.messages) >= 30)
-        await asyncio.sleep(2 * EXPIRES_S)  # whatever it asked for besides comes or ends meanwhile
+        await eventually(asked_for_nothing_more)
         assert puller.bytes_in_hand <= 3 * most
         busy.go.set()
         await eventually(queue.empty)
