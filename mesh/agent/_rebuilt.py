@@ -10,9 +10,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mesh.agent._journal import Journal
 from mesh.agent._step_store import Call, Record, decode
+from mesh.agent._tool_calls import Produce, digest_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import JournalMismatch, TurnError
-from mesh.agent.turn import Produce, Turn, digest_of
+from mesh.agent.turn import Turn
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment
 

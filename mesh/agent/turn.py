@@ -4,7 +4,6 @@ A `Turn` is one *round* of a turn. After a refusal, a retry or a reply the same 
 the top with a new one, in which `refusals`, `failures` or `reply` say what happened.
 """
 
-import asyncio
 import hashlib
 import random
 import time
@@ -14,23 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mesh.agent import _approvals as approvals
-from mesh.agent._journal import MAX_STEP_BYTES
 from mesh.agent._live import SILENT, LiveOutput
 from mesh.agent._moves import Moves
-from mesh.agent._step_store import Recorded, as_json
-from mesh.agent._telemetry import tool_span
-from mesh.agent.errors import ActionNotAllowed, BudgetExhausted, EffectUnknown, Superseded, TurnError
-from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
-from mesh.errors import MeshError
-from mesh.service.logger import get_logger
+from mesh.agent._tool_calls import Produce, ToolCalls, digest_of, plain
+from mesh.agent.errors import BudgetExhausted, Superseded, TurnError
 from protocol.domain import budget
 from protocol.wire.commands import Failure, Move, Report, Usage
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.grounds import Refusal as RefusalOf
 from protocol.wire.handoff import Budget, Handoff
-from protocol.wire.ids import AgentName, derive, submitter_of
+from protocol.wire.ids import AgentName, submitter_of
 from protocol.wire.prices import Price
 
 if TYPE_CHECKING:
@@ -38,14 +31,6 @@ if TYPE_CHECKING:
     from mesh.agent.tools import Tool
 
 T = TypeVar("T")
-
-_log = get_logger(__name__)
-
-_MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
-"""Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
-_BROKE, _TOO_LARGE = "tool.broke", "tool.too_large"
-
-Produce = Callable[[], Awaitable[Any]]
 
 
 class Refusal(NamedTuple):
@@ -77,8 +62,8 @@ class Turn(Moves):
         self._is_over = is_over
         self._fleet = fleet
         self._actions = set(work.reported.actions)
-        self._calls: dict[tuple[str, str], int] = {}
         self._usage: Usage = work.reported.usage
+        self._calls = ToolCalls(self, work, self._actions, journal, fleet.lease_s)
         self.prices: Mapping[str, Price] = prices or {}
         """What models' tokens cost, by model."""
         self._prompt_version = prompt_version
@@ -203,9 +188,8 @@ class Turn(Moves):
         turn was ended meanwhile, ApprovalNeeded to suspend the turn, and whatever else the tool raises.
         What stops the round (`mesh.agent.errors`) is not for the code to catch; an effect that broke does.
         """
-        if not self._may_call(tool):
-            raise ActionNotAllowed(_not_allowed(tool))
-        return await self._call(tool, arguments, for_model=False)
+        self._calls.require_allowed(tool)
+        return await self._calls.call(tool, arguments, for_model=False)
 
     async def outcome(self, tool: "Tool", arguments: Mapping[str, Any]) -> Any:
         """Run a tool for a model, as `call` does, but for what the model is told instead of a result.
@@ -213,112 +197,9 @@ class Turn(Moves):
         What it is told, its next words rest on. So a reading tool that broke, a result that is too large
         and a tool that is not allowed are recorded as ToolRefused too, and told again in every round.
         """
-        return await self._call(tool, arguments, for_model=True)
+        return await self._calls.call(tool, arguments, for_model=True)
 
-    def _may_call(self, tool: "Tool") -> bool:
-        allowed = self.allowed_actions
-        return allowed is None or tool.name in allowed
-
-    async def _call(self, tool: "Tool", arguments: Mapping[str, Any], *, for_model: bool) -> Any:
-        tool.check(arguments)
-        digest = digest_of(arguments)
-        key = self._key(tool.name, digest)
-        run = self._running(tool, arguments, key, for_model=for_model)
-        allow = self._allowing(tool, arguments, key)
-        if self._may_call(tool):
-            self._actions.add(tool.name)
-        else:
-            run, allow = _refusing(tool)
-        try:
-            if self._journal is None:
-                if allow is not None:
-                    allow()
-                return await run()
-            if tool.effect is None:
-                call = ("call", tool.name, digest)
-                return await self._journal.step(call, self._while_open(run), refusals=for_model)
-            await self._require_open()
-            again = self._again(tool, run, key) if self._may_call(tool) else None
-            call = ("effect", tool.name, digest)
-            return await self._journal.effect(call, key, run, again=again, allow=allow)
-        except Recorded as no:
-            raise ToolRefused(no.reason, str(no)) from None
-
-    def _running(self, tool: "Tool", arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Produce:
-        """Return what runs the tool; its no becomes an outcome that can be recorded."""
-        reads_for_model = for_model and tool.effect is None
-
-        async def run() -> Any:
-            try:
-                with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
-                    value = plain(await tool.run(arguments, idempotency_key=key))
-            except ToolError as no:
-                raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
-            except Exception as broken:
-                if isinstance(broken, MeshError) or not reads_for_model:
-                    raise
-                _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
-                raise Recorded(_BROKE, f"{tool.name} broke: {type(broken).__name__}") from broken
-            if reads_for_model and (size := len(msgspec.json.encode(value))) > _MAX_RESULT_BYTES:
-                told = f"{tool.name} returned {size} bytes; at most {_MAX_RESULT_BYTES} can be told"
-                raise Recorded(_TOO_LARGE, f"{told}. Ask for less.")
-            return value
-
-        return run
-
-    def _allowing(self, tool: "Tool", arguments: Mapping[str, Any], key: str) -> Callable[[], None] | None:
-        """Return what says whether this effect may begin; None for one that needs nobody's yes."""
-        if tool.approve is None:
-            return None
-        ask = approvals.approval_of(tool, arguments, key, agent=self.agent, client=self.client)
-        return lambda: approvals.require(ask, self.past)
-
-    def _again(self, tool: "Tool", run: Produce, key: str) -> Produce | None:
-        """Return what to do about this effect after a crash in the middle of it; None: nobody can say."""
-        if tool.effect == "once":
-            return None
-        if tool.effect == "idempotent":
-
-            async def once_more() -> Any:
-                if tool.is_under_way(key):  # side by side, two would both look for the key and find nothing
-                    raise EffectUnknown(f"{tool.name} is still under way")
-                return await run()
-
-            return once_more
-
-        async def reconcile() -> Any:
-            # Whoever began it may still be at it until their lease has ended.
-            await asyncio.sleep(self._fleet.lease_s)
-            if tool.is_under_way(key):
-                raise EffectUnknown(f"{tool.name} is still under way")
-            found = await tool.ask(key)
-            if found is not NOT_DONE:
-                return plain(found)
-            if self._journal is not None:
-                await self._journal.require_held()
-            return await run()
-
-        return reconcile
-
-    def _key(self, tool: str, digest: str) -> str:
-        """Return the key under which this call's effect happens once, in whatever round it is made.
-
-        The ordinal tells calls with equal arguments apart; the round is no part of the key.
-        """
-        ordinal = self._calls.get((tool, digest), 0)
-        self._calls[tool, digest] = ordinal + 1
-        return derive(self.request, self._work.continues or self.id, tool, digest, ordinal)
-
-    def _while_open(self, run: Produce) -> Produce:
-        """Return what runs a reading tool, unless the turn was ended; a recorded result needs no look."""
-
-        async def checked() -> Any:
-            await self._require_open()
-            return await run()
-
-        return checked
-
-    async def _require_open(self) -> None:
+    async def require_open(self) -> None:
         """Raise Superseded if a guard ended this turn; asked before whatever counts or costs."""
         if self._is_over is not None and await self._is_over():
             raise self._stopped(Superseded("the turn was ended"))
@@ -361,7 +242,7 @@ class Turn(Moves):
         paid = True
 
         async def ask() -> Any:
-            await self._require_open()
+            await self.require_open()
             self._require_budget()
             with self.live.doing("model", name):
                 return plain(await produce())
@@ -452,29 +333,3 @@ class Turn(Moves):
             digest=digest,
             prompt=self._prompt_version,
         )
-
-
-def _not_allowed(tool: "Tool") -> str:
-    return f"{tool.name} is not among the allowed actions"
-
-
-def _refusing(tool: "Tool") -> tuple[Produce, Callable[[], None]]:
-    """Return what is done instead of running a tool, and instead of asking for a yes: a recorded no."""
-
-    def refuse() -> None:
-        raise Recorded(ActionNotAllowed.code, _not_allowed(tool), begun=False)
-
-    async def run() -> None:
-        refuse()
-
-    return run, refuse
-
-
-def digest_of(value: Any) -> str:
-    """Return SHA-256 (hex) of a value's canonical JSON."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic", enc_hook=str)).hexdigest()
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON makes it, the first time as every time that it is read from the journal."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=as_json))

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from mesh.agent import Turn, _live, agent
-from mesh.agent.turn import _MAX_RESULT_BYTES
+from mesh.agent._tool_calls import MAX_RESULT_BYTES
 from mesh.bus import rate_limit
 from mesh.cli import app
 from mesh.cli.models import Kind
@@ -90,7 +90,7 @@ def test_what_can_end_a_reply_is_told_of() -> None:
     rows = {code for row in first for code in codes(row[0])}
     assert {PAUSED, CUT, *FATAL} <= rows
     assert f"{MAX_CALLS} calls" in PAGE
-    assert f"more than {_MAX_RESULT_BYTES // 1024} KiB" in PAGE
+    assert f"more than {MAX_RESULT_BYTES // 1024} KiB" in PAGE
 
 
 def test_the_settings_are_those_of_a_fleet_file() -> None:

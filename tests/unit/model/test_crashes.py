@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
+from mesh.agent._tool_calls import digest_of
 from mesh.agent.tools import ToolError, tool
-from mesh.agent.turn import digest_of
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from mesh.testing import turn
