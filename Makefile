@@ -8,8 +8,8 @@ BIN    := $(VENV)/bin
 RUN    := $(VENV)/.run
 ENV    := $(VENV)/.made
 
-# Nothing here depends on what the caller's shell has activated.
-unexport PYTHONPATH VIRTUAL_ENV
+# Nothing here depends on what the caller's shell has activated. Without bytecode each process compiles everything.
+unexport PYTHONPATH VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -2,6 +2,8 @@
 
 import compileall
 import contextlib
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,7 +21,12 @@ from tests.servers import FLEET, PATIENCE_S, ROOT, ConnectAs
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the project once, before any worker runs: hundreds of processes would each compile it again."""
+    """Let every module be compiled once: each worker and hundreds of processes would compile it again.
+
+    Some environments forbid bytecode (`PYTHONDONTWRITEBYTECODE`); a run then takes far more processor time.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if not hasattr(config, "workerinput"):
         for room in ("mesh", "protocol"):
             compileall.compile_dir(ROOT / room, quiet=2)
