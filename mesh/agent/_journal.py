@@ -20,27 +20,14 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent._step_store import (
-    DONE,
-    FENCE,
-    Call,
-    Earlier,
-    Place,
-    Places,
-    Record,
-    Recorded,
-    Refused,
-    StoredSteps,
-    Tally,
-    place_of,
-    value_of,
-)
+from mesh.agent._step_store import Call, Earlier, Place, Places, Recorded, StoredSteps, Tally, value_of
 from mesh.agent._telemetry import replayed
 from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError
 from mesh.bus.step_store import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
 from protocol.wire.events import RoundOutcome
+from protocol.wire.journal_records import DONE, FENCE, Record, Refused, place_of
 
 MAX_STEP_BYTES = 512 * 1024
 

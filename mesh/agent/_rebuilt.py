@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mesh.agent._journal import Journal
-from mesh.agent._step_store import Call, Record, decode
+from mesh.agent._step_store import Call
 from mesh.agent._tool_calls import Produce, digest_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import JournalMismatch, TurnError
 from mesh.agent.turn import Turn
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment
+from protocol.wire.journal_records import Record, decode_record
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ async def rebuild(
         past=work.past,
     )
     turn = _Turn(request, work, fleet, journal=journal, prompt_version=agent.prompt_version)
-    turn.replies = [record for name, body in steps.items() if (record := decode(body)).kind == "model"]
+    turn.replies = [record for name, body in steps.items() if (record := decode_record(body)).kind == "model"]
     ended, differs = "", False
     try:
         await agent(turn)

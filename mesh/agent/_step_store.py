@@ -23,9 +23,7 @@ from protocol.domain.budget import NOTHING, minus, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
 from protocol.wire.events import RoundOutcome
-
-DONE = "d"
-"""Behind the name of an effect's intent, it names the effect's result."""
+from protocol.wire.journal_records import DONE, FENCE, Record, decode_record, place_of
 
 Call = tuple[str, str, str]
 """(kind, name, digest of the arguments): what makes two steps equal."""
@@ -43,59 +41,11 @@ class Recorded(Exception):
         self.reason, self.begun = reason, begun
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool's recorded no."""
-
-    code: str
-    message: str
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step as it is stored. Fields are only ever added, at the end and with a default."""
-
-    v: int = 1
-    kind: str
-    """`call`, `effect`, `intent`, `model`, `remark`, `now`, `random` or `fence`."""
-    name: str = ""
-    digest: str = ""
-    """Of the arguments."""
-    version: str = ""
-    """The agent's, as it wrote this."""
-    nonce: str
-    """The writing instance's."""
-    at: int
-    """UTC µs."""
-    key: str = ""
-    """Of an effect."""
-    value: Any = None
-    error: Refused | None = None
-    usage: Usage | None = None
-    """What the step cost, where it cost anything."""
-    began: Any = None
-    """Of a model's first reply in a conversation: what that began with, and every later round has to know."""
-
-    @property
-    def called(self) -> str:
-        return f"{self.kind} {self.name}".strip()
-
-
-_RECORD = msgspec.json.Decoder(Record)
-
-
-def decode(body: bytes) -> Record:
-    return _RECORD.decode(body)
-
-
 def value_of(record: Record) -> Any:
     """Return what a step came to. Raises Recorded where that was a no."""
     if record.error is not None:
         raise Recorded(record.error.code, record.error.message)
     return record.value
-
-
-def place_of(name: str) -> int:
-    """Return the number of a step within its round."""
-    return int(name.partition("-")[2].removesuffix(DONE))
 
 
 def as_json(value: Any) -> Any:
@@ -111,7 +61,6 @@ def as_json(value: Any) -> Any:
 WINDOW = 16
 """Steps read at once, and the most that may run at once: a gap longer than this ends a round's journal."""
 MAX_STEPS = 1_000
-FENCE = "fence"
 
 
 class StoredSteps:
@@ -129,7 +78,7 @@ class StoredSteps:
             names = [f"{round_}-{at}{tail}" for at in range(n, n + WINDOW) for tail in ("", DONE)]
             reads = (self._store.get(self._request, self._turn, name) for name in names)
             bodies = await asyncio.gather(*reads)
-            part = {name: decode(body) for name, body in zip(names, bodies, strict=True) if body}
+            part = {name: decode_record(body) for name, body in zip(names, bodies, strict=True) if body}
             if not part:
                 break
             found |= part
@@ -167,7 +116,7 @@ class StoredSteps:
     async def get(self, name: str) -> Record | None:
         """Return one step; None if it was not written."""
         body = await self._store.get(self._request, self._turn, name)
-        return None if body is None else decode(body)
+        return None if body is None else decode_record(body)
 
 
 def _is_closed(found: dict[str, Record]) -> bool:

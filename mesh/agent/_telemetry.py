@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 
 from opentelemetry.trace import Span, get_current_span
 
-from mesh.agent._step_store import Record
 from mesh.agent.definition import Agent
 from mesh.bus.consumer import Message
 from mesh.service import metrics, names, tracing
@@ -25,6 +24,7 @@ from protocol.wire.commands import (
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment
 from protocol.wire.ids import HUMAN
+from protocol.wire.journal_records import Record
 
 _SENDS = {
     names.SYSTEM: names.NATS,

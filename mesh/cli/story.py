@@ -19,8 +19,8 @@ from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 
 if TYPE_CHECKING:
-    from mesh.agent._step_store import Record
     from mesh.client.follow import Following
+    from protocol.wire.journal_records import Record
     from protocol.wire.notices import LiveNote
 
 ASKED = "a question waits for its reply"

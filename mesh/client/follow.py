@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mesh.agent._live import read_note
-from mesh.agent._step_store import Record
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import batch
 from mesh.client.journals import journaled
 from mesh.errors import BusError, OutcomeUnknown, Unreachable
 from protocol.wire import codec, events, subjects
+from protocol.wire.journal_records import Record
 from protocol.wire.notices import LiveNote
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.agent._step_store import DONE, FENCE, Record, place_of
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every
 from mesh.bus.streams import steps_of
@@ -23,6 +22,7 @@ from protocol.views.spending import unpriced_in
 from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.ids import HUMAN
+from protocol.wire.journal_records import DONE, FENCE, Record, place_of
 from protocol.wire.prices import Price
 
 _SUBJECT = re.compile(r"mesh\.step\.(?P<agent>[^.]+)\.[^.]+\.(?P<turn>[^.]+)\.(?P<name>[^.]+)")

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from mesh.agent._step_store import DONE, Record
 from mesh.bus.connection import Bus
 from mesh.client.journals import journals_in, stored_steps
 from mesh.errors import Impossible, UsageWrong
@@ -23,6 +22,7 @@ from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, RequestId
+from protocol.wire.journal_records import DONE, Record
 
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""

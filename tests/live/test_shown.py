@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from mesh.agent._step_store import Record
 from mesh.cli.story import Shown
 from mesh.client.follow import Following, Heard, Journaled
+from protocol.wire.journal_records import Record
 from protocol.wire.notices import LiveNote
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from mesh.agent import Budget, Constraints, Turn, tool
 from mesh.agent._executor import RunningRounds
-from mesh.agent._step_store import Record
 from mesh.agent.definition import Agent
 from protocol.domain.ledger import fold
 from protocol.wire import events
 from protocol.wire.commands import Move, Usage
+from protocol.wire.journal_records import Record
 from tests.guard.stage import Stage
 from tests.servers import eventually, until
 

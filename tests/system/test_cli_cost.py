@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from mesh.agent import Turn
-from mesh.agent._step_store import Record
 from mesh.agent.definition import Agent
 from mesh.bus.event_log import JetStreamLog
 from mesh.cli.exits import Exit
@@ -17,6 +16,7 @@ from mesh.testing import InMemoryGuard, StrictModel
 from protocol.wire import subjects
 from protocol.wire.commands import Complete, Move, Report, Transfer, Usage
 from protocol.wire.ids import AgentName
+from protocol.wire.journal_records import Record
 from protocol.wire.prices import MTOK, Metered, Tokens
 from tests.guard.stage import FLEET, Stage
 from tests.servers import until

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from mesh.agent import Move, Turn, agent, tool
-from mesh.agent._step_store import Record
 from mesh.cli.exits import Exit
 from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Escalate, Fail, Failure, ReportFailure, Transfer
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.journal_records import Record
 from tests.guard.stage import Stage
 from tests.system.office import Office
 from tests.system.terminal import Finished

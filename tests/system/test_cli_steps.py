@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 
 from mesh.agent import Turn, tool
-from mesh.agent._step_store import Record, Refused
 from mesh.agent.definition import Agent
 from mesh.agent.tools import ToolError
 from mesh.cli.exits import Exit
@@ -15,6 +14,7 @@ from mesh.testing import StrictModel
 from protocol.wire import subjects
 from protocol.wire.commands import Move, Transfer, Usage
 from protocol.wire.ids import AgentName
+from protocol.wire.journal_records import Record, Refused
 from protocol.wire.prices import Metered
 from tests.guard.stage import Stage
 from tests.system.office import Office

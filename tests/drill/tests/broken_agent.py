@@ -17,12 +17,13 @@ from typing import Any
 
 from mesh.agent import _runtime
 from mesh.agent._journal import Journal
-from mesh.agent._step_store import Record, StoredSteps
+from mesh.agent._step_store import StoredSteps
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.cli import main
 from mesh.testing.memory import MemorySteps
 from protocol.wire.ids import derive
+from protocol.wire.journal_records import Record
 from tests.drill.tests.breaking import replace
 from tests.drill.tests.broken_guard import HastyPuller
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mesh.agent._step_store import Record, decode
 from mesh.agent.errors import InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.testing import turn
 from mesh.testing.memory import MemorySteps
+from protocol.wire.journal_records import Record, decode_record
 
 done: list[int] = []
 
@@ -53,7 +53,7 @@ KINDS = [
 
 def values(steps: MemorySteps) -> list[Any]:
     """Return what is recorded of calls that came to their end."""
-    records: list[Record] = [decode(body) for body in steps.steps.values()]
+    records: list[Record] = [decode_record(body) for body in steps.steps.values()]
     return [record.value for record in records if record.kind != "intent"]
 
 

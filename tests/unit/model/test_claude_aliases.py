@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest_asyncio
 
-from mesh.agent._step_store import decode
 from mesh.agent.tools import tool
 from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
@@ -13,6 +12,7 @@ from mesh.testing import turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from mesh.testing.memory import MemorySteps
 from protocol.wire.commands import Complete
+from protocol.wire.journal_records import decode_record
 from protocol.wire.prices import MTOK, Price
 from tests.unit.model.vendor import kinds, sent
 
@@ -115,7 +115,7 @@ async def test_who_was_asked_is_recorded_only_where_the_name_does_not_tell(
     vendor.replies = [calls(("look", {"n": 1})), says("ok")]
     steps = MemorySteps()
     await drive(turn(prices=PRICES, steps=steps), model, instructions="Look.", tools=(look,))
-    records = [decode(body) for body in steps.steps.values()]
+    records = [decode_record(body) for body in steps.steps.values()]
     replies = [record.value for record in records if record.kind == "model"]
     assert [(reply["model"], reply.get("asked", "")) for reply in replies] == [
         (IDS[STRONG], STRONG),

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mesh.agent._step_store import Record
 from protocol.wire.codec import DEEPEST, DEEPEST_DOCUMENT, readable
 from protocol.wire.config import Fleet, Policy
+from protocol.wire.journal_records import Record
 from protocol.wire.notices import Card, DeadLetter, Notice
 
 KINDS: tuple[Any, ...] = (Card, Record, DeadLetter, Notice, Fleet, Policy, dict[str, Any], Any)
