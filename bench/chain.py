@@ -22,7 +22,7 @@ from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import connect
-from mesh.bus.keys import read_key, seed_file
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client
 from mesh.fleet.setup import apply

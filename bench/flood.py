@@ -23,7 +23,7 @@ from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
-from mesh.bus.keys import read_key, seed_file
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import controls_of, proposals_of

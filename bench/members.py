@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.figures import Figure, spread
 from mesh.bus.accounts import server_config
-from mesh.bus.keys import new_key
+from mesh.bus.credentials import new_key
 from mesh.bus.roles import names
 from mesh.local.server import server_binary
 from protocol.wire.config import AgentEntry, Fleet

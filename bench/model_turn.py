@@ -19,7 +19,7 @@ from bench.place import CLIENT, FLEET, place
 from mesh.agent import Agent, Move, Turn, tool
 from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
-from mesh.bus.keys import read_key, seed_file
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client

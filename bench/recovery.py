@@ -24,7 +24,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool, tool
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus, connect
-from mesh.bus.keys import read_key, seed_file
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, proposals_of

@@ -33,7 +33,7 @@ from bench.load import Task, run
 from bench.place import AGENTS, CLIENT, Place
 from bench.sizes import Sizes
 from mesh.bus.connection import Bus
-from mesh.bus.keys import read_key, seed_file
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.roles import ADMIN, GUARD, inbox_prefix
 from mesh.service.run import collect_rarely
 from protocol.wire.ids import NOBODY

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import msgspec
 
-from mesh.bus.keys import SEED_SUFFIX, read_key, seed_file
-from mesh.bus.tls import NO_FILES, TlsFiles
+from mesh.bus.credentials import NO_FILES, SEED_SUFFIX, TlsFiles, read_key, seed_file
 from mesh.errors import MeshError
 from mesh.fleet import FILE_NAME
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mesh.bus.tls import TlsFiles
+from mesh.bus.credentials import TlsFiles
 
 _DAY = dt.timedelta(days=1)
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mesh.bus.keys import is_public_key
+from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import ANSWERS, API, CALLS, CORE, HEARS, ME, OUTSIDE_API, Grants, Service, grants, members
 from protocol.wire.config import Fleet
 

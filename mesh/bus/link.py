@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from nats import errors as nats_errors
 
-from mesh.bus import conditions, tls
+from mesh.bus import conditions, credentials
+from mesh.bus.credentials import TlsFiles
 from mesh.bus.nats_protocol import NatsProtocol
-from mesh.bus.tls import TlsFiles
 from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
 from mesh.service.conditions import Conditions
 from mesh.service.logger import get_logger
@@ -110,7 +110,7 @@ class Link:
             with contextlib.suppress(AssertionError):  # nats-py's, where it did not even begin to connect
                 await self.close()
             if isinstance(failed, ssl.SSLError):
-                raise TlsFailed(tls.in_words(failed, files)) from failed
+                raise TlsFailed(credentials.in_words(failed, files)) from failed
             if isinstance(failed, ConnectionError):
                 raise self.broke_at_once() from failed
             if "authorization violation" in str(failed).lower():
@@ -132,7 +132,7 @@ class Link:
         A server that rejects a certificate hangs up at this point; its TLS alert is mostly lost.
         """
         if self._wire.showed_certificate:
-            return TlsFailed(tls.not_accepted(self._wire.tls))
+            return TlsFailed(credentials.not_accepted(self._wire.tls))
         return Unreachable("the connection broke as it was made")
 
     async def close(self) -> None:
@@ -165,7 +165,9 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
-            self._conditions.raise_(conditions.NOT_SECURED, reason=tls.in_words(error, self._wire.tls))
+            self._conditions.raise_(
+                conditions.NOT_SECURED, reason=credentials.in_words(error, self._wire.tls)
+            )
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
             return  # every failed attempt to reconnect; `_on_disconnect` has reported it once
         _log.error("bus_error", error=type(error).__name__)

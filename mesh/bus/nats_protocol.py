@@ -17,7 +17,7 @@ from typing import Any
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 
-from mesh.bus.tls import NO_FILES, agree
+from mesh.bus.credentials import NO_FILES, agree
 from mesh.service.logger import get_logger
 
 _log = get_logger(__name__)

@@ -76,7 +76,7 @@ class Where(NamedTuple):
 
     @property
     def flags(self) -> "Flags":
-        from mesh.bus.tls import TlsFiles
+        from mesh.bus.credentials import TlsFiles
         from mesh.settings import Flags
 
         return Flags(self.url, self.context, self.name, TlsFiles(self.tls_ca, self.tls_cert, self.tls_key))

@@ -68,7 +68,7 @@ class _Done:
 
 
 def _write(fleet: "FleetFile", out: Path, dry_run: bool, done: _Done) -> None:
-    from mesh.bus.keys import seed_file
+    from mesh.bus.credentials import seed_file
     from mesh.bus.roles import names
     from mesh.fleet.setup import ACCOUNTS, KEYS, prepare
 
@@ -115,7 +115,7 @@ async def _apply(where: Where, fleet: "FleetFile", out: Path | None, dry_run: bo
 
 def _admin(where: Where, out: Path | None) -> "Access":
     """Return how to get on the bus as the admin, whose key may be the one that was just written."""
-    from mesh.bus.keys import seed_file
+    from mesh.bus.credentials import seed_file
     from mesh.bus.roles import ADMIN
     from mesh.fleet.setup import KEYS
     from mesh.settings import DEFAULT_URL, Access, NoCredentials, find_tls, load_settings

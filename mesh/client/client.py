@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from mesh.bus.connection import Bus, connect
+from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
-from mesh.bus.tls import NO_FILES, TlsFiles
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import names, tracing
 from mesh.service.logger import get_logger

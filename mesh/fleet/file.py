@@ -83,7 +83,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from mesh.bus.keys import is_public_key
+from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError

@@ -14,7 +14,7 @@ import msgspec
 
 from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus
-from mesh.bus.keys import KeyPair, keyring
+from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import names
 from mesh.errors import ApiError

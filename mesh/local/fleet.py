@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from mesh.bus.connection import Bus, connect
-from mesh.bus.keys import seed_file
+from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
+from mesh.bus.credentials import seed_file
 from mesh.bus.presence import ping
 from mesh.bus.provision import standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
-from mesh.bus.tls import VARIABLES as TLS_VARIABLES
 from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare

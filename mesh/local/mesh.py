@@ -17,8 +17,8 @@ from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.bus import accounts, provision, roles, streams
 from mesh.bus.connection import Bus, connect
+from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.keys import KeyPair, keyring
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard

@@ -8,7 +8,7 @@ from pathlib import Path
 from mesh.agent import Move, Turn, agent
 from mesh.agent._runtime import Runtime
 from mesh.bus.connection import connect
-from mesh.bus.keys import read_key
+from mesh.bus.credentials import read_key
 
 NAME = os.environ["MESH_NAME"]
 

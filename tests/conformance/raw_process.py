@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mesh.bus.connection import Bus, connect
-from mesh.bus.keys import read_key
+from mesh.bus.credentials import read_key
 from mesh.bus.nats_protocol import Incoming
 from mesh.errors import MeshError
 

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from mesh.bus.accounts import accounts_config
-from mesh.bus.keys import new_key
+from mesh.bus.credentials import new_key
 from mesh.bus.roles import names
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName

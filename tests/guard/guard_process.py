@@ -18,9 +18,9 @@ import structlog
 
 from mesh.bus import schedules
 from mesh.bus.connection import Bus, connect
+from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.jetstream import PubAck
-from mesh.bus.keys import read_key, seed_file
 from mesh.guard import service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE

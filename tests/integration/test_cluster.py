@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from mesh.bus import keys, roles
+from mesh.bus import credentials, roles
 from mesh.bus.accounts import server_config
 from mesh.bus.connection import Bus, connect
 from mesh.bus.consumer import Message, Puller
@@ -39,7 +39,7 @@ class Cluster:
     """Three servers, and connections to any of them."""
 
     def __init__(self, directory: Path) -> None:
-        self.keys = {name: keys.new_key() for name in roles.names(FLEET)}
+        self.keys = {name: credentials.new_key() for name in roles.names(FLEET)}
         self.directory = directory
         self.processes: list[asyncio.subprocess.Process] = []
         self.urls: dict[str, str] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.aio.transport import TcpTransport
 
-from mesh.bus import jetstream, keys
+from mesh.bus import credentials, jetstream
 from mesh.bus.connection import Bus, connect
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Scanner, encode
 from mesh.bus.step_store import JetStreamSteps, StepTaken
@@ -37,7 +37,7 @@ from tests.trouble.proxy import Proxy
 async def test_credentials_that_nobody_knows_are_an_error_even_for_who_would_wait(server: LocalBus) -> None:
     for wait in (False, True):
         with pytest.raises(AuthenticationFailed):
-            await connect(server.url, name="a", seed=keys.new_key().seed, wait=wait)
+            await connect(server.url, name="a", seed=credentials.new_key().seed, wait=wait)
 
 
 async def test_a_connection_without_credentials_is_the_anonymous_client(server: LocalBus) -> None:

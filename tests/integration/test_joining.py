@@ -8,8 +8,8 @@ import msgspec
 
 from mesh.bus.accounts import accounts_config
 from mesh.bus.consumer import Message, Puller
+from mesh.bus.credentials import new_key
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.keys import new_key
 from mesh.bus.presence import is_served
 from mesh.bus.provision import provision
 from mesh.bus.streams import inbox_consumer

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mesh.bus import keys, roles
+from mesh.bus import credentials, roles
 from mesh.bus.accounts import accounts_config, server_config
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
@@ -186,7 +186,7 @@ async def test_any_number_of_callers_share_a_name(connect_as: ConnectAs) -> None
 
 
 def publics() -> dict[str, str]:
-    return {name: keys.new_key().public for name in roles.names(FLEET)}
+    return {name: credentials.new_key().public for name in roles.names(FLEET)}
 
 
 def test_nobody_outside_core_may_name_what_is_anothers() -> None:
@@ -242,8 +242,8 @@ def test_what_is_no_value_of_its_setting_is_refused(said: dict[str, str], tmp_pa
 
 
 def test_nothing_but_a_users_public_key_gets_into_the_configuration() -> None:
-    forged = publics()["a"] + " }, { nkey: " + keys.new_key().public
-    for key in (forged, "", keys.new_key().seed, publics()["a"].lower()):
+    forged = publics()["a"] + " }, { nkey: " + credentials.new_key().public
+    for key in (forged, "", credentials.new_key().seed, publics()["a"].lower()):
         with pytest.raises(ValueError, match="not a user's public key"):
             accounts_config(FLEET, {**publics(), "a": key})
 
@@ -279,13 +279,13 @@ def test_a_name_has_one_role() -> None:
 
 
 def test_a_seed_file_is_private_and_never_replaced(tmp_path: Path) -> None:
-    key = keys.new_key()
-    path = keys.write_key(tmp_path / "keys", "a", key)
+    key = credentials.new_key()
+    path = credentials.write_key(tmp_path / "keys", "a", key)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert keys.read_key(path) == key
+    assert credentials.read_key(path) == key
     assert key.seed not in repr(key)
     with pytest.raises(FileExistsError):
-        keys.write_key(tmp_path / "keys", "a", keys.new_key())
+        credentials.write_key(tmp_path / "keys", "a", credentials.new_key())
     path.write_text("no seed")
     with pytest.raises(ValueError, match="seed"):
-        keys.read_key(path)
+        credentials.read_key(path)

@@ -16,8 +16,8 @@ from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
+from mesh.bus.credentials import seed_file
 from mesh.bus.jetstream import PubAck
-from mesh.bus.keys import seed_file
 from mesh.cli.options import serve
 from mesh.settings import Access
 from protocol.wire.commands import Move

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus, connect
-from mesh.bus.keys import KeyPair, keyring
+from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.provision import provision
 from mesh.bus.roles import names
 from mesh.bus.streams import Storage

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from mesh.bus.keys import seed_file
+from mesh.bus.credentials import seed_file
 from mesh.testing import LocalBus
 from tests.servers import PATIENCE_S, ROOT, until
 from tests.telemetry.collector import Collector

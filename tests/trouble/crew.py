@@ -16,8 +16,8 @@ import msgspec
 from mesh.agent import _executor
 from mesh.bus import conditions
 from mesh.bus.connection import Bus
+from mesh.bus.credentials import seed_file
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.keys import seed_file
 from mesh.bus.streams import DEFAULT_STORAGE, Storage
 from mesh.client import Client, Outcome
 from mesh.guard import context, service

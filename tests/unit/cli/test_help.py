@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mesh.bus.keys import new_key, write_key
+from mesh.bus.credentials import new_key, write_key
 from mesh.cli import app
 from mesh.cli.exits import EPILOG, Exit
 from tests.servers import PATIENCE_S, ROOT

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.bus.keys import new_key, write_key
+from mesh.bus.credentials import new_key, write_key
 from mesh.cli.exits import Exit, status_of
 from mesh.settings import (
     DEFAULT_URL,

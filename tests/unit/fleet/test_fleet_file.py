@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.bus.keys import new_key
+from mesh.bus.credentials import new_key
 from mesh.bus.streams import Limits, Storage
 from mesh.fleet.file import LISTED, FleetFileError, load_fleet, parse_fleet
 from protocol.wire.config import BreakerRules
