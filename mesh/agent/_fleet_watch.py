@@ -11,7 +11,7 @@ import contextlib
 from msgspec.structs import replace
 
 from mesh.bus import rate_limit
-from mesh.bus.conditions import NO_FLEET, UNREADABLE
+from mesh.bus.conf import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET, TOLD_AGENTS

@@ -9,11 +9,14 @@ from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.errors import MeshError, NoResponders, WrongLastSequence
+from mesh.service.conditions import Kind
 from mesh.service.logger import get_logger
 from protocol.wire.documents import DocumentInvalid
 
 _log = get_logger(__name__)
 
+NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
+UNREADABLE = Kind("entry_unreadable", "entry_readable", "{} cannot be read: run `mesh doctor`", lasts=True)
 CODES = frozenset({"policy_unreadable", "fleet_unreadable", "prices_unreadable"})
 """Under which a submit is refused that rests on an entry which cannot be read."""
 T = TypeVar("T")

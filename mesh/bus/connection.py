@@ -16,7 +16,6 @@ import msgspec
 from nats import errors as nats_errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from mesh.bus import conditions
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.jetstream import PubAck, read_ack
 from mesh.bus.link import Link
@@ -188,10 +187,9 @@ class Bus:
         try:
             answer = await self._mux.to(subject, number, many, timeout_s)
         except OutcomeUnknown as unknown:
-            conditions.failed(self.conditions, subject, unknown)
+            self._link.failed(subject, unknown)
             raise
-        if self.conditions:
-            conditions.answered(self.conditions, subject)
+        self._link.answered(subject)
         return answer
 
     def _require_size(self, data: bytes) -> None:
@@ -250,10 +248,9 @@ class Bus:
         try:
             ack = read_ack(subject, answer.data)
         except StreamFull as full:
-            conditions.failed(self.conditions, subject, full)
+            self._link.failed(subject, full)
             raise
-        if self.conditions:
-            conditions.stored(self.conditions, subject)
+        self._link.stored(subject)
         return ack
 
     def send(

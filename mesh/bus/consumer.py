@@ -14,16 +14,22 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from mesh.bus.conditions import NO_DELIVERY, PULL_REFUSED, PULL_SILENT
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
 from mesh.errors import PASSING, MeshError
 from mesh.service import metrics, names
+from mesh.service.conditions import Kind
 from mesh.service.logger import get_logger
 
 _log = get_logger(__name__)
+
+PULL_REFUSED = Kind("pull_refused", "pull_accepted", "the bus does not take pulls ({})")
+PULL_SILENT = Kind("pull_silent", "pull_heard", "nothing is heard of pulls", settle_s=10.0)
+NO_DELIVERY = Kind(
+    "no_delivery", "only_deliveries", "what is no delivery of {} came to its inbox", blocks=False
+)
 
 _DELIVERED, _STREAM_SEQ, _, _STORED_AT, _PENDING = range(4, 9)
 """Places in `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""

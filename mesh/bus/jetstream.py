@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.bus.conditions import stream_of
+from mesh.bus.streams import stream_of
 from mesh.errors import NoResponders, PublishRefused, StreamFull, SubjectTaken, WrongLastSequence
 
 

@@ -1,4 +1,4 @@
-"""The state of a connection: up, broken and coming back by itself, or ended for good."""
+"""The state of a connection: up, broken and coming back by itself, or ended for good; and what it lacks."""
 
 import asyncio
 import contextlib
@@ -9,14 +9,36 @@ from collections.abc import Callable
 
 from nats import errors as nats_errors
 
-from mesh.bus import conditions, credentials
+from mesh.bus import credentials
 from mesh.bus.credentials import TlsFiles
 from mesh.bus.nats_protocol import NatsProtocol
-from mesh.errors import AuthenticationFailed, BadAddress, BusError, TlsFailed, Unreachable
-from mesh.service.conditions import Conditions
+from mesh.bus.streams import stream_of
+from mesh.errors import (
+    AuthenticationFailed,
+    BadAddress,
+    BusError,
+    NoResponders,
+    OutcomeUnknown,
+    StreamFull,
+    TimedOut,
+    TlsFailed,
+    Unreachable,
+)
+from mesh.service.conditions import Conditions, Kind
 from mesh.service.logger import get_logger
 
 _log = get_logger(__name__)
+
+DISCONNECTED = Kind(
+    "bus_disconnected", "bus_reconnected", "no connection to the bus", settle_s=1.0, lasts=True
+)
+NOT_SECURED = Kind(
+    "bus_not_secured", "bus_secured", "the connection to the bus cannot be secured by TLS", lasts=True
+)
+FULL = Kind("stream_full", "stream_has_room", "{} is full")
+ABSENT = Kind("nobody_answers", "somebody_answers", "nobody answers for {}")
+SILENT = Kind("bus_slow", "bus_quick_again", "the bus does not answer in time", settle_s=7.0)
+"""It settles later than a request times out: a disk that is stuck lets some through, too."""
 
 _CLOSE_S = 1.0
 """How long closing waits for unsent bytes. A server that hangs never takes them."""
@@ -59,7 +81,7 @@ class Link:
         if self.ended:
             raise Unreachable(self.ended)
         if not self.connected:
-            self._conditions.hold(conditions.DISCONNECTED, held=subject)
+            self._conditions.hold(DISCONNECTED, held=subject)
             raise Unreachable("no connection to the bus")
 
     def on_back(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -135,6 +157,31 @@ class Link:
             return TlsFailed(credentials.not_accepted(self._wire.tls))
         return Unreachable("the connection broke as it was made")
 
+    def failed(self, subject: str, error: OutcomeUnknown | StreamFull) -> None:
+        """Raise the condition that a failed call on `subject` shows."""
+        stream = stream_of(subject)
+        if not stream:
+            return  # a question to another member, who need not be there
+        if isinstance(error, StreamFull):
+            self._conditions.raise_(FULL, stream, held=subject)
+        elif isinstance(error, NoResponders):
+            self._conditions.raise_(ABSENT, stream, held=subject)
+        elif isinstance(error, TimedOut):
+            self._conditions.raise_(SILENT, held=subject, stream=stream)
+        else:
+            self._conditions.hold(DISCONNECTED, held=subject)
+
+    def answered(self, subject: str) -> None:
+        """Clear the conditions that an answer on `subject` disproves."""
+        if self._conditions and (stream := stream_of(subject)):
+            self._conditions.clear(SILENT)
+            self._conditions.clear(ABSENT, stream)
+
+    def stored(self, subject: str) -> None:
+        """Clear "full": a message on `subject` was stored."""
+        if self._conditions:
+            self._conditions.clear(FULL, stream_of(subject))
+
     async def close(self) -> None:
         """End the connection and its conditions. Idempotent."""
         if self._closing:
@@ -165,9 +212,7 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, ssl.SSLError) and self.since_s and not self._closing:
-            self._conditions.raise_(
-                conditions.NOT_SECURED, reason=credentials.in_words(error, self._wire.tls)
-            )
+            self._conditions.raise_(NOT_SECURED, reason=credentials.in_words(error, self._wire.tls))
         if not self._up or self._closing or isinstance(error, OSError | nats_errors.Error):
             return  # every failed attempt to reconnect; `_on_disconnect` has reported it once
         _log.error("bus_error", error=type(error).__name__)
@@ -179,13 +224,13 @@ class Link:
         self._changed.clear()
         self.disconnects += 1
         if not self._closing:
-            self._conditions.raise_(conditions.DISCONNECTED)
+            self._conditions.raise_(DISCONNECTED)
         self._on_broken()
 
     async def _on_reconnect(self) -> None:
         self._come_up()
-        self._conditions.clear(conditions.DISCONNECTED)
-        self._conditions.clear(conditions.NOT_SECURED)
+        self._conditions.clear(DISCONNECTED)
+        self._conditions.clear(NOT_SECURED)
         for callback in tuple(self._back):
             callback()
 

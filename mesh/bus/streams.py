@@ -275,6 +275,34 @@ def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
     }
 
 
+_STREAM_OF = {
+    "ctl": "CTL",
+    "evt": "LOG",
+    "end": "ENDS",
+    "timer": "TIMER",
+    "conf": "CONF",
+    "card": "CARDS",
+    "rate": "RATES",
+    "dead": "DEAD",
+}
+
+
+def stream_of(subject: str) -> str:
+    """Return the stream that a message on `subject` is stored in or read from; empty for anything else."""
+    match subject.split("."):
+        case ["mesh", "prop", sender, *_]:
+            return proposals_of(sender)
+        case ["mesh", "step", agent, *_]:
+            return steps_of(agent)
+        case ["mesh", kind, _, *_] if kind in _STREAM_OF:
+            return _STREAM_OF[kind]
+        case ["$JS", "API", "DIRECT", "GET", stream, *_] | ["$JS", "API", "STREAM", "MSG", "GET", stream]:
+            return stream
+        case ["mesh", "api", "STREAM", "MSG", "GET", stream]:
+            return stream
+    return ""
+
+
 def stream_names(fleet: Fleet) -> list[str]:
     """Return the name of each stream that `fleet` needs."""
     return list(stream_table(fleet))

@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 
 from mesh.bus import conf
-from mesh.bus.conditions import NO_FLEET, UNREADABLE
-from mesh.bus.conf import ConfUnreadable, T
+from mesh.bus.conf import NO_FLEET, UNREADABLE, ConfUnreadable, T
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.errors import BusError

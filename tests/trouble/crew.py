@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent import _executor
-from mesh.bus import conditions
+from mesh.bus import conf, consumer, link
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import seed_file
 from mesh.bus.event_log import JetStreamLog
@@ -38,9 +38,9 @@ FLEET = Fleet(
     guard_lease_s=1.5,
 )
 KINDS = (
-    *(conditions.DISCONNECTED, conditions.FULL, conditions.ABSENT, conditions.SILENT),
-    *(conditions.PULL_REFUSED, conditions.PULL_SILENT),
-    *(conditions.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, _executor.NOT_STORED),
+    *(link.DISCONNECTED, link.FULL, link.ABSENT, link.SILENT),
+    *(consumer.PULL_REFUSED, consumer.PULL_SILENT),
+    *(conf.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, _executor.NOT_STORED),
 )
 TROUBLES = {kind.begins for kind in KINDS}
 
