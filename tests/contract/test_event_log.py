@@ -9,8 +9,9 @@ import pytest_asyncio
 
 from mesh.bus.event_log import EventLog, JetStreamLog, Stored
 from mesh.errors import LogUnreadable, Malformed, SequenceConflict
-from mesh.testing import LocalBus, MemoryLog
+from mesh.testing import LocalBus
 from protocol.wire.ids import RequestId
+from tests.memory_log import MemoryLog
 from tests.servers import fresh
 
 

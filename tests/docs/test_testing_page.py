@@ -60,4 +60,4 @@ async def test_the_arguments_of_the_moves_are_those_that_a_model_is_offered() ->
 def test_what_the_page_takes_is_what_there_is() -> None:
     (taken,) = (rows for rows in tables(PAGE) if codes(rows[0][1]) == ["turn"])
     named = {name for row in taken for name in codes(row[1]) if name.isidentifier()}
-    assert named - set(mesh.testing.__all__) == {"StubClaude"}
+    assert named <= set(mesh.testing.__all__)

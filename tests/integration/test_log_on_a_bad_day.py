@@ -11,7 +11,8 @@ from mesh.bus.event_log import JetStreamLog, Stored
 from mesh.bus.provision import provision
 from mesh.bus.streams import stream_table
 from mesh.errors import OutcomeUnknown, PublishRefused, SequenceConflict, Unreachable
-from mesh.testing import LocalBus, MemoryLog
+from mesh.testing import LocalBus
+from tests.memory_log import MemoryLog
 from tests.servers import FLEET, eventually, fresh, until
 
 

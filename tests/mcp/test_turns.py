@@ -11,8 +11,7 @@ from mesh.agent.errors import ActionNotAllowed, ApprovalNeeded, EffectUnknown, I
 from mesh.mcp import McpDown
 from mesh.model.loop import drive
 from mesh.model.port import ToolResult
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints

@@ -3,7 +3,7 @@
 import pytest
 
 from mesh.model.anthropic.model import ModelUnreadable
-from mesh.testing.claude_stub import calls, says, writes
+from tests.claude_stub import calls, says, writes
 from tests.telemetry.seen import Seen, said
 from tests.unit.model.vendor import PROMPT, claude, raw
 

@@ -10,10 +10,10 @@ from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Reply
 from mesh.service import tracing
-from mesh.testing.claude_stub import StubClaude, fails, says
-from mesh.testing.turns import REQUEST, turn
+from mesh.testing.harness import REQUEST, turn
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Price, Tokens
+from tests.claude_stub import StubClaude, fails, says
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said
 
 CANARY = "xylophone"

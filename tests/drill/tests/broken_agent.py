@@ -21,7 +21,7 @@ from mesh.agent._step_store import StoredSteps
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.cli import main
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps
 from protocol.wire.ids import derive
 from protocol.wire.journal_records import Record
 from tests.drill.tests.breaking import replace

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mesh.agent._journal import Journal
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps
 from tests.drill.check import BY_NAME
 from tests.drill.evidence import Evidence, StepName
 from tests.drill.reading import Reading

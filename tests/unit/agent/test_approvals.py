@@ -8,9 +8,8 @@ from mesh.agent import ApprovalNeeded, Move, ToolRefused, Turn, tool
 from mesh.agent._approvals import SHOWN_CHARS
 from mesh.agent.errors import InDoubt
 from mesh.model.loop import drive
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
-from mesh.testing.turns import replied, unanswered
+from mesh.testing import MemorySteps, turn
+from mesh.testing.harness import replied, unanswered
 from protocol.wire.commands import Ask, Complete
 from protocol.wire.events import RoundOutcome
 from tests.unit.model.doubles import TalkingModel, calls, says

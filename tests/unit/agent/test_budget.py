@@ -7,8 +7,7 @@ import pytest
 from mesh.agent import Budget, BudgetExhausted, Constraints, Turn
 from mesh.agent.errors import failure_of
 from mesh.model.loop import drive
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, turn
 from protocol.domain.timers import TIMEOUT, is_by_the_clock
 from protocol.wire.commands import Complete, Failure, Report, Usage
 from protocol.wire.events import RoundOutcome

@@ -11,7 +11,7 @@ from mesh.agent._executor import Attempts
 from mesh.agent._journal import Journal
 from mesh.agent._step_store import Call
 from mesh.agent.errors import Fenced
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps
 
 PAY: Call = ("effect", "pay", "d")
 

@@ -8,7 +8,7 @@ import pytest
 from mesh.agent._journal import Journal
 from mesh.agent._step_store import WINDOW, Call, Recorded
 from mesh.agent.errors import Fenced, InDoubt, JournalFull, JournalMismatch, RoundOver
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps
 from protocol.wire.events import RoundOutcome
 
 

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field, SecretStr
 from mesh.agent import ApprovalNeeded
 from mesh.agent.tools import ToolArgumentsInvalid, tool
 from mesh.model.loop import drive
-from mesh.testing import StrictModel, calls, says, turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 
 
 class Customer(BaseModel):

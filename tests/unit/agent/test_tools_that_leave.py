@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
 from mesh.model.loop import drive
-from mesh.testing import StrictModel, calls, says, turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.events import RoundOutcome
 from tests.servers import PATIENCE_S

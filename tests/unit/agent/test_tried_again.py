@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from mesh.agent import Turn, tool
 from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Failure
 from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints

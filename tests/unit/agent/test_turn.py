@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from mesh.agent import Fact, Turn, tool
 from mesh.agent.errors import ActionNotAllowed
 from mesh.model.loop import drive
-from mesh.testing import StrictModel, calls, says, turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from protocol.wire.commands import Complete, Escalate, HandBack, Transfer
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName

@@ -9,8 +9,7 @@ import pytest
 
 from mesh.agent.errors import InDoubt
 from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, turn
 from protocol.wire.journal_records import Record, decode_record
 
 done: list[int] = []

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
-from mesh.testing.claude_stub import StubClaude
+from tests.claude_stub import StubClaude
 from tests.scripted_claude import ask_at, scripted_claude
 from tests.unit.agents.crews import RECRUITING, SUPPORT, Crew
 from tests.unit.agents.requests import Sample

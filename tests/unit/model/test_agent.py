@@ -27,7 +27,7 @@ from mesh.model.agent import (
 from mesh.model.prompt import Instructions, load_instructions, parse_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, driven_by, fleet_of, turn
-from mesh.testing.claude_stub import StubClaude, says
+from tests.claude_stub import StubClaude, says
 from tests.logs import captured_logs
 from tests.servers import ROOT
 

@@ -6,8 +6,8 @@ import pytest
 
 from mesh.model.anthropic.model import ModelRefused, ModelRetry
 from mesh.model.port import Said, ToolCall, ToolResult
-from mesh.testing.claude_stub import Answer, calls, fails, says, thinks
 from protocol.wire.prices import Tokens
+from tests.claude_stub import Answer, calls, fails, says, thinks
 from tests.unit.model.vendor import PROMPT, claude
 
 

@@ -8,12 +8,11 @@ import pytest_asyncio
 from mesh.agent.tools import tool
 from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
-from mesh.testing import turn
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Complete
 from protocol.wire.journal_records import decode_record
 from protocol.wire.prices import MTOK, Price
+from tests.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from tests.unit.model.vendor import kinds, sent
 
 FAST, STRONG = "fast", "strong"

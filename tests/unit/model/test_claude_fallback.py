@@ -4,7 +4,7 @@ import pytest
 
 from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
 from mesh.model.port import Exchange, ToolResult
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
+from tests.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from tests.unit.model.vendor import MODEL, OTHER, PROMPT, after, claude, kinds, raw, said, sent
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mesh.testing.claude_rules import signed, violations
+from tests.claude_rules import signed, violations
 
 TEXT = {"type": "text", "text": "hi"}
 CALL = {"type": "tool_use", "id": "t1", "name": "a", "input": {}}

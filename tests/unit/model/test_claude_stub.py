@@ -5,7 +5,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
+from tests.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 
 ASK = {"model": "claude-haiku-5-5", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 

@@ -8,9 +8,8 @@ import pytest
 from mesh.agent.tools import tool
 from mesh.model.loop import ModelGaveUp, drive
 from mesh.model.port import Reply, Said, ToolResult
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
-from mesh.testing.turns import replied, unanswered
+from mesh.testing import MemorySteps, turn
+from mesh.testing.harness import replied, unanswered
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, Move, Transfer
 from protocol.wire.events import RoundOutcome
 from protocol.wire.prices import Metered, Price, Tokens

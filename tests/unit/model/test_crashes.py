@@ -13,8 +13,7 @@ from mesh.agent._tool_calls import digest_of
 from mesh.agent.tools import ToolError, tool
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
+from mesh.testing import MemorySteps, turn
 from protocol.wire.commands import Move, Report, Usage
 from protocol.wire.prices import MTOK, Price, Tokens
 

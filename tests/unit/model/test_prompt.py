@@ -8,7 +8,7 @@ from mesh.model.port import Prompt
 from mesh.model.prompt import render, told
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
-from mesh.testing.turns import replied
+from mesh.testing.harness import replied
 from protocol.wire.commands import Escalate, Failure, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome, Withheld

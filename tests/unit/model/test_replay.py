@@ -7,9 +7,8 @@ from mesh.agent.errors import EffectUnknown, InDoubt
 from mesh.agent.tools import Effect, Tool, ToolError, tool
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolResult
-from mesh.testing import turn
-from mesh.testing.memory import MemorySteps
-from mesh.testing.turns import replied
+from mesh.testing import MemorySteps, turn
+from mesh.testing.harness import replied
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import RoundOutcome

@@ -1,14 +1,12 @@
-"""The log and the journal without a server: they pass the same contract suites as those in JetStream.
+"""The log without a server: it passes the same contract suite as the one in JetStream.
 
-`lose_answers` and `go_away` make it behave as
-a bus does on a bad day, so that what handles those days can be tested in milliseconds.
+`lose_answers` and `go_away` make it behave as a bus does on a bad day.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
 from mesh.bus.event_log import Stored, number_of
-from mesh.bus.step_store import StepTaken
 from mesh.errors import LogUnreadable, SequenceConflict, TimedOut, Unreachable
 from protocol.wire.subjects import evt
 
@@ -79,22 +77,3 @@ class MemoryLog:
     def _require(self) -> None:
         if self._away:
             raise Unreachable("the log is away, as asked for")
-
-
-class MemorySteps:
-    """One agent's steps. `written` counts what was stored."""
-
-    def __init__(self) -> None:
-        self.steps: dict[tuple[str, str, str], bytes] = {}
-
-    @property
-    def written(self) -> int:
-        return len(self.steps)
-
-    async def get(self, request: str, turn: str, name: str) -> bytes | None:
-        return self.steps.get((request, turn, name))
-
-    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
-        if (request, turn, name) in self.steps:
-            raise StepTaken(name)
-        self.steps[request, turn, name] = body
