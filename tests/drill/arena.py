@@ -6,7 +6,7 @@ nats-server that writes each message through to the disk before it acknowledges 
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,12 @@ from typing import ClassVar, Self
 
 import msgspec
 
+from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.reader import every
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
+from mesh.client.journals import stored_steps
 from mesh.errors import BusError, Denied, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
@@ -28,9 +31,8 @@ from protocol.wire.config import BreakerEntry
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import AgentName, RequestId
 from tests.drill import ledger
-from tests.drill.evidence import Evidence, Submitted
+from tests.drill.evidence import Evidence, StepName, Submitted
 from tests.drill.fleet import SHUT
-from tests.drill.gather import all_steps, dead_letters, events_by_request
 from tests.drill.people import People
 from tests.drill.processes import Processes, now_us
 from tests.drill.stories import Story
@@ -241,3 +243,32 @@ def _first(names: Mapping[str, object], role: str) -> str:
     for name in names:
         return name
     raise DrillImpossible(f"the fleet has no {role}; add [{role}s.NAME] to its file")
+
+
+class _Line(msgspec.Struct, frozen=True):
+    request: str
+
+
+_LINE = msgspec.json.Decoder(_Line)
+
+
+async def events_by_request(bus: Bus) -> dict[str, list[bytes]]:
+    """Return every stored event by request, each request's in the log's order."""
+    found: dict[str, list[bytes]] = {}
+    async for stored in JetStreamLog(bus).follow(tail=False):
+        found.setdefault(_LINE.decode(stored.body).request, []).append(stored.body)
+    return found
+
+
+async def all_steps(bus: Bus, agents: Iterable[str]) -> dict[StepName, bytes]:
+    """Return every step of these agents by its name."""
+    found = {}
+    async for kept in stored_steps(bus, None, agents):
+        _, _, agent, request, turn, step = kept.subject.split(".")
+        found[StepName(agent, request, turn, step)] = kept.data
+    return found
+
+
+async def dead_letters(bus: Bus) -> list[bytes]:
+    """Return every dead letter, the oldest first."""
+    return [kept.data async for kept in every(bus, "DEAD", None)]

@@ -11,10 +11,8 @@ from protocol.wire import events
 from tests.drill import log_checks, world_checks
 from tests.drill.evidence import Evidence, Fault
 from tests.drill.findings import Breach, Findings
-from tests.drill.letters import letters, no_dead_letters
-from tests.drill.log_checks import asks_client, waits_for_people
+from tests.drill.log_checks import asks_client, letters, no_dead_letters, waits_for_people
 from tests.drill.reading import SERVER, Reading
-from tests.drill.recovery import recovery
 from tests.drill.standstill import unrested
 from tests.drill.verdicts import verdicts_right
 
@@ -94,7 +92,6 @@ def check(evidence: Evidence) -> Findings:
         unrested=tuple(unrested(reading)),
         unfinished=tuple(evidence.unfinished),
         breaches=breaches,
-        recovery=recovery(reading),
     )
 
 

@@ -20,22 +20,6 @@ class Breach(_Found, frozen=True, kw_only=True):
     """What contradicts the promise: numbers, ids, steps, and nothing that a tool or a person wrote."""
 
 
-class Recovery(_Found, frozen=True, kw_only=True):
-    """How long it took after faults on one kind of process until work moved again. Times in seconds."""
-
-    faults: int
-    """Faults with work waiting at the victim: what the times are over."""
-    idle: int
-    """Faults that met nobody at work."""
-    disturbed: int = 0
-    """Faults all of whose work was hit by another one before it moved; they are in no time."""
-    unrecovered: int
-    """Faults after which some of the work never moved again; they are in no time."""
-    p50_s: float | None
-    p99_s: float | None
-    max_s: float | None
-
-
 class Unrested(_Found, frozen=True, kw_only=True):
     """An open turn of a request that did not come to rest."""
 
@@ -83,8 +67,6 @@ class Findings(_Found, frozen=True, kw_only=True):
     unfinished: tuple[str, ...]
     """What else the drill waited for in vain: faults, services."""
     breaches: tuple[Breach, ...]
-    recovery: Mapping[str, Recovery]
-    """By what was hit: `agent`, `guard`, `nats-server`."""
 
     @property
     def passed(self) -> bool:

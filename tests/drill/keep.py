@@ -1,19 +1,25 @@
 """Keeping evidence: one file a kind, so that a drill can be looked at, and checked again, later."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from protocol.wire.config import Fleet
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Ordered, StepName, Submitted, Undone
 
-SUBMITTED, EVENTS, STEPS = "submitted.jsonl", "events.jsonl", "steps.jsonl"
-DEEDS, FAULTS, ORDERS = "deeds.jsonl", "faults.jsonl", "orders.jsonl"
-DEAD, UNDONE, ASKED, DRILL = "dead.jsonl", "undone.jsonl", "asked.jsonl", "drill.json"
-T = TypeVar("T")
+KINDS: Mapping[str, type] = {
+    "submitted": Submitted,
+    "deeds": Deed,
+    "faults": Fault,
+    "orders": Ordered,
+    "undone": Undone,
+    "asked": Asked,
+}
+"""What lies in a file of its own, one object a line, by the field of the evidence."""
+EVENTS, STEPS, DEAD, DRILL = "events.jsonl", "steps.jsonl", "dead.jsonl", "drill.json"
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -29,14 +35,14 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 class _Drill(msgspec.Struct, frozen=True):
-    """What is said once."""
+    """The fields of the evidence that are no list of objects."""
 
     lease_s: float
     guard_lease_s: float
     ended_at: int
     with_ledger: bool
     unasked: tuple[str, ...]
-    silent: tuple[str, ...]
+    silent: frozenset[str]
     unfinished: tuple[str, ...]
     unreached: tuple[str, ...]
     fleet: Fleet | None
@@ -49,29 +55,14 @@ class _Line(msgspec.Struct, frozen=True):
 def save(evidence: Evidence, directory: Path) -> None:
     """Write everything into a directory; `events.jsonl` is an export like `mesh log export`'s."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / SUBMITTED, evidence.submitted)
-    (directory / EVENTS).write_bytes(
-        b"".join(body + b"\n" for bodies in evidence.bodies.values() for body in bodies)
-    )
-    _write(directory / STEPS, (_as_line(name, body) for name, body in evidence.steps.items()))
-    _write(directory / DEEDS, evidence.deeds)
-    _write(directory / FAULTS, evidence.faults)
-    _write(directory / ORDERS, evidence.orders)
-    _write(directory / UNDONE, evidence.undone)
-    _write(directory / ASKED, evidence.asked)
-    (directory / DEAD).write_bytes(b"".join(body + b"\n" for body in evidence.dead))
-    said = _Drill(
-        lease_s=evidence.lease_s,
-        guard_lease_s=evidence.guard_lease_s,
-        ended_at=evidence.ended_at,
-        with_ledger=evidence.with_ledger,
-        unasked=tuple(evidence.unasked),
-        silent=tuple(sorted(evidence.silent)),
-        unfinished=tuple(evidence.unfinished),
-        unreached=tuple(evidence.unreached),
-        fleet=evidence.fleet,
-    )
-    (directory / DRILL).write_bytes(msgspec.json.format(msgspec.json.encode(said)) + b"\n")
+    for name in KINDS:
+        _write(_file(directory, name), map(msgspec.json.encode, getattr(evidence, name)))
+    _write(directory / EVENTS, (body for bodies in evidence.bodies.values() for body in bodies))
+    steps = (_as_line(name, body) for name, body in evidence.steps.items())
+    _write(directory / STEPS, map(msgspec.json.encode, steps))
+    _write(directory / DEAD, evidence.dead)
+    said = {name: getattr(evidence, name) for name in _Drill.__struct_fields__}
+    _write(directory / DRILL, [msgspec.json.format(msgspec.json.encode(said, order="sorted"))])
 
 
 def load(directory: Path) -> Evidence:
@@ -80,34 +71,26 @@ def load(directory: Path) -> Evidence:
     bodies: dict[str, list[bytes]] = {}
     for line in (directory / EVENTS).read_bytes().splitlines():
         bodies.setdefault(msgspec.json.decode(line, type=_Line).request, []).append(line)
+    read: dict[str, Any] = {name: _read(_file(directory, name), kind) for name, kind in KINDS.items()}
     return Evidence(
-        submitted=_read(directory / SUBMITTED, Submitted),
+        **read,
+        **msgspec.structs.asdict(said),
         bodies=bodies,
         steps=dict(_from_line(line) for line in _read(directory / STEPS, _Step)),
-        deeds=_read(directory / DEEDS, Deed),
-        faults=_read(directory / FAULTS, Fault),
-        orders=_read(directory / ORDERS, Ordered),
-        undone=_read(directory / UNDONE, Undone),
-        asked=_read(directory / ASKED, Asked),
         dead=(directory / DEAD).read_bytes().splitlines(),
-        lease_s=said.lease_s,
-        guard_lease_s=said.guard_lease_s,
-        ended_at=said.ended_at,
-        with_ledger=said.with_ledger,
-        unasked=said.unasked,
-        silent=frozenset(said.silent),
-        unfinished=said.unfinished,
-        unreached=said.unreached,
-        fleet=said.fleet,
     )
 
 
-def _write(path: Path, values: Iterable[Any]) -> None:
-    path.write_bytes(b"".join(msgspec.json.encode(value) + b"\n" for value in values))
+def _file(directory: Path, name: str) -> Path:
+    return directory / f"{name}.jsonl"
 
 
-def _read(path: Path, kind: type[T]) -> list[T]:
-    decoder = msgspec.json.Decoder(kind)
+def _write(path: Path, lines: Iterable[bytes]) -> None:
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def _read(path: Path, kind: type) -> list[Any]:
+    decoder = msgspec.json.Decoder[Any](kind)
     return [decoder.decode(line) for line in path.read_bytes().splitlines()]
 
 

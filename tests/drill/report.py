@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.drill.check import BY_NAME
-from tests.drill.findings import Breach, Findings, Recovery, Unrested
+from tests.drill.findings import Breach, Findings, Unrested
 
 MOST_SHOWN = 20
 """Breaches that are printed of each promise; the rest is in the JSON."""
 
 
 def lines(findings: Findings) -> list[str]:
-    """Return the report: a table of counts, the recovery times, and every breach with where to look."""
+    """Return the report: a table of counts and every breach with where to look."""
     rows: list[tuple[str, str]] = [
         ("requests", f"{findings.requests} ({findings.acknowledged} acknowledged)"),
         ("ended", _counts(findings.ended)),
@@ -25,8 +25,6 @@ def lines(findings: Findings) -> list[str]:
         ("breaches", str(len(findings.breaches))),
     ]
     told = _aligned(rows)
-    if findings.recovery:
-        told += ["", *_recovery(findings.recovery)]
     if findings.unrested:
         told += ["", *_unrested(findings.unrested)]
     if findings.breaches:
@@ -36,28 +34,6 @@ def lines(findings: Findings) -> list[str]:
 
 def _counts(counted: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counted.items()) or "none"
-
-
-def _recovery(found: Mapping[str, Recovery]) -> list[str]:
-    head = ("recovery after", "faults", "p50", "p99", "max", "idle", "disturbed", "never")
-    rows = [
-        (
-            name,
-            str(each.faults),
-            _seconds(each.p50_s),
-            _seconds(each.p99_s),
-            _seconds(each.max_s),
-            str(each.idle),
-            str(each.disturbed),
-            str(each.unrecovered),
-        )
-        for name, each in found.items()
-    ]
-    return _aligned([head, *rows])
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
 
 
 def _unrested(found: Sequence[Unrested]) -> list[str]:

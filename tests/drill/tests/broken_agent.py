@@ -24,8 +24,7 @@ from mesh.cli import main
 from mesh.testing import MemorySteps
 from protocol.wire.ids import derive
 from protocol.wire.journal_records import Record
-from tests.drill.tests.breaking import replace
-from tests.drill.tests.broken_guard import HastyPuller
+from tests.drill.tests.broken_guard import HastyPuller, replace
 
 _MEMORY = MemorySteps()
 

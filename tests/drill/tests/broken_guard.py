@@ -11,6 +11,7 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from mesh.bus.connection import Bus
@@ -22,7 +23,22 @@ from mesh.guard.processor import Cache
 from protocol.domain import decider, rules
 from protocol.domain.trail import Segment
 from protocol.wire.grounds import Rule
-from tests.drill.tests.breaking import replace
+
+
+class GoneAway(Exception):
+    """What was to be broken is no longer there: the test would break nothing, and prove nothing."""
+
+
+def replace(owner: ModuleType | type, name: str, broken: Any) -> Any:
+    """Put `broken` in the place of a name that a module or class uses; return what stood there.
+
+    Raises GoneAway.
+    """
+    if name not in vars(owner):
+        raise GoneAway(f"{owner.__name__} has no {name} any more: break something else")
+    sound = vars(owner)[name]
+    setattr(owner, name, broken)
+    return sound
 
 
 class HastyPuller(Puller):

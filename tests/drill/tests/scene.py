@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import pytest
 
+from protocol.domain import rules
 from protocol.wire import codec
-from protocol.wire.commands import Escalate, Reply, Resolve, Settle
+from protocol.wire.commands import Escalate, Reply, Resolve, Settle, Submit, Transfer
 from protocol.wire.events import AnyEvent
-from tests.drill.evidence import Deed, Evidence, Fault, Kind, StepName, Submitted
+from protocol.wire.grounds import Rule
+from tests.drill.evidence import Asked, Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of
 from tests.unit.protocol import worlds
 from tests.unit.protocol.worlds import Court, ask, complete, hand_back, transfer
@@ -179,3 +182,30 @@ def with_step(evidence: Evidence, agent: str, under: str, copied: str, /, **fiel
     record = msgspec.json.decode(evidence.steps[source], type=Step)
     body = msgspec.json.encode(msgspec.structs.replace(record, **fields))
     return replace(evidence, steps={**evidence.steps, source._replace(step=under): body})
+
+
+def admitted_in_a_circle() -> Evidence:
+    """A transfer to somebody on the path, by a guard that lets it pass."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(rules.RULES, Rule.CYCLE, lambda case: None)
+        scene = opened()
+        scene.court.move(worlds.transfer("a"))
+        scene.court.move(worlds.complete())
+    return scene.evidence()
+
+
+def sent(submit: Submit) -> Submitted:
+    return Submitted(REQUEST, 1, True, "", ("completed",), submit)
+
+
+def asked_in(scene: Scene) -> list[Asked]:
+    """Return every move that was asked for in a scene, as agents write them down."""
+    return [Asked(REQUEST, each.turn, each.round, each.move) for each in scene.court.heard.values()]
+
+
+def asked_for_something_else() -> Evidence:
+    asked = asked_in(whole())
+    transfers = [n for n, each in enumerate(asked) if isinstance(each.move, Transfer)]
+    last = asked[transfers[-1]]
+    asked[transfers[-1]] = replace(last, move=msgspec.structs.replace(last.move, no_return=True))
+    return changed(clean(), asked=asked)

@@ -26,7 +26,7 @@ from tests.drill.fleet import drill_fleet
 from tests.drill.log_checks import SLACK_S
 from tests.drill.stories import Op, Story, story
 from tests.drill.tests import broken_agent, broken_guard
-from tests.drill.tests.breaking import GoneAway, replace
+from tests.drill.tests.broken_guard import GoneAway, replace
 
 AGENT = "front"
 LEASE_S = 1.0

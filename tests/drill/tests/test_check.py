@@ -18,14 +18,17 @@ from protocol.wire.notices import DeadLetter
 from tests.drill.check import BY_NAME, CHECKS, check
 from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
-from tests.drill.tests.proposals import admitted_in_a_circle, asked_for_something_else, asked_in, sent
 from tests.drill.tests.scene import (
     REQUEST,
     SECOND,
     Scene,
+    admitted_in_a_circle,
+    asked_for_something_else,
+    asked_in,
     changed,
     clean,
     opened,
+    sent,
     step_named,
     whole,
     with_bodies,

@@ -1,8 +1,15 @@
-"""What a person reads at the end of a drill."""
+"""What a person reads at the end of a drill, and how it names what stands still."""
 
+from collections.abc import Callable
+
+import pytest
+
+from protocol.wire.commands import Freeze
 from tests.drill.check import check
+from tests.drill.evidence import Submitted
 from tests.drill.report import MOST_SHOWN, lines
-from tests.drill.tests.scene import REQUEST, changed, clean, opened, with_deed
+from tests.drill.tests.scene import REQUEST, SECOND, Scene, changed, clean, opened, with_bodies, with_deed
+from tests.unit.protocol.worlds import ask, escalate
 
 
 def test_a_drill_without_a_breach_says_so_and_counts_everything() -> None:
@@ -11,7 +18,6 @@ def test_a_drill_without_a_breach_says_so_and_counts_everything() -> None:
     assert "faults 2 (1 effect.ran, 1 kill)" in told
     assert "lost 0" in told
     assert "in doubt 0 (1 came into doubt, the rest is settled)" in told
-    assert "agent 1 2.00 s 2.00 s 2.00 s 1 0" in told
     assert told.endswith("no promise was broken")
 
 
@@ -41,3 +47,62 @@ def test_a_wide_word_moves_no_column() -> None:
     told = lines(check(clean()))
     table = told[: told.index("")]
     assert len({line.index(line.split("  ")[-1].strip()) for line in table}) == 1
+
+
+def journaling(scene: Scene) -> None:
+    scene.step("0-0", "remark")
+
+
+CASES: dict[str, tuple[Callable[[Scene], object], str]] = {
+    "a working agent": (lambda scene: None, "a, which has journaled nothing of this round"),
+    "a journaling agent": (journaling, "a, whose last step is 0-0 (remark)"),
+    "a retry": (lambda scene: scene.court.fail(), "its retry, which was due"),
+    "a reply": (lambda scene: scene.court.move(ask("c1")), "the reply of c1"),
+    "a doubt": (lambda scene: scene.court.doubt(), "somebody to settle the effect at 0-3"),
+    "a person": (lambda scene: scene.court.move(escalate()), "a person's decision"),
+    "a thaw": (lambda scene: scene.court.control(Freeze), "a thaw"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_open_turn_is_named_with_what_it_waits_for(name: str) -> None:
+    happens, expected = CASES[name]
+    scene = opened()
+    scene.pass_s(1.0)
+    happens(scene)
+    evidence = scene.evidence()
+    since = scene.court.now
+    found = check(changed(evidence, silent=frozenset({REQUEST})))
+    (unrested,) = found.unrested
+    assert unrested.waits_for.startswith(expected)
+    turn = scene.court.holder
+    assert (unrested.request, unrested.turn, unrested.agent) == (REQUEST, turn.id, turn.agent)
+    assert unrested.round == 0
+    assert unrested.for_s == round((evidence.ended_at - unrested.since) / 1e6, 1)
+    assert since - 2 * SECOND <= unrested.since <= since
+    told = "\n".join(lines(found))
+    assert f"{REQUEST}  round 0 of turn {turn.id}, waits for {expected}" in told
+
+
+def test_an_escalation_that_never_came_is_named() -> None:
+    scene = opened()
+    scene.court.fail(permanent=True)
+    evidence = with_bodies(scene.evidence(), scene.court.bodies[:-1])
+    (unrested,) = check(changed(evidence, silent=frozenset({REQUEST}))).unrested
+    assert unrested.waits_for == "its escalation"
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "expected"),
+    [(True, "the verdict on its submit"), (False, "its submit's acknowledgement")],
+)
+def test_a_submit_without_an_event_is_named(acknowledged: bool, expected: str) -> None:
+    evidence = Scene().evidence()
+    submitted = (Submitted(REQUEST, 1, acknowledged),)
+    found = check(changed(evidence, submitted=submitted, bodies={}, silent=frozenset({REQUEST})))
+    (unrested,) = found.unrested
+    assert (unrested.turn, unrested.round, unrested.waits_for) == ("", None, expected)
+
+
+def test_what_rests_is_not_named() -> None:
+    assert check(opened().evidence()).unrested == ()

@@ -1,5 +1,6 @@
 """A guard without a rule is found: the stories tempt every rule, and the oracle judges every verdict."""
 
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
@@ -9,20 +10,57 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.testing.harness import FleetHarness
+from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain import budget, decider, layers, moves, redaction, rules, submit
 from protocol.domain.layers import Load
 from protocol.domain.rules import Case
 from protocol.domain.trail import Segment
 from protocol.wire import codec, events
+from protocol.wire.commands import Submit
+from protocol.wire.config import BreakerEntry
 from protocol.wire.grounds import Refusal, Rule
-from tests.drill import ledger
+from tests.drill import agents, ledger
 from tests.drill.agents import TOOLS
 from tests.drill.check import BY_NAME
-from tests.drill.evidence import Evidence
+from tests.drill.evidence import Evidence, Submitted
+from tests.drill.fleet import SHUT, drill_fleet
 from tests.drill.reading import Reading
-from tests.drill.stories import STORIES, Op, story
+from tests.drill.stories import STORIES, Op, Story, story
 from tests.drill.temptations import TEMPTATIONS
-from tests.drill.tests.playing import play
+
+FILE = drill_fleet()
+AGENTS = {each.name: each for each in (agents.front, agents.back, agents.vault)}
+
+
+async def play(story: Story, number: int, deeds: Path) -> Evidence:
+    """Play one story to its end, or to where a person is asked; return the evidence.
+
+    Args:
+        number: tells the requests of one test apart.
+        deeds: the ledger, which `ledger.VARIABLE` names.
+    """
+    court = InMemoryGuard(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
+    submit = Submit(
+        text=story.text,
+        to=story.to,  # type: ignore[arg-type]
+        facts=story.all_facts,
+        constraints=story.constraints,
+        policy=story.policy,
+    )
+    said = {name: getattr(submit, name) for name in submit.__struct_fields__}
+    with contextlib.suppress(LookupError, NotDecided):  # a broken guard gave it to nobody, or in circles
+        await FleetHarness(court, AGENTS).go(replies=[True] * 20, **said)
+    return Evidence(
+        submitted=(Submitted(court.request, court.now, True, story.name, story.expected, submit),),
+        bodies={court.request: court.bodies},
+        steps={},
+        deeds=(),
+        faults=(),
+        asked=[each for each in ledger.moves(deeds) if each.request == court.request],
+        fleet=FILE.fleet,
+    )
+
 
 TEMPTING = [name for name in STORIES if name.startswith(("tempted", "of-", "to-", "beyond-"))]
 
