@@ -26,7 +26,7 @@ from mesh.bus.step_store import StepStore, StepTaken
 from mesh.errors import PASSING, ApiError, BusError, Denied, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Failure, Proposal, Report, ReportFailure
 from protocol.wire.events import Assignment

@@ -16,7 +16,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET, TOLD_AGENTS
 from mesh.errors import PASSING, BusError, Denied
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire import codec, documents, subjects
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.documents import DocumentInvalid

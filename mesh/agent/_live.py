@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire import codec
 from protocol.wire.ids import submitter_of
 from protocol.wire.notices import LiveNote, What

@@ -34,9 +34,9 @@ from mesh.bus.roles import GET
 from mesh.bus.step_store import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
-from mesh.service import metrics, names, tracing
+from mesh.service import telemetry, tracing
 from mesh.service.failpoints import failpoint
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.codec import MAX_PROMPT_CHARS
 from protocol.wire.commands import (
@@ -380,7 +380,7 @@ class Runtime:
                 _log.warning("dead_letter_not_stored", code=failed.code)
             message.nak(LATER_S)
             return
-        metrics.dead_letters.add(1, {names.CODE: error.code, names.BY: self._agent.name})
+        telemetry.dead_letters.add(1, {tracing.CODE: error.code, tracing.BY: self._agent.name})
         _log.error("dead_letter", code=error.code, subject=message.subject)
         message.term(error.code)
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import Span, get_current_span
 
 from mesh.agent.definition import Agent
 from mesh.bus.consumer import Message
-from mesh.service import metrics, names, tracing
+from mesh.service import telemetry, tracing
 from protocol.wire.commands import (
     Escalate,
     HandBack,
@@ -27,9 +27,9 @@ from protocol.wire.ids import HUMAN
 from protocol.wire.journal_records import Record
 
 _SENDS = {
-    names.SYSTEM: names.NATS,
-    names.MESSAGING_OPERATION: names.SEND,
-    names.DESTINATION: "mesh.prop.{sender}.{request}",
+    tracing.SYSTEM: tracing.NATS,
+    tracing.MESSAGING_OPERATION: tracing.SEND,
+    tracing.DESTINATION: "mesh.prop.{sender}.{request}",
 }
 _STRANGER = "unknown"
 
@@ -49,22 +49,22 @@ def round_span(
     """
     if message.delivered == 1:
         waited_s = max(0.0, time.time() - message.stored_us / 1e6)
-        metrics.queue_time.record(waited_s, {names.AGENT: agent.name})
+        telemetry.queue_time.record(waited_s, {tracing.AGENT: agent.name})
     tracing.conversation.set(request)  # in this delivery's own task
     if not tracing.traced():
         return tracing.OFF
     said: dict[str, str | int] = {
-        names.OPERATION: names.INVOKE_AGENT,
-        names.AGENT: agent.name,
-        names.AGENT_VERSION: agent.version,
-        names.CONVERSATION: request,
-        names.REQUEST: request,
-        names.TURN: work.turn,
-        names.ROUND: work.round,
-        names.DEPTH: work.depth,
-        names.DELIVERY: message.delivered,
+        tracing.OPERATION: tracing.INVOKE_AGENT,
+        tracing.AGENT: agent.name,
+        tracing.AGENT_VERSION: agent.version,
+        tracing.CONVERSATION: request,
+        tracing.REQUEST: request,
+        tracing.TURN: work.turn,
+        tracing.ROUND: work.round,
+        tracing.DEPTH: work.depth,
+        tracing.DELIVERY: message.delivered,
     }
-    return tracing.span(f"{names.INVOKE_AGENT} {agent.name}", parent=trace, came=trace, attributes=said)
+    return tracing.span(f"{tracing.INVOKE_AGENT} {agent.name}", parent=trace, came=trace, attributes=said)
 
 
 def proposal_span(
@@ -75,15 +75,15 @@ def proposal_span(
         return tracing.OFF
     asked = _asked(proposal)
     said: dict[str, str | int] = {
-        names.AGENT: agent.name,
-        names.CONVERSATION: request,
-        names.REQUEST: request,
-        names.TURN: proposal.turn,
-        names.ROUND: proposal.round,
-        names.MOVE: asked,
+        tracing.AGENT: agent.name,
+        tracing.CONVERSATION: request,
+        tracing.REQUEST: request,
+        tracing.TURN: proposal.turn,
+        tracing.ROUND: proposal.round,
+        tracing.MOVE: asked,
     }
     turn = get_current_span()
-    turn.set_attribute(names.MOVE, asked)
+    turn.set_attribute(tracing.MOVE, asked)
     if isinstance(proposal, ReportFailure):
         tracing.failed(turn, proposal.error.code)
     target, tool = "", ""
@@ -96,22 +96,22 @@ def proposal_span(
         case HandBack():  # to whom, the guard finds out
             tool = "hand_back"
         case _:
-            return tracing.span(names.SUBMIT, tracing.PRODUCER, attributes={**said, **_SENDS})
+            return tracing.span(tracing.SUBMIT, tracing.PRODUCER, attributes={**said, **_SENDS})
     said |= {
-        names.OPERATION: names.EXECUTE_TOOL,
-        names.TOOL: tool,
-        names.TRANSFER_MODE: names.PASS_CONTROL,
+        tracing.OPERATION: tracing.EXECUTE_TOOL,
+        tracing.TOOL: tool,
+        tracing.TRANSFER_MODE: tracing.PASS_CONTROL,
     }
     if target:
-        said[names.TRANSFER_TARGET] = target
-    name = f"{names.EXECUTE_TOOL} {tool} {target}".strip()
+        said[tracing.TRANSFER_TARGET] = target
+    name = f"{tracing.EXECUTE_TOOL} {tool} {target}".strip()
     return tracing.span(name, attributes=said)
 
 
 def proposed(agent: Agent, proposal: Proposal, took_s: float) -> None:
     """Count a round that came to a proposal, which is stored now."""
-    labels = {names.AGENT: agent.name, names.MOVE: _asked(proposal)}
-    metrics.turn_duration.record(took_s, labels)
+    labels = {tracing.AGENT: agent.name, tracing.MOVE: _asked(proposal)}
+    telemetry.turn_duration.record(took_s, labels)
 
 
 def _asked(proposal: Proposal) -> str:
@@ -129,20 +129,20 @@ def tool_span(agent: str, request: str, tool: str) -> AbstractContextManager[Spa
     if not tracing.traced():
         return tracing.OFF
     said = {
-        names.OPERATION: names.EXECUTE_TOOL,
-        names.TOOL: tool,
-        names.AGENT: agent,
-        names.CONVERSATION: request,
-        names.REQUEST: request,
+        tracing.OPERATION: tracing.EXECUTE_TOOL,
+        tracing.TOOL: tool,
+        tracing.AGENT: agent,
+        tracing.CONVERSATION: request,
+        tracing.REQUEST: request,
     }
-    return tracing.span(f"{names.EXECUTE_TOOL} {tool}", attributes=said)
+    return tracing.span(f"{tracing.EXECUTE_TOOL} {tool}", attributes=said)
 
 
 def replayed(step: str, record: Record) -> None:
     """Mark in the round's span that a step was taken from the journal: nothing ran."""
     if not tracing.traced():
         return
-    said = {names.STEP: step, names.KIND: record.kind}
+    said = {tracing.STEP: step, tracing.KIND: record.kind}
     if record.kind in _TOOLS:
-        said[names.TOOL] = record.name
-    tracing.happened(names.REPLAYED, said)
+        said[tracing.TOOL] = record.name
+    tracing.happened(tracing.REPLAYED, said)

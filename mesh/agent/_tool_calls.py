@@ -18,7 +18,7 @@ from mesh.agent._telemetry import tool_span
 from mesh.agent.errors import ActionNotAllowed, EffectUnknown
 from mesh.agent.tools import NOT_DONE, NotBegun, ToolError, ToolRefused
 from mesh.errors import MeshError
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire.events import Assignment
 from protocol.wire.ids import derive
 

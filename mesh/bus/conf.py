@@ -10,7 +10,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.errors import MeshError, NoResponders, WrongLastSequence
 from mesh.service.conditions import Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire.documents import DocumentInvalid
 
 _log = get_logger(__name__)

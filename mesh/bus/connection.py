@@ -34,7 +34,7 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.service.conditions import Conditions
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -19,9 +19,9 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import NEXT
 from mesh.bus.streams import NS
 from mesh.errors import PASSING, MeshError
-from mesh.service import metrics, names
+from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
 
@@ -343,7 +343,7 @@ class Puller:
 
     def _drop(self, message: Incoming) -> None:
         self.dropped += 1
-        metrics.dropped_deliveries.add(1, {names.BY: self.bus.name})
+        telemetry.dropped_deliveries.add(1, {tracing.BY: self.bus.name})
         self.bus.conditions.raise_(
             NO_DELIVERY,
             self._name,

@@ -25,7 +25,7 @@ from mesh.errors import (
     Unreachable,
 )
 from mesh.service.conditions import Conditions, Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
 

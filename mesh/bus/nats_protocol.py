@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.errors import ProtocolError
 
 from mesh.bus.credentials import NO_FILES, agree
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -27,7 +27,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
 from mesh.errors import PASSING, BusError, WrongLastSequence
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.domain.rate_limit import LEASE_US, ModelUse, release, renew
 from protocol.wire import documents, subjects
 from protocol.wire.config import ModelLimits, RateLimitEntry

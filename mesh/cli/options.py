@@ -169,13 +169,11 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _configure_logging(settings: "Settings") -> None:
+    from mesh.service import logs
+
     if settings.log_level is None:
-        from mesh.service import logger
-
-        logger.silence()
+        logs.silence()
     else:
-        from mesh.service import logs
-
         logs.configure_logging(settings.log_format, settings.log_level)
 
 

@@ -18,8 +18,8 @@ from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
-from mesh.service import names, tracing
-from mesh.service.logger import get_logger
+from mesh.service import tracing
+from mesh.service.logs import get_logger
 from protocol.views.entries import named
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit
@@ -187,7 +187,7 @@ class Client:
         chosen = request or self.new_id()
         body = codec.encode(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
-        with self._sending(names.SUBMIT, "mesh.prop.{sender}.{request}", chosen, "submit"):
+        with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, "submit"):
             await self._store(subjects.prop(self.name, chosen), body)
         return chosen
 
@@ -196,13 +196,13 @@ class Client:
         if not tracing.traced():
             return tracing.OFF
         said = {
-            names.SYSTEM: names.NATS,
-            names.MESSAGING_OPERATION: names.SEND,
-            names.DESTINATION: template,
-            names.REQUEST: request,
-            names.CONVERSATION: request,
-            names.FROM: self.name,
-            names.MOVE: what,
+            tracing.SYSTEM: tracing.NATS,
+            tracing.MESSAGING_OPERATION: tracing.SEND,
+            tracing.DESTINATION: template,
+            tracing.REQUEST: request,
+            tracing.CONVERSATION: request,
+            tracing.FROM: self.name,
+            tracing.MOVE: what,
         }
         return tracing.span(name, tracing.PRODUCER, attributes=said)
 
@@ -239,7 +239,7 @@ class Client:
     async def control(self, request: str, message: Control) -> None:
         """Store a control message. What comes of it shows in the request."""
         what = str(message.__struct_config__.tag)
-        with self._sending(names.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, what):
+        with self._sending(tracing.SEND_CONTROL, "mesh.ctl.{sender}.{request}", request, what):
             await self._store(subjects.ctl(self.name, request), codec.encode(message))
 
     # --- waiting ----------------------------------------------------------------------------------

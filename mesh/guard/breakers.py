@@ -13,7 +13,7 @@ from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
 from mesh.errors import BusError, OutcomeUnknown
 from mesh.service.conditions import Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.domain import breaker
 from protocol.domain.breaker import CLOSED, Count, Use
 from protocol.wire import documents, subjects

@@ -27,7 +27,7 @@ from mesh.errors import BusError
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
 from mesh.service.conditions import Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.domain.breaker import Use
 from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
 from protocol.wire import documents, subjects

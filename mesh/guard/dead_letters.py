@@ -10,8 +10,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message
 from mesh.bus.roles import GUARD
 from mesh.errors import PASSING, MeshError
-from mesh.service import metrics, names
-from mesh.service.logger import get_logger
+from mesh.service import telemetry, tracing
+from mesh.service.logs import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command
@@ -53,7 +53,7 @@ class DeadLetters:
             _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
             return False
         self.dead += 1
-        metrics.dead_letters.add(1, {names.CODE: rejection.code, names.BY: GUARD})
+        telemetry.dead_letters.add(1, {tracing.CODE: rejection.code, tracing.BY: GUARD})
         _log.warning("dead_letter", code=rejection.code, sender=sender, request=request)
         reason = NoticeError(code=rejection.code, detail=letter.detail)
         if sender:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from opentelemetry.trace import Span, get_current_span
 
-from mesh.service import metrics, names, tracing
+from mesh.service import telemetry, tracing
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.domain.envelope import trace_of
@@ -37,11 +37,11 @@ _VERDICTS: Mapping[type, str] = {
     events.EffectDoubted: "recorded",
 }
 Ruled = AnyEvent | Late | Rejected
-_CONSUMES = {names.SYSTEM: names.NATS, names.MESSAGING_OPERATION: names.PROCESS}
+_CONSUMES = {tracing.SYSTEM: tracing.NATS, tracing.MESSAGING_OPERATION: tracing.PROCESS}
 _TEMPLATES = {
-    names.VERDICT: "mesh.prop.{sender}.{request}",
-    names.CONTROL: "mesh.ctl.{sender}.{request}",
-    names.CONSEQUENCE: "mesh.timer.fire.{partition}.{request}",
+    tracing.VERDICT: "mesh.prop.{sender}.{request}",
+    tracing.CONTROL: "mesh.ctl.{sender}.{request}",
+    tracing.CONSEQUENCE: "mesh.timer.fire.{partition}.{request}",
 }
 
 
@@ -98,10 +98,10 @@ def counted(command: Command, outcome: Outcome) -> None:
         return
     ruled = outcome.event if isinstance(outcome, Decided) else outcome
     sender = command.sender if command.role == "agent" else command.role
-    labels = {names.VERDICT_IS: _verdict(ruled), names.MOVE: _asked(command), names.FROM: sender}
+    labels = {tracing.VERDICT_IS: _verdict(ruled), tracing.MOVE: _asked(command), tracing.FROM: sender}
     if rule := _rule(ruled):
-        labels[names.RULE] = rule
-    metrics.handoffs.add(1, labels)
+        labels[tracing.RULE] = rule
+    telemetry.handoffs.add(1, labels)
 
 
 def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Span]:
@@ -109,13 +109,13 @@ def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Sp
     if not tracing.traced():
         return tracing.OFF
     what, came = command.what, command.trace
-    name = names.CONTROL if isinstance(what, Control) else names.VERDICT
+    name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
     said: dict[str, str | int] = {
         **_about(name, command.request),
-        names.FROM: command.sender,
-        names.MOVE: _asked(command),
+        tracing.FROM: command.sender,
+        tracing.MOVE: _asked(command),
     }
-    for field, attribute in (("turn", names.TURN), ("round", names.ROUND)):
+    for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
         if (value := getattr(what, field, None)) is not None:
             said[attribute] = value
     parent = trace_of(ledger.trace, came)
@@ -124,20 +124,20 @@ def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Sp
 
 def _consequence_span(event: AnyEvent, ledger: Ledger) -> AbstractContextManager[Span]:
     """Open the span of a consequence, in its request's own trace."""
-    said = _about(names.CONSEQUENCE, event.request)
-    return tracing.span(names.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
+    said = _about(tracing.CONSEQUENCE, event.request)
+    return tracing.span(tracing.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
 
 
 def _appended(step: Appended, handled: Command | None) -> None:
     """Tell of an event that is in the log now: the current span is what brought it about."""
     event, command = step.event, step.command
     if isinstance(event, events.RequestOpened):
-        metrics.opened_requests.add(1)
-        metrics.open_requests.add(1)
+        telemetry.opened_requests.add(1)
+        telemetry.open_requests.add(1)
     elif (ended := _ENDED.get(type(event))) is not None:
-        metrics.ended_requests.add(1, {names.STATUS: ended})
+        telemetry.ended_requests.add(1, {tracing.STATUS: ended})
         if not isinstance(event, events.RequestRefused):
-            metrics.open_requests.add(-1)
+            telemetry.open_requests.add(-1)
     if command is not None and not isinstance(event, events.FactsWithheld):
         if handled is None or handled.cause != command.cause:
             counted(
@@ -147,10 +147,10 @@ def _appended(step: Appended, handled: Command | None) -> None:
     if not tracing.traced():
         return
     span = get_current_span()
-    span.set_attributes({names.EVENT: event.id, names.EVENT_TYPE: type_of(event), names.TO: event.to})
+    span.set_attributes({tracing.EVENT: event.id, tracing.EVENT_TYPE: type_of(event), tracing.TO: event.to})
     work = getattr(event, "work", None)
     if work is not None:
-        span.set_attributes({names.DEPTH: work.depth, names.TURN: work.turn, names.ROUND: work.round})
+        span.set_attributes({tracing.DEPTH: work.depth, tracing.TURN: work.turn, tracing.ROUND: work.round})
 
 
 def _ruled(ruling: Ruled) -> None:
@@ -158,19 +158,19 @@ def _ruled(ruling: Ruled) -> None:
     if not tracing.traced():
         return
     span = get_current_span()
-    span.set_attribute(names.VERDICT_IS, _verdict(ruling))
+    span.set_attribute(tracing.VERDICT_IS, _verdict(ruling))
     if rule := _rule(ruling):
-        span.set_attribute(names.RULE, rule)
+        span.set_attribute(tracing.RULE, rule)
     if isinstance(ruling, Rejected):
-        span.set_attribute(names.REJECTION, ruling.code)
+        span.set_attribute(tracing.REJECTION, ruling.code)
 
 
 def _about(name: str, request: str) -> dict[str, str | int]:
     return {
         **_CONSUMES,
-        names.DESTINATION: _TEMPLATES[name],
-        names.REQUEST: request,
-        names.CONVERSATION: request,
+        tracing.DESTINATION: _TEMPLATES[name],
+        tracing.REQUEST: request,
+        tracing.CONVERSATION: request,
     }
 
 

@@ -30,7 +30,7 @@ from mesh.guard import observer
 from mesh.guard.context import DecisionContext
 from mesh.service import tracing
 from mesh.service.failpoints import failpoint
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import (
     Append,

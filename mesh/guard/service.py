@@ -24,9 +24,9 @@ from mesh.guard.dead_letters import DeadLetters
 from mesh.guard.freeze import MeshFreeze
 from mesh.guard.processor import Contended, Frozen, RequestProcessor
 from mesh.guard.queues import Queues
-from mesh.service import metrics, names, tracing
+from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control
@@ -227,7 +227,7 @@ class Guard:
 
     def _tell_lag(self, message: Message, kind: str) -> None:
         lag_s = max(0.0, (self._context.now() - message.stored_us) / 1e6)
-        metrics.guard_lag.record(lag_s, {names.KIND: kind})
+        telemetry.guard_lag.record(lag_s, {tracing.KIND: kind})
 
     def _may_have_overtaken(self, message: Message, command: Command, found: Rejected) -> bool:
         if found.code != UNKNOWN_REQUEST or not isinstance(command.what, Control):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.agent.tools import short
 from mesh.mcp.results import McpDown, McpNotInstalled, McpUnusable
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
     import httpx2

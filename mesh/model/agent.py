@@ -34,7 +34,7 @@ from mesh.model.moves import Labels, answer_form, require_apart
 from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptedModel, load_script
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire.codec import is_label
 
 if TYPE_CHECKING:

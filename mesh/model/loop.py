@@ -20,7 +20,7 @@ from mesh.model.moves import Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing, replied, reply_span
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.wire.commands import Ask, Escalate, Move
 from protocol.wire.events import RoundOutcome
 

@@ -12,8 +12,8 @@ from opentelemetry.trace import Span
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
 from mesh.model.port import Model, Reply
-from mesh.service import metrics, names, tracing
-from mesh.service.logger import get_logger
+from mesh.service import telemetry, tracing
+from mesh.service.logs import get_logger
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Price, cost, metered, price_of
 
@@ -113,13 +113,13 @@ def reply_span(model: Model, agent: str, request: str) -> AbstractContextManager
     if not tracing.traced() or getattr(model, "makes_spans", False):
         return tracing.OFF
     said = {
-        names.OPERATION: names.CHAT,
-        names.REQUEST_MODEL: model.mode,
-        names.AGENT: agent,
-        names.CONVERSATION: request,
-        names.REQUEST: request,
+        tracing.OPERATION: tracing.CHAT,
+        tracing.REQUEST_MODEL: model.mode,
+        tracing.AGENT: agent,
+        tracing.CONVERSATION: request,
+        tracing.REQUEST: request,
     }
-    return tracing.span(f"{names.CHAT} {model.mode}", tracing.CLIENT, attributes=said)
+    return tracing.span(f"{tracing.CHAT} {model.mode}", tracing.CLIENT, attributes=said)
 
 
 def replied(span: Span, model: Model, agent: str, reply: Reply, spent: Usage) -> None:
@@ -132,16 +132,16 @@ def replied(span: Span, model: Model, agent: str, reply: Reply, spent: Usage) ->
     if span.is_recording():
         span.set_attributes(
             {
-                names.RESPONSE_MODEL: name,
-                names.INPUT_TOKENS: reply.tokens.prompt,
-                names.OUTPUT_TOKENS: reply.tokens.output,
+                tracing.RESPONSE_MODEL: name,
+                tracing.INPUT_TOKENS: reply.tokens.prompt,
+                tracing.OUTPUT_TOKENS: reply.tokens.output,
             }
         )
-    labels = {names.AGENT: agent, names.MODEL: name}
+    labels = {tracing.AGENT: agent, tracing.MODEL: name}
     for kind in _KINDS:
         if count := getattr(reply.tokens, kind):
-            metrics.tokens.add(count, {**labels, names.KIND: kind})
+            telemetry.tokens.add(count, {**labels, tracing.KIND: kind})
     if not reply.tokens.total and spent.tokens:
-        metrics.tokens.add(spent.tokens, {**labels, names.KIND: "all"})
+        telemetry.tokens.add(spent.tokens, {**labels, tracing.KIND: "all"})
     if spent.nano_dollars > 0:
-        metrics.cost.add(spent.nano_dollars * _NANO, labels)
+        telemetry.cost.add(spent.nano_dollars * _NANO, labels)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -1,7 +1,10 @@
-"""Structured logs: one line an event, with the request it is about. Configured by `main` alone.
+"""Structured logs: one line an event, with the request it is about.
 
 What an exception says of itself may hold anything that its code had in hand: a customer's address, a prompt,
 a key. So a traceback is written without it: types, files, lines and functions are all that is kept.
+
+Every module gets its logger here. structlog is loaded with the first line that is written: a command logs
+nothing unless asked to, and loading structlog would be a third of its work.
 """
 
 import logging
@@ -9,18 +12,60 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partialmethod
 from types import TracebackType
-from typing import Any
-
-import structlog
-from structlog.tracebacks import ExceptionDictTransformer
+from typing import TYPE_CHECKING, Any
 
 from mesh.service import tracing
 from mesh.service.printable import printable
 
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, ExcInfo, Processor
+
 VALUES = "MESH_LOG_VALUES"
 """The variable that lets exceptions' own texts into the logs."""
 _YES = ("1", "true", "yes", "on")
+_silent = False
+
+
+class Logger:
+    """A structlog logger that is made when it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._made: Any = None
+
+    def _write(self, method: str, event: str, **values: Any) -> None:
+        if _silent:
+            return
+        if self._made is None:
+            import structlog
+
+            self._made = structlog.get_logger(self._name)
+        getattr(self._made, method)(event, **values)
+
+    debug = partialmethod(_write, "debug")
+    info = partialmethod(_write, "info")
+    warning = partialmethod(_write, "warning")
+    error = partialmethod(_write, "error")
+    critical = partialmethod(_write, "critical")
+    exception = partialmethod(_write, "exception")
+
+
+def get_logger(name: str) -> Logger:
+    """Return the logger of a module."""
+    return Logger(name)
+
+
+def silence() -> None:
+    """Write no log line of this process."""
+    global _silent
+    _silent = True
+    logging.getLogger().setLevel(logging.CRITICAL)
+    logging.getLogger("nats").setLevel(logging.CRITICAL)
+
+
+_log = Logger("")
 
 
 def configure_logging(
@@ -35,10 +80,12 @@ def configure_logging(
             catches, in whatever thread, is logged like everything else.
         values: write what exceptions say, which may be anybody's data; None: as MESH_LOG_VALUES says.
     """
+    import structlog
+
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     as_console = style == "console" or (style == "auto" and sys.stderr.isatty())
     told = os.environ.get(VALUES, "").lower() in _YES if values is None else values
-    shared: list[structlog.typing.Processor] = [
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         tracing.add_ids,
         structlog.processors.add_log_level,
@@ -47,7 +94,7 @@ def configure_logging(
     ]
     if as_console:
         shared.append(_harmless)  # JSON escapes by itself
-    renderer: structlog.typing.Processor = (
+    renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if as_console
         else structlog.processors.JSONRenderer()
@@ -73,9 +120,7 @@ def configure_logging(
         sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
 
 
-def _harmless(
-    logger: structlog.typing.WrappedLogger, name: str, line: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
+def _harmless(_logger: Any, _method: str, line: "EventDict") -> "EventDict":
     """Write out what would steer a terminal: subjects, ids and texts in a line may be any stranger's."""
     return {
         printable(key): printable(value, lines=key == "exception") if isinstance(value, str) else value
@@ -90,8 +135,8 @@ def _uncaught(kind: type[BaseException], error: BaseException, traceback: Traceb
     """Log what ends the process; an interrupt is left to Python."""
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
-        return
-    structlog.get_logger().critical("uncaught", exc_info=(kind, error, traceback))
+    else:
+        _log.critical("uncaught", exc_info=(kind, error, traceback))
 
 
 def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
@@ -99,31 +144,32 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
         return
     thread = None if args.thread is None else args.thread.name
     found = (args.exc_type, args.exc_value, args.exc_traceback)
-    structlog.get_logger().critical("uncaught", thread=thread, exc_info=found)
+    _log.critical("uncaught", thread=thread, exc_info=found)
 
 
 # --- tracebacks -----------------------------------------------------------------------------------
 
 
-def _exceptions(as_console: bool, values: bool) -> structlog.typing.Processor:
+def _exceptions(as_console: bool, values: bool) -> "Processor":
     """Return how tracebacks are shown: never with locals, which hold prompts, facts and keys."""
+    from structlog.processors import ExceptionRenderer, format_exc_info
+    from structlog.tracebacks import ExceptionDictTransformer
+
     if values and as_console:
-        return structlog.processors.format_exc_info
+        return format_exc_info
+    transform = ExceptionDictTransformer(show_locals=False)
     if values:
-        return structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
-    return structlog.processors.ExceptionRenderer(_as_text if as_console else _as_places)
+        return ExceptionRenderer(transform)
 
+    def places(exc_info: "ExcInfo") -> Any:
+        found = _placed(transform(exc_info))
+        return "\n".join(_lines(found)) if as_console else found
 
-_PLACE = ("filename", "lineno", "name")
-_transform = ExceptionDictTransformer(show_locals=False)
-
-
-def _as_places(exc_info: structlog.typing.ExcInfo) -> list[dict[str, Any]]:
-    """Return an exception and what it came of, the newest first: types and places, no texts."""
-    return _placed(_transform(exc_info))
+    return ExceptionRenderer(places)
 
 
 def _placed(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return an exception and what it came of, the newest first: types and places, no texts."""
     return [
         {
             "exc_type": stack["exc_type"],
@@ -138,12 +184,8 @@ def _placed(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _as_text(exc_info: structlog.typing.ExcInfo) -> str:
-    """Return the same for people, the newest last as in every traceback."""
-    return "\n".join(_lines(_as_places(exc_info)))
-
-
 def _lines(stacks: list[dict[str, Any]], indent: str = "") -> Iterator[str]:
+    """Yield the same for people, the newest last as in every traceback."""
     for number, stack in enumerate(reversed(stacks), 1):
         yield f"{indent}Traceback (most recent call last):"
         for frame in stack["frames"]:

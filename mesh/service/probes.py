@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, Self
 
 from mesh.errors import MeshError
 from mesh.service.conditions import Reason
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -1,4 +1,6 @@
-"""Switching telemetry on where the environment asks for it: exporters, a page for Prometheus, an end.
+"""What is counted and timed, and telemetry switched on where the environment asks for it.
+
+Labels of metrics are names of agents, models, rules and codes: a small, known number.
 
 The variables are OpenTelemetry's own. The SDK is imported only when something asks for it. Exporters work in
 threads of their own with bounded queues: a collector that is slow or gone costs spans, never a turn.
@@ -18,7 +20,7 @@ from opentelemetry import metrics, trace
 
 from mesh.errors import MeshError
 from mesh.service import tracing
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -31,6 +33,43 @@ PROTOCOL = "http/protobuf"
 FLUSH_S = 2.0
 """How long a process that ends may wait for its collector."""
 EXTRA = "handoff-mesh[otel]"
+
+# --- metrics --------------------------------------------------------------------------------------
+
+_meter = metrics.get_meter(tracing.SCOPE)
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+"""Bounds of the histograms' buckets: from a decision's milliseconds to a turn's longest time."""
+
+
+def _seconds(name: str, description: str) -> metrics.Histogram:
+    return _meter.create_histogram(
+        name, unit="s", description=description, explicit_bucket_boundaries_advisory=_SECONDS
+    )
+
+
+def _count(name: str, unit: str, description: str) -> metrics.Counter:
+    return _meter.create_counter(name, unit=unit, description=description)
+
+
+turn_duration = _seconds("mesh.turn.duration", "From a round's delivery to its stored proposal")
+queue_time = _seconds("mesh.queue.time", "From an event in an inbox to its first delivery")
+guard_lag = _seconds("mesh.guard.lag", "From a message stored to its decision")
+handoffs = _count("mesh.handoffs", "{handoff}", "Proposals by verdict and rule")
+tokens = _count("mesh.tokens", "{token}", "Tokens by agent, model and kind")
+cost = _count("mesh.cost", "USD", "Cost of model calls by agent and model")
+opened_requests = _count("mesh.requests.opened", "{request}", "Requests that began")
+ended_requests = _count("mesh.requests.ended", "{request}", "Requests by their end")
+open_requests = _meter.create_up_down_counter(
+    "mesh.requests.open",
+    unit="{request}",
+    description="Requests opened less requests ended, as this process wrote them",
+)
+dead_letters = _count("mesh.dead_letters", "{message}", "Dead letters by code")
+dropped_deliveries = _count(
+    "mesh.deliveries.dropped", "{message}", "Messages in a service's inbox that its consumer did not send"
+)
+
+# --- the SDK --------------------------------------------------------------------------------------
 
 Page = tuple[bytes, str]
 """A body and its media type."""

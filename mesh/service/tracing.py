@@ -1,4 +1,4 @@
-"""Spans, and the W3C `traceparent` that carries them from one process to the next.
+"""Spans: their names and attributes, and the W3C `traceparent` that carries them between processes.
 
 A request is one trace, whoever works on it: each message's header names the span that it came from, and
 each event holds the same in its body, since headers are lost when a log is exported.
@@ -6,6 +6,10 @@ each event holds the same in its body, since headers are lost when a log is expo
 Whether this process traces is looked at once, by `look`, when a client, a guard or an agent begins: a
 guard would otherwise spend more time on asking than on all else that telemetry costs it when it is off.
 A process in which nobody has loaded OpenTelemetry's API does not trace, and does not load it either.
+
+GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development: those of a transfer
+are as proposed in its pull request 447 (read in September 2026) and may move. Messaging names follow the
+semantic conventions 1.44. What begins with `mesh.` is ours and will not move.
 """
 
 import os
@@ -14,14 +18,85 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mesh.errors import MeshError
-from mesh.service import names
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span
+
+SCOPE: Final = "handoff-mesh"
+
+# --- spans ----------------------------------------------------------------------------------------
+
+SUBMIT: Final = "send mesh.prop"
+"""A client's submit, and what an agent proposes that moves no work to another."""
+SEND_CONTROL: Final = "send mesh.ctl"
+VERDICT: Final = "process mesh.prop"
+CONTROL: Final = "process mesh.ctl"
+CONSEQUENCE: Final = "process mesh.timer"
+INVOKE_AGENT: Final = "invoke_agent"
+"""Followed by the agent's name."""
+EXECUTE_TOOL: Final = "execute_tool"
+"""Followed by the tool's name; for a handoff by `transfer_to_<agent> <agent>`."""
+CHAT: Final = "chat"
+"""Followed by the model's name."""
+
+# --- events of spans ------------------------------------------------------------------------------
+
+REPLAYED: Final = "mesh.step.replayed"
+
+# --- attributes: GenAI ----------------------------------------------------------------------------
+
+OPERATION: Final = "gen_ai.operation.name"
+AGENT: Final = "gen_ai.agent.name"
+AGENT_VERSION: Final = "gen_ai.agent.version"
+CONVERSATION: Final = "gen_ai.conversation.id"
+TOOL: Final = "gen_ai.tool.name"
+TRANSFER_MODE: Final = "gen_ai.transfer.mode"
+TRANSFER_TARGET: Final = "gen_ai.transfer.target.name"
+PASS_CONTROL: Final = "pass_control"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+ERROR: Final = "error.type"
+
+# --- attributes: messaging ------------------------------------------------------------------------
+
+SYSTEM: Final = "messaging.system"
+NATS: Final = "nats"
+MESSAGING_OPERATION: Final = "messaging.operation.type"
+SEND: Final = "send"
+PROCESS: Final = "process"
+DESTINATION: Final = "messaging.destination.template"
+
+# --- attributes: ours -----------------------------------------------------------------------------
+
+REQUEST: Final = "mesh.request"
+TURN: Final = "mesh.turn"
+ROUND: Final = "mesh.round"
+EVENT: Final = "mesh.event"
+EVENT_TYPE: Final = "mesh.event.type"
+MOVE: Final = "mesh.move"
+"""What was asked for: `submit`, a move, `turn_failed`, `effect_doubted`, or a control message's kind."""
+VERDICT_IS: Final = "mesh.verdict"
+"""`admitted`, `refused`, `deferred`, `recorded`, `late` or `objected`."""
+RULE: Final = "mesh.rule"
+REJECTION: Final = "mesh.rejection"
+DEPTH: Final = "mesh.depth"
+FROM: Final = "mesh.from"
+TO: Final = "mesh.to"
+DELIVERY: Final = "mesh.delivery"
+STEP: Final = "mesh.step"
+KIND: Final = "mesh.kind"
+MODEL: Final = "mesh.model"
+STATUS: Final = "mesh.status"
+CODE: Final = "mesh.code"
+BY: Final = "mesh.by"
+
+# --- the tracer -----------------------------------------------------------------------------------
 
 HEADER = "traceparent"
 Kind = Literal["CLIENT", "CONSUMER", "INTERNAL", "PRODUCER"]
@@ -126,7 +201,7 @@ def span(
 def _opened(name: str, kind: Kind, parent: str, came: str, attributes: Attributes | None) -> "Iterator[Span]":
     from opentelemetry import trace
 
-    with trace.get_tracer(names.SCOPE).start_as_current_span(
+    with trace.get_tracer(SCOPE).start_as_current_span(
         name,
         context=_context(parent),
         kind=trace.SpanKind[kind],
@@ -162,7 +237,7 @@ def failed(opened: "Span", code: str) -> None:
     from opentelemetry.trace import Status, StatusCode
 
     opened.set_status(Status(StatusCode.ERROR))
-    opened.set_attribute(names.ERROR, code)
+    opened.set_attribute(ERROR, code)
 
 
 def happened(name: str, attributes: Attributes) -> None:

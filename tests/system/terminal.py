@@ -43,7 +43,7 @@ def in_process(*arguments: object, program: click.Command = app) -> Result:
         with (
             plain_logs(logging.CRITICAL),
             mock.patch("mesh.service.logs.configure_logging"),
-            mock.patch("mesh.service.logger.silence"),
+            mock.patch("mesh.service.logs.silence"),
         ):
             return CliRunner().invoke(program, [str(each) for each in arguments])
     finally:

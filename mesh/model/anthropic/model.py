@@ -20,7 +20,7 @@ from mesh.model.anthropic.messages import encodable, reply_of, request_of
 from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable
 from mesh.model.port import Hear, Prompt, Reply, Said
 from mesh.service import tracing
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, AsyncMessageStream, AsyncStream
