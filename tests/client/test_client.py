@@ -33,9 +33,6 @@ async def echoing(stage: Stage) -> Stage:
     return stage
 
 
-# --- one name, many callers -----------------------------------------------------------------------
-
-
 async def test_fifty_callers_under_one_name_each_get_their_own_answer(echoing: Stage) -> None:
     one = await echoing.client()
     other = await Client.on(await echoing.bus("c1", "second"), "c1")
@@ -101,9 +98,6 @@ async def test_what_another_process_submitted_and_was_told_is_told_here_too(stag
     await (await stage.bus("c1", "second")).publish_durable(f"mesh.prop.c1.{old}", b'{"text":"hello"}')
     with pytest.raises(SubmitRejected):
         await waiting
-
-
-# --- ends -----------------------------------------------------------------------------------------
 
 
 async def test_an_outcome_says_how_and_why_a_request_ended(stage: Stage) -> None:
@@ -205,9 +199,6 @@ async def test_a_question_that_somebody_else_has_answered_gives_way_to_the_next(
     assert (await waiting).answer == "done"
 
 
-# --- what gets lost -------------------------------------------------------------------------------
-
-
 async def test_an_answer_is_found_without_a_single_note(
     echoing: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,9 +261,6 @@ async def test_more_than_a_handoff_may_hold_is_refused_by_size(stage: Stage) -> 
     outcome = await client.wait(await client.submit("x" * 70_000), timeout_s=60)
     assert isinstance(outcome.event, events.RequestRefused)
     assert outcome.event.refusal.rule == "size"
-
-
-# --- without this library -------------------------------------------------------------------------
 
 
 async def test_plain_json_from_any_nats_client_gets_its_acknowledgement_and_its_answer(

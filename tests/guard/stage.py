@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause
 from protocol.wire.notices import DeadLetter, Notice
 from tests.guard.actor import Actor
 from tests.servers import PATIENCE_S, Child, child, eventually, queues, until
+
+E = TypeVar("E", bound=AnyEvent)
 
 FLEET = Fleet(
     name="stage",
@@ -217,6 +219,11 @@ class Stage:
 
         await eventually(there, PATIENCE_S)
         return await self.log(request)
+
+    async def reached(self, request: str, kind: type[E]) -> E:
+        """Wait until a request's log holds an event of a kind; return the newest."""
+        log = await self.reaches(request, type_of(kind))
+        return [event for event in log if isinstance(event, kind)][-1]
 
     async def forge(self, event: AnyEvent | bytes, to: str, request: str, after: int) -> int:
         """Append to a log behind every guard's back."""

@@ -8,51 +8,27 @@ import pytest
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import Decided
 from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Submit, Transfer
+from protocol.wire.commands import (
+    Ask,
+    Complete,
+    Doubt,
+    HandBack,
+    MoveProposed,
+    Proposal,
+    Reply,
+    ReportInDoubt,
+    Settle,
+    Submit,
+    Transfer,
+)
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints
-from protocol.wire.ids import submitted_ms
-from tests.guard.stage import Stage, proposal_hearing, submit_hearing
+from protocol.wire.ids import TurnId, submitted_ms
+from tests.guard.stage import Stage, control_hearing, proposal_hearing, submit_hearing
 from tests.servers import PATIENCE_S
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")
-
-
-async def test_a_request_goes_there_and_back_and_gets_its_answer(stage: Stage) -> None:
-    await stage.guard()
-    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
-    request = await client.submit("hello")
-    await a.propose(request, await a.work(request), TO_B)
-    await b.propose(request, await b.work(request), HandBack(summary="here"))
-    await a.propose(request, await a.work(request, nth=1), DONE)
-    outcome = await client.wait(request, timeout_s=60)
-    assert (outcome.status, outcome.answer) == ("completed", "done")
-    assert await stage.types(request) == [
-        "request.opened",
-        "handoff.admitted",
-        "handoff.admitted",
-        "request.completed",
-    ]
-
-
-async def test_a_proposal_that_is_published_twice_is_decided_once(stage: Stage) -> None:
-    await stage.guard()
-    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
-    request = await client.submit("hello")
-    await a.propose(request, await a.work(request), TO_B, times=5)
-    await b.work(request)
-    await stage.drained()
-    assert await stage.types(request) == ["request.opened", "handoff.admitted"]
-
-
-async def test_a_submit_that_is_published_twice_opens_one_request(stage: Stage) -> None:
-    await stage.guard()
-    client = await stage.client()
-    request = client.new_id()
-    await asyncio.gather(*(client.submit("hello", request=request) for _ in range(5)))
-    await stage.drained()
-    assert await stage.types(request) == ["request.opened"]
 
 
 async def test_two_courts_that_hear_the_same_proposal_at_once_write_one_verdict(stage: Stage) -> None:
@@ -89,6 +65,35 @@ async def test_many_requests_among_several_guards_each_get_one_successor_per_tur
     await stage.drained()
 
 
+@pytest.mark.parametrize("what", ["handoff.admitted", "turn.resumed", "effect.settled"])
+async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older_copy(
+    stage: Stage, what: str
+) -> None:
+    one, other = await stage.processor("one"), await stage.processor("other")
+    request = (await stage.client()).new_id()
+    opened = await one.process(submit_hearing(request, Submit(text="hello")))
+    assert isinstance(opened, Decided)
+    turn = TurnId(opened.event.id)
+    before: Proposal
+    match what:
+        case "handoff.admitted":
+            before = MoveProposed(turn=turn, round=0, move=TO_B)
+        case "turn.resumed":
+            before = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
+            then = control_hearing(request, "c1", Reply(id="r", turn=turn, round=0, value="this"), "client")
+        case _:
+            before = ReportInDoubt(turn=turn, round=0, effect=Doubt(step="0-0", action="pay"))
+            then = control_hearing(request, "op", Settle(id="s", turn=turn, round=0, outcome="not_done"))
+    first = await other.process(proposal_hearing(request, "a", before))
+    assert isinstance(first, Decided)
+    if what == "handoff.admitted":
+        back = MoveProposed(turn=TurnId(first.event.id), round=0, move=HandBack(summary="here"))
+        then = proposal_hearing(request, "b", back)
+    ruling = await one.process(then)
+    assert isinstance(ruling, Decided), ruling
+    assert type_of(ruling.event) == what
+
+
 async def test_an_event_behind_a_guards_back_makes_it_read_again_and_decide_right(stage: Stage) -> None:
     one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
@@ -101,20 +106,6 @@ async def test_an_event_behind_a_guards_back_makes_it_read_again_and_decide_righ
     await one.process(proposal_hearing(request, "a", late))
     assert one.conflicts == 1
     assert await stage.types(request) == ["request.opened", "turn.suspended"]
-
-
-async def test_a_turn_that_another_guard_opened_is_known_to_one_with_an_older_copy(stage: Stage) -> None:
-    one, other = await stage.processor("one"), await stage.processor("other")
-    request = (await stage.client()).new_id()
-    opened = await one.process(submit_hearing(request, Submit(text="hello")))
-    assert isinstance(opened, Decided)
-    to_b = MoveProposed(turn=opened.event.id, round=0, move=TO_B)  # type: ignore[arg-type]
-    admitted = await other.process(proposal_hearing(request, "a", to_b))
-    assert isinstance(admitted, Decided)
-    back = MoveProposed(turn=admitted.event.id, round=0, move=HandBack(summary="here"))  # type: ignore[arg-type]
-    ruling = await one.process(proposal_hearing(request, "b", back))
-    assert isinstance(ruling, Decided), ruling
-    assert type_of(ruling.event) == "handoff.admitted"
 
 
 @pytest.mark.parametrize("whose", ["one", "other"])

@@ -131,9 +131,6 @@ async def _head(stage: Stage, request: str) -> int:
     return int(got["message"]["seq"])
 
 
-# --- CONF -----------------------------------------------------------------------------------------
-
-
 async def test_a_guard_without_a_fleet_waits_for_one(own_stage: Stage) -> None:
     admin, client = await own_stage.bus("admin"), await own_stage.client()
     await admin.api("STREAM.PURGE.CONF", {"filter": subjects.FLEET})
@@ -162,14 +159,6 @@ async def test_a_guard_on_a_server_without_streams_waits_for_them(tmp_path: Path
         await own.close()
     finally:
         await mesh.server.kill()
-
-
-async def test_a_submit_whose_policy_is_not_there_is_refused(stage: Stage) -> None:
-    await stage.guard()
-    client = await stage.client()
-    outcome = await client.wait(await client.submit("hello", policy="lost"), timeout_s=60)
-    assert outcome.status == "refused"
-    assert outcome.reason.startswith("known_policy")
 
 
 RUBBISH = {

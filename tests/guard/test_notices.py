@@ -10,8 +10,8 @@ import pytest_asyncio
 from mesh.bus.dead_letters import MAX_DETAIL_CHARS
 from mesh.bus.streams import stream_table
 from protocol.domain.submit import AHEAD_S
-from protocol.wire import codec, events, subjects
-from protocol.wire.commands import Complete, Failure, MoveProposed, ReportFailure, Submit, Transfer
+from protocol.wire import codec, subjects
+from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid
 from protocol.wire.notices import Notice
 from tests.guard.stage import FLEET, Stage
@@ -30,9 +30,6 @@ async def _guard(stage: Stage) -> None:
 async def heard(notices: list[Notice], request: str) -> Notice:
     await until(lambda: any(notice.request == request for notice in notices))
     return next(notice for notice in notices if notice.request == request)
-
-
-# --- late -----------------------------------------------------------------------------------------
 
 
 async def test_a_second_proposal_for_a_round_is_late_and_says_that_it_was_decided(stage: Stage) -> None:
@@ -64,20 +61,6 @@ async def test_a_proposal_for_a_request_that_is_over_is_late_and_says_how_it_end
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
 
 
-async def test_an_older_round_is_late(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello")
-    work = await a.work(request)
-    await a.propose(request, work, Transfer(to_agent="nobody", summary="please"))  # type: ignore[arg-type]
-    await a.work(request, round_=1)
-    told = await stage.notices("a")
-    await a.propose(request, work, DONE)
-    notice = await heard(told, request)
-    assert notice.ended is not None
-    assert (notice.ended.why, notice.ended.round) == ("decided", 0)
-    assert await stage.types(request) == ["request.opened", "move.refused"]
-
-
 async def test_a_submit_that_was_taken_up_is_told_so_when_it_is_said_again(stage: Stage) -> None:
     told = await stage.notices("c1")
     request, body = (await stage.client()).new_id(), b'{"text":"hello"}'
@@ -86,9 +69,6 @@ async def test_a_submit_that_was_taken_up_is_told_so_when_it_is_said_again(stage
     notice = await heard(told, request)
     assert notice.ended is not None
     assert (notice.ended.why, notice.ended.turn, notice.digest) == ("decided", "", codec.body_digest(body))
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 async def test_nobody_speaks_for_a_turn_that_is_not_theirs(stage: Stage) -> None:
@@ -104,26 +84,6 @@ async def test_nobody_speaks_for_a_turn_that_is_not_theirs(stage: Stage) -> None
     assert await stage.types(request) == ["request.opened"]
 
 
-@pytest.mark.parametrize(
-    ("turn", "round_", "code"),
-    [
-        pytest.param("elsewhere", 0, "unknown_turn", id="turn"),
-        pytest.param("", 7, "unknown_round", id="round"),
-    ],
-)
-async def test_a_turn_or_a_round_that_was_never_opened_is_no_event(
-    stage: Stage, turn: str, round_: int, code: str
-) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello")
-    work = await a.work(request)
-    proposal = MoveProposed(turn=turn or work.turn, round=round_, move=DONE)  # type: ignore[arg-type]
-    await a.say(request, proposal)
-    letter = await stage.buried(code, request=request)
-    assert letter.original == codec.encode(proposal)
-    assert await stage.types(request) == ["request.opened"]
-
-
 async def test_a_proposal_for_no_request_is_a_dead_letter_at_once(stage: Stage) -> None:
     a = await stage.actor("a")
     request = request_id("c1", 1_800_000_000_000, ENTROPY)
@@ -132,27 +92,8 @@ async def test_a_proposal_for_no_request_is_a_dead_letter_at_once(stage: Stage) 
     assert letter.delivered == 1
 
 
-async def test_an_agent_does_not_submit(stage: Stage) -> None:
-    request = request_id("a", (await _now_ms(stage)), ENTROPY)
-    await (await stage.bus("a")).publish_durable(
-        subjects.prop("a", request), codec.encode(Submit(text="hello"))
-    )
-    await stage.buried("not_allowed", request=request)
-    assert await stage.types(request) == []
-
-
 async def _now_ms(stage: Stage) -> int:
     return submitted_ms((await stage.client()).new_id())
-
-
-async def test_a_request_id_names_its_sender(stage: Stage) -> None:
-    request = (await stage.client("c2")).new_id()
-    told = await stage.notices("c1")
-    await (await stage.bus("c1")).publish_durable(
-        subjects.prop("c1", request), codec.encode(Submit(text="hello"))
-    )
-    await stage.buried("unusable_id", request=request)
-    assert (await heard(told, request)).error is not None
 
 
 async def test_an_id_that_is_none_is_told_of_under_the_name_alone(stage: Stage) -> None:
@@ -178,16 +119,6 @@ async def test_an_id_that_is_too_old_or_too_far_ahead_is_stale(stage: Stage, ahe
     assert await stage.types(request) == []
 
 
-async def test_the_same_id_with_other_content_is_told_that_it_exists(stage: Stage) -> None:
-    client = await stage.client()
-    request = await client.submit("hello")
-    await stage.reaches(request, "request.opened")
-    await client.submit("good-bye", request=request)
-    letter = await stage.buried("request_exists", request=request)
-    assert codec.parse_submit(letter.original).text == "good-bye"
-    assert await stage.types(request) == ["request.opened"]
-
-
 async def test_what_cannot_be_read_is_kept_whole_and_the_reason_is_short(stage: Stage) -> None:
     request = (await stage.client()).new_id()
     told = await stage.notices("c1")
@@ -200,8 +131,6 @@ async def test_what_cannot_be_read_is_kept_whole_and_the_reason_is_short(stage: 
     assert notice.error is not None
     assert len(notice.error.detail) <= MAX_DETAIL_CHARS
 
-
-# --- a round whose proposal cannot be read ----------------------------------------------------------
 
 WRONG: list[dict[str, Any]] = [
     {"kind": "move", "move": {"move": "transfer", "to_agent": 7, "summary": "please"}},
@@ -301,30 +230,6 @@ async def test_only_a_trace_that_is_one_goes_on_into_the_log(stage: Stage) -> No
         await a.work(request)
         got = await (await stage.bus("admin")).request(f"$JS.API.DIRECT.GET.LOG.mesh.evt.a.{request}")
         assert got.headers.get("traceparent") == (good if trace == good else None)
-
-
-async def test_more_than_a_handoff_may_hold_is_refused_by_size(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello")
-    work = await a.work(request)
-    await a.propose(request, work, Transfer(to_agent="b", summary="x" * 70_000))  # type: ignore[arg-type]
-    refused = (await stage.reaches(request, "move.refused"))[-1]
-    assert isinstance(refused, events.MoveRefused)
-    assert refused.refusal.rule == "size"
-    assert "artifacts" in refused.refusal.hint
-
-
-async def test_a_failure_of_a_turn_that_is_not_open_is_late_too(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    told = await stage.notices("a")
-    request = await client.submit("hello")
-    work = await a.work(request)
-    await a.propose(request, work, DONE)
-    await client.wait(request, timeout_s=60)
-    await a.say(request, ReportFailure(turn=work.turn, round=0, error=Failure(code="broken")))
-    notice = await heard(told, request)
-    assert notice.ended is not None
-    assert notice.ended.why == "completed"
 
 
 async def test_nobody_puts_anothers_dead_letter_out(stage: Stage) -> None:

@@ -8,18 +8,11 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from protocol.wire import events
 from protocol.wire.commands import (
-    Ask,
-    Escalate,
-    Failure,
     Freeze,
     Move,
-    ReportFailure,
-    Resolve,
     Thaw,
-    Transfer,
 )
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.handoff import Constraints
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S, eventually, until
 
@@ -130,34 +123,6 @@ async def test_a_round_in_a_queue_that_does_not_move_times_out(stage: Stage) -> 
     assert queued not in begun
 
 
-async def test_work_for_an_agent_that_nobody_serves_goes_to_people(stage: Stage) -> None:
-    client = await stage.client()
-    request = await client.submit("hello", policy="alone")
-    log = await stage.reaches(request, "escalation.raised")
-    assert [type_of(event) for event in log] == ["request.opened", "turn.failed", "escalation.raised"]
-    failed = log[1]
-    assert isinstance(failed, events.TurnFailed)
-    assert (failed.error.code, failed.error.permanent) == ("unattended", True)
-    assert failed.grounds is not None
-    assert failed.grounds.served is False
-    assert failed.grounds.unbegun
-
-
-async def test_a_failure_is_tried_again_no_sooner_than_it_asked_for(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello", policy="eager")
-    work = await a.work(request)
-    await a.say(
-        request, ReportFailure(turn=work.turn, round=0, error=Failure(code="busy", retry_after_s=0.3))
-    )
-    again = await a.work(request, round_=1)
-    log = await stage.log(request)
-    assert [type_of(event) for event in log] == ["request.opened", "turn.failed", "turn.retried"]
-    assert log[2].at - log[1].at >= 300_000
-    assert again.past[0].failure is not None
-    assert again.past[0].failure.code == "busy"
-
-
 async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> None:
     client, a = await stage.client(), await stage.actor("a", served=True)
     told = await stage.notices("a")
@@ -169,51 +134,6 @@ async def test_a_requests_deadline_ends_it_and_tells_its_agent(stage: Stage) -> 
     await until(lambda: any(notice.ended and notice.ended.turn == work.turn for notice in told))
     ended = await (await stage.bus("a")).request(f"$JS.API.DIRECT.GET.ENDS.mesh.end.a.{request}.{work.turn}")
     assert b"request.expired" in ended.data
-
-
-async def test_a_handoffs_own_deadline_fails_its_turn_for_good(stage: Stage) -> None:
-    client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
-    request = await client.submit("hello")
-    soon = Constraints(max_resolution_time_s=0.2)
-    await a.propose(
-        request,
-        await a.work(request),
-        Transfer(to_agent="b", summary="quick", constraints=soon),  # type: ignore[arg-type]
-    )
-    await b.work(request)
-    log = await stage.reaches(request, "escalation.raised")
-    assert [type_of(event) for event in log[2:]] == ["turn.failed", "escalation.raised"]
-    assert human_turn(log).reason == "deadline"
-
-
-async def test_an_ask_that_nobody_answers_expires_and_the_turn_goes_on(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello")
-    await a.propose(
-        request,
-        await a.work(request),
-        Ask(to_agent="c1", question="which?", expires_s=0.2),  # type: ignore[arg-type]
-    )
-    again = await a.work(request, round_=1)
-    assert [past.how for past in again.past] == ["expired"]
-    assert await stage.types(request) == ["request.opened", "turn.suspended", "turn.resumed"]
-
-
-async def test_an_escalation_that_nobody_takes_is_raised_again_one_tier_up(stage: Stage) -> None:
-    client, a = await stage.client(), await stage.actor("a")
-    request = await client.submit("hello", policy="tiered")
-    await a.propose(request, await a.work(request), Escalate(summary="help"))
-    log = await stage.reaches(request, "escalation.raised", 2)
-    raised = [event for event in log if isinstance(event, events.EscalationRaised)][:2]
-    assert [(event.reason, event.tier) for event in raised] == [("asked", 1), ("sla", 2)]
-    assert raised[1].at - raised[0].at >= 250_000
-    resolved = False
-    while not resolved:  # each tier is a turn of its own, and the next may come before we are heard
-        turn = human_turn(await stage.log(request)).work.turn
-        await stage.control(request, Resolve(id=turn[:20], turn=turn, complete=True, answer="done"))
-        await stage.drained("CTL")
-        resolved = "request.completed" in await stage.types(request)
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
 
 
 async def test_a_frozen_request_fails_no_round_and_its_time_goes_on_after_the_thaw(stage: Stage) -> None:

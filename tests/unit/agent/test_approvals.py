@@ -50,9 +50,6 @@ async def asked(given: Turn, **arguments: Any) -> Ask:
     return needed.value.ask
 
 
-# --- asking ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -94,9 +91,6 @@ async def test_code_that_swallows_the_stop_gets_it_again_at_its_next_step() -> N
     with pytest.raises(ApprovalNeeded):
         await given.call(look, what="round the corner")
     assert done == []
-
-
-# --- yes and no -----------------------------------------------------------------------------------
 
 
 async def test_after_a_yes_the_call_runs_and_what_came_before_it_does_not_run_again() -> None:
@@ -198,9 +192,6 @@ async def test_an_approved_effect_that_may_have_happened_is_in_doubt_and_not_ask
     with pytest.raises(InDoubt):
         await turn(past=past, steps=steps).call(dial, number="1")
     assert done == ["1"]
-
-
-# --- what the code sees ---------------------------------------------------------------------------
 
 
 async def test_an_approval_is_no_reply_to_the_codes_own_question() -> None:

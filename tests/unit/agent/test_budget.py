@@ -40,9 +40,6 @@ def spent(given: Turn) -> tuple[int, int]:
     return usage.tokens, usage.model_calls
 
 
-# --- counting -------------------------------------------------------------------------------------
-
-
 async def test_a_reply_that_was_paid_before_the_process_died_is_still_on_the_bill() -> None:
     steps, model = MemorySteps(), Model()
     await model.ask(turn(steps=steps), "one")  # and dies before it reports anything
@@ -109,9 +106,6 @@ async def test_tools_of_a_round_that_only_the_clock_ended_are_reported() -> None
     later = turn(past=[RoundOutcome(round=0, how="failed", failure=TIMED_OUT)], steps=steps)
     await later.remark("on to something else")
     assert later.report.actions == ("look",)
-
-
-# --- stopping -------------------------------------------------------------------------------------
 
 
 async def test_what_is_left_is_the_grant_less_what_all_rounds_cost() -> None:

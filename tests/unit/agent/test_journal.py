@@ -226,9 +226,6 @@ async def test_a_mismatch_in_the_arguments_alone_says_so() -> None:
         await journal(store, nonce="n2").step(call("a", "d2"), world.doing("a again"))
 
 
-# --- one writer, whatever runs at once ------------------------------------------------------------
-
-
 class Held:
     """Something that a test lets go on when it likes."""
 
@@ -344,9 +341,6 @@ async def test_steps_that_break_in_a_row_end_the_round_before_a_reader_would_mis
             await own.step(call("a"), broken)
     with pytest.raises(JournalFull):
         await own.step(call("a"), world.doing("a"))
-
-
-# --- the end of a round ---------------------------------------------------------------------------
 
 
 async def test_a_round_waits_for_its_effects_before_it_is_over() -> None:

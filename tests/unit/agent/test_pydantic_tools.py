@@ -20,8 +20,6 @@ class Customer(BaseModel):
 
 ADA = {"id": 7, "tier": "gold", "secret": "**********"}
 
-# --- results --------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("result", "plain"),
@@ -44,8 +42,6 @@ async def test_a_result_is_recorded_and_told_as_json(result: Any, plain: Any) ->
         await drive(turn(), model, instructions="", tools=(find,))
     assert json.loads(model.prompts[-1].transcript[-1].text) == plain
 
-
-# --- defaults -------------------------------------------------------------------------------------
 
 seen: list[Any] = []
 
@@ -113,9 +109,6 @@ async def test_both_ways_of_saying_it_come_to_the_same() -> None:
 
     assert one.schema == other.schema
     assert await one.run({}) == await other.run({}) == 5
-
-
-# --- approvals ------------------------------------------------------------------------------------
 
 
 async def test_an_approval_shows_defaults_as_json() -> None:

@@ -131,8 +131,6 @@ def test_a_time_that_no_calendar_has_is_said_to_be_unknown(at: int) -> None:
     assert when(at) == "?"
 
 
-# --- one file prints --------------------------------------------------------------------------------
-
 ROOM = Path(mesh.cli.__file__).parent
 PRINTERS = {"print", "echo", "secho", "pprint", "confirm", "prompt", "Console", "console"}
 
@@ -164,9 +162,6 @@ def test_only_one_file_of_the_command_line_prints(file: Path) -> None:
 def test_the_check_sees_who_prints() -> None:
     wrong = "import sys\nprint(1)\nsys.stdout.write('')\nclick.echo('')\nsys.stderr.isatty()\nConsole()\n"
     assert len(list(printing(wrong))) == 4
-
-
-# --- logs -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("style", ["console", "json"])

@@ -104,9 +104,6 @@ async def prepared(*tools: Tool | Box, model: StrictModel | None = None) -> None
         await agent.prepare()
 
 
-# --- what it is made of -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["complete", "ask", "escalate", "hand_back", "transfer_to_billing"])
 async def test_no_tool_stands_beside_the_move_of_its_name(name: str) -> None:
     with pytest.raises(ToolsUnusable, match=f"{name} is the name of a move"):
@@ -169,9 +166,6 @@ async def test_a_peer_that_is_out_of_reach_is_said_once(
             await made(turn(agent="a", peers=["b", "c"]))
     told = {"event": "handoffs_out_of_reach", "log_level": "warning", "agent": "a", "names": missing}
     assert [entry for entry in logs if entry["log_level"] == "warning"] == ([told] if missing else [])
-
-
-# --- as it starts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -246,9 +240,6 @@ def test_the_sdk_is_imported_in_a_thread() -> None:
         [sys.executable, "-c", LOOKED_AT], env=told, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-# --- which model --------------------------------------------------------------------------------------
 
 
 @pytest_asyncio.fixture

@@ -124,9 +124,6 @@ async def test_a_name_that_no_tool_can_have_goes_back_as_one(name: str, goes_bac
     assert sent(stub)[0][1][0]["name"] == goes_back
 
 
-# --- pauses, and calls that nobody answers -------------------------------------------------------------
-
-
 async def test_a_pause_among_the_vendors_own_tools_goes_on_with_its_own_words_and_thoughts() -> None:
     paused = thinks("hm", Answer((LOOKED, FOUND, THOUGHT), "pause_turn"))
     more = thinks("so", calls(("a", {})))

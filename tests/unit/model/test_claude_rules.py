@@ -98,8 +98,6 @@ def test_what_is_not_is_refused(wrong: dict[str, Any], why: str) -> None:
     assert any(why in each for each in violations(wrong)), violations(wrong)
 
 
-# --- thoughts -----------------------------------------------------------------------------------------
-
 ASKED = body([TEXT])
 REPLY = signed(ASKED, (THOUGHT, LOOKED, FOUND, HIDDEN, CALL))
 

@@ -137,8 +137,6 @@ async def test_what_an_error_is_called_is_said_only_if_it_is_a_name() -> None:
     assert str(failed.value) == "status 200, request req_stub_1"
 
 
-# --- calls that cannot be read -------------------------------------------------------------------------
-
 ODD = {
     "an array": "[1, 2]",
     "a string": '"x"',
@@ -196,9 +194,6 @@ async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> N
     assert heard == ["a \ufffd", "\ufffd b \ufffd"]
 
 
-# --- what a reply says of itself -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
@@ -251,8 +246,6 @@ async def test_a_refusal_in_the_middle_of_a_stream_is_one() -> None:
         with pytest.raises(ModelRefused, match="enforced_spend_limit_reached"):
             await model.reply(PROMPT)
 
-
-# --- anything at all ------------------------------------------------------------------------------------
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("\ud800")
 values = st.recursive(

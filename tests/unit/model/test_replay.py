@@ -158,9 +158,6 @@ async def test_a_dialogue_has_its_calls_from_move_to_move() -> None:
     assert await drive(later, then, instructions="", tools=[find], max_calls=2) == answer
 
 
-# --- what changes the world -----------------------------------------------------------------------
-
-
 def world(effect: Effect, broken: Exception) -> tuple[list[int], Tool]:
     done: list[int] = []
 
@@ -236,9 +233,6 @@ async def test_an_effect_that_was_said_together_with_a_call_that_failed_waits() 
     assert told(model)[-1].text.startswith("Not taken: an earlier call of this reply failed")
 
 
-# --- what is told instead of a result ---------------------------------------------------------------
-
-
 async def test_a_result_that_is_too_large_is_told_so() -> None:
     @tool
     async def dump() -> str:
@@ -278,9 +272,6 @@ async def test_arguments_that_nobody_can_read_are_the_calls_result() -> None:
     model = TalkingModel(lost, says("ok"))
     await drive(turn(peers=["b"]), model, instructions="", tools=())
     assert (told(model)[-1].text, told(model)[-1].is_error) == ("its arguments are no JSON", True)
-
-
-# --- several conversations in a turn --------------------------------------------------------------
 
 
 async def test_a_reply_goes_to_the_conversation_that_asked_for_it() -> None:

@@ -45,9 +45,6 @@ def rejection(ruling: object) -> str:
     return ruling.code
 
 
-# --- submits --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("role", ["agent", "viewer", "nobody"])
 def test_only_clients_and_operators_submit(role: str) -> None:
     assert rejection(Court().hear_submit(Submit(text="x"), role=role)) == "not_allowed"
@@ -72,9 +69,6 @@ def test_a_refused_submit_that_comes_again_is_late() -> None:
     court = Court(policy=None)
     court.submit()
     assert late(court.hear_submit(Submit(text="help me"))).ended == "refused"
-
-
-# --- proposals ------------------------------------------------------------------------------------
 
 
 def move(court: Court, turn: str | None = None, round_: int | None = None) -> MoveProposed:
@@ -160,8 +154,6 @@ def test_a_turn_that_a_person_took_over_is_over() -> None:
     assert late(court.propose(move(court, turn, 0), "a")).ended == "ended"
     assert rejection(court.propose(move(court), "a")) == "not_the_holder"  # it is people's now
 
-
-# --- control --------------------------------------------------------------------------------------
 
 EVERY: list[tuple[type[Control], dict[str, Any]]] = [
     (Cancel, {}),

@@ -17,8 +17,6 @@ from protocol.wire.prices import Metered
 from tests.unit.protocol.test_codec import BODIES, PARSERS, TRANSFER, K, said
 from tests.unit.protocol.worlds import transfer
 
-# --- totality -------------------------------------------------------------------------------------
-
 
 def reads(parse: Callable[[bytes], msgspec.Struct], body: bytes) -> None:
     """Read, and if it can be read, write it and read it again."""
@@ -144,8 +142,6 @@ def test_a_usage_is_sound_exactly_where_a_report_of_it_can_be_read(usage: Usage,
         with pytest.raises(Malformed, match="a report"):
             codec.parse_proposal(proposal)
 
-
-# --- what an unreadable proposal comes to -----------------------------------------------------------
 
 WRONG = Malformed("proposal: $.move")
 

@@ -51,9 +51,6 @@ def nested(levels: int) -> Any:
     return value
 
 
-# --- what is read ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("parse", "message"),
     [
@@ -87,9 +84,6 @@ def test_a_bodys_digest_is_over_its_very_bytes() -> None:
     assert codec.body_digest(b"{}") != codec.body_digest(b"{ }")
 
 
-# --- unknown moves --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["delegate", "x" * 64, "Transfer", "?"])
 def test_a_move_that_this_build_lacks_is_read_by_its_name(name: str) -> None:
     report = {"usage": {"tokens": 5}}
@@ -119,8 +113,6 @@ def test_a_known_move_with_wrong_fields_is_malformed_and_not_unknown() -> None:
     with pytest.raises(Malformed, match="summary"):
         codec.parse_proposal(move(move="transfer", to_agent="b"))
 
-
-# --- what is refused ------------------------------------------------------------------------------
 
 TRANSFER = {"move": "transfer", "to_agent": "b", "summary": "s"}
 HAND_BACK = {"move": "hand_back", "summary": "s"}
@@ -304,9 +296,6 @@ def test_the_codes_of_errors_are_stable() -> None:
     ]
     unknown = UnknownEvent("x", 3)
     assert (unknown.type, unknown.version) == ("x", 3)
-
-
-# --- upcasting ------------------------------------------------------------------------------------
 
 
 def test_a_released_form_that_is_no_longer_written_is_brought_forward(

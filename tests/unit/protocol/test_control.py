@@ -49,9 +49,6 @@ def escalated(**court: Any) -> Court:
     return made
 
 
-# --- cancel, freeze, thaw, assign -----------------------------------------------------------------
-
-
 def test_a_cancel_ends_the_request_and_names_the_person() -> None:
     court = opened()
     event = is_(court.control(Cancel, by="Ada", reason="changed my mind"), RequestCancelled)
@@ -80,9 +77,6 @@ def test_an_assignment_names_the_person_and_the_last_one_counts() -> None:
     assert court.holder.person == "Cid"
 
 
-# --- replies --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", ["red", None, {"approved": True}, 0])
 def test_a_reply_opens_the_next_round_with_it(value: Any) -> None:
     court = opened()
@@ -101,9 +95,6 @@ def test_a_person_replies_to_what_people_were_asked() -> None:
     assert (event.work.past[-1].by, event.sender) == ("Ada", "op1")
 
 
-# --- settling -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("outcome", ["done", "not_done"])
 def test_settling_a_doubt_opens_the_next_round(outcome: Any) -> None:
     court = opened()
@@ -116,9 +107,6 @@ def test_settling_a_doubt_opens_the_next_round(outcome: Any) -> None:
     past = event.work.past[-1]
     assert (past.how, past.settled, past.reply) == ("settled", outcome, {"ref": 7})
     assert (event.work.round, event.work.reported) == (1, usage(tokens=9))
-
-
-# --- resolving ------------------------------------------------------------------------------------
 
 
 def test_a_resolution_goes_by_default_to_whose_turn_it_ended_with_its_constraints() -> None:

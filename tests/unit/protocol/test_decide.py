@@ -52,8 +52,6 @@ from tests.unit.protocol.worlds import (
     usage,
 )
 
-# --- admitted -------------------------------------------------------------------------------------
-
 
 def test_an_admitted_transfer_hands_over_the_whole_of_what_is_known() -> None:
     court = Court()
@@ -136,9 +134,6 @@ def test_a_hand_back_restores_the_resumed_frames_own_constraints() -> None:
     assert court.shown["found"] == 1
 
 
-# --- refused, rounds ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_the_refusal_after_max_refusals_escalates(most: int) -> None:
     court = opened(policy=Policy(max_refusals=most))
@@ -165,9 +160,6 @@ def test_a_refusal_changes_nothing_but_the_round() -> None:
     before = (court.ledger.segment, court.ledger.carried(), court.ledger.hops)
     court.move(transfer("nobody", fact("k", 1)))
     assert (court.ledger.segment, court.ledger.carried(), court.ledger.hops) == before
-
-
-# --- ask ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -197,9 +189,6 @@ def test_a_question_keeps_its_schema_and_digest() -> None:
     assert (event.to, event.ask) == ("human", asked)
 
 
-# --- escalate -------------------------------------------------------------------------------------
-
-
 def test_an_escalation_opens_a_persons_turn_with_everything_that_is_carried() -> None:
     court = opened(policy=Policy(budget=Budget(tokens=100)))
     court.move(transfer("nobody"))
@@ -222,9 +211,6 @@ def test_the_escalation_after_max_escalations_ends_the_request() -> None:
         "the policy lets a person be asked 0 times",
         "c1",
     )
-
-
-# --- the end --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,9 +246,6 @@ def test_every_end_names_the_submit_that_it_answers(ended: Callable[[Court], Any
     assert event.digest == "d0"
 
 
-# --- failures, doubts, deferral -------------------------------------------------------------------
-
-
 def test_a_failure_is_recorded_as_it_was_said() -> None:
     court = opened()
     event = is_(court.fail("model_overloaded", report=usage(tokens=4)), TurnFailed)
@@ -293,9 +276,6 @@ def test_a_frozen_request_defers_a_move_whole_and_records_failures_and_doubts() 
         assert not isinstance(say(frozen), MoveDeferred)
 
 
-# --- whom a message concerns ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("move", "target"),
     [
@@ -317,9 +297,6 @@ def test_the_target_is_whom_the_fleet_has_to_be_asked_about(move: Move, target: 
 def test_a_submit_concerns_whom_it_names() -> None:
     submit = Submit(text="x", to=AgentName("d"))
     assert target_of(Court().ledger, Command(REQUEST, AgentName("c1"), submit, Cause("x"))) == "d"
-
-
-# --- budgets --------------------------------------------------------------------------------------
 
 
 def budget_of(court: Court) -> Budget | None:

@@ -27,9 +27,6 @@ from tests.unit.protocol.worlds import REQUEST, START, ask, complete, is_, opene
 DAY = 86_400
 
 
-# --- retries --------------------------------------------------------------------------------------
-
-
 def test_a_failed_round_is_tried_again_when_its_wait_is_over_and_not_before() -> None:
     court = opened()
     failed = is_(court.fail(), TurnFailed)
@@ -64,9 +61,6 @@ def test_a_permanent_failure_escalates_at_once() -> None:
     assert is_(court.last, EscalationRaised).reason == "crash_loop"
 
 
-# --- questions ------------------------------------------------------------------------------------
-
-
 def test_a_question_nobody_answers_resumes_its_turn() -> None:
     court = opened()
     court.move(ask(expires_s=60))
@@ -91,9 +85,6 @@ def test_no_time_out_runs_while_a_question_waits() -> None:
     assert court.wait(9_999) == []
     court.control(Reply, sender="c1", turn=court.turn, round=0, value="red")
     assert court.next_due == court.now + seconds(900)  # a new round, a new clock
-
-
-# --- deadlines ------------------------------------------------------------------------------------
 
 
 def test_a_request_expires_at_its_deadline_whatever_else_is_due() -> None:
@@ -177,9 +168,6 @@ def test_what_a_late_look_finds_happens_in_the_order_in_which_it_fell_due() -> N
     events = court.wait(60)
     assert kinds(events) == [TurnFailed, EscalationRaised, RequestExpired]
     assert is_(events[0], TurnFailed).error.code == "deadline"
-
-
-# --- the shape of it ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deciding", [None, ("x", 0)])

@@ -17,9 +17,6 @@ from tests.unit.protocol.worlds import START, Court, complete, escalate, fact, i
 DAY = 86_400
 
 
-# --- escalation by itself -------------------------------------------------------------------------
-
-
 def test_without_people_the_first_escalation_ends_the_request() -> None:
     court = opened(human=False)
     court.fail("crash_loop", permanent=True)
@@ -41,9 +38,6 @@ def test_the_escalation_after_max_escalations_ends_the_request() -> None:
         court.control(Resolve, turn=court.turn)
     court.fail(permanent=True)
     assert is_(court.last, RequestFailed).code == "max_escalations"
-
-
-# --- budgets that are used up ---------------------------------------------------------------------
 
 
 FAILS = Policy(on_budget="fail", budget=Budget(tokens=10))
@@ -102,9 +96,6 @@ def test_without_a_person_a_used_up_budget_ends_the_request_either_way() -> None
         assert is_(court.last, RequestFailed).code == code
 
 
-# --- more than the bus takes ----------------------------------------------------------------------
-
-
 def test_what_is_too_large_to_follow_ends_the_request() -> None:
     court = opened(too_large=(TurnRetried,))
     turn = court.turn
@@ -124,9 +115,6 @@ def test_a_deferred_proposal_that_is_too_large_to_decide_ends_the_request() -> N
     court.control(Thaw)
     failed = is_(court.last, RequestFailed)
     assert failed.reason == "the verdict on a deferred proposal is more than the bus takes"
-
-
-# --- people ---------------------------------------------------------------------------------------
 
 
 def test_an_sla_that_passes_raises_the_escalation_again_one_tier_up_uncounted() -> None:

@@ -24,8 +24,6 @@ from tests.unit.protocol.worlds import (
     transfer,
 )
 
-# --- known_move -----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", ["delegate", "join", "?", "TRANSFER"])
 def test_a_move_that_the_topology_lacks_is_refused_by_its_name(name: str) -> None:
@@ -51,9 +49,6 @@ def test_a_topology_without_moves_refuses_them_all(move: Move) -> None:
     assert refused(court.move(move)).rule == Rule.KNOWN_MOVE
 
 
-# --- asks -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_a_turn_asks_max_asks_times(most: int) -> None:
     court = opened(policy=Policy(max_asks=most))
@@ -71,9 +66,6 @@ def test_the_next_turn_asks_anew() -> None:
     court.wait(1)
     court.move(transfer("b"))
     is_(court.move(ask()), TurnSuspended)
-
-
-# --- actions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,9 +127,6 @@ def test_an_agent_that_has_left_the_fleet_may_still_say_what_it_knows() -> None:
     court = opened(fleet={"a": agent("a"), "b": agent("b")})
     del court.fleet["a"]
     is_(court.move(complete()), RequestCompleted)
-
-
-# --- size -----------------------------------------------------------------------------------------
 
 
 def test_a_handoff_of_just_the_largest_size_is_admitted_and_a_byte_more_is_not() -> None:

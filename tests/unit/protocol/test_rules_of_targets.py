@@ -22,8 +22,6 @@ from tests.unit.protocol.worlds import (
     transfer,
 )
 
-# --- known_agent ----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("a", "b", "move", "hint"),
@@ -106,9 +104,6 @@ def test_only_the_client_and_people_that_exist_are_asked(human: bool, move: Move
 )
 def test_whoever_can_be_asked_is_asked(human: bool, move: Move, kind: type[AnyEvent]) -> None:
     is_(opened(human=human).move(move), kind)
-
-
-# --- agent_available ------------------------------------------------------------------------------
 
 
 def test_an_open_breaker_refuses_a_transfer_and_a_hand_back() -> None:

@@ -14,9 +14,6 @@ from tests.unit.protocol.worlds import START, Court, escalate, fact, hand_back, 
 NEW = fact("new", 1)
 
 
-# --- budget ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dimension", ["nano_dollars", "tokens", "model_calls"])
 def test_all_that_is_left_may_be_asked_for_and_one_more_may_not(dimension: str) -> None:
     court = opened(policy=Policy(budget=Budget(**{dimension: 100})))
@@ -49,9 +46,6 @@ def test_who_has_spent_all_but_no_more_may_give_work_on() -> None:
     court = opened(policy=Policy(budget=Budget(tokens=100)))
     event = court.move(transfer("b"), Report(usage=Usage(tokens=100)))
     assert admitted(event).work.handoff.constraints.budget == Budget(tokens=0)
-
-
-# --- constraints ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,9 +116,6 @@ def test_whoever_has_no_limit_may_set_one_and_what_is_not_asked_for_is_inherited
     assert court.holder.work.handoff.constraints.allowed_actions == ("look", "pay")
     court.move(transfer("c"))
     assert court.holder.work.handoff.constraints.allowed_actions == ("look", "pay")
-
-
-# --- must_carry -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

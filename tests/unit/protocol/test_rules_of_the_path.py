@@ -13,9 +13,6 @@ from tests.unit.protocol.worlds import Court, agents, ask, escalate, fact, hand_
 NEW = fact("new", 1)
 
 
-# --- depth ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_max_depth_hops_are_allowed_and_one_more_is_not(most: int) -> None:
     names = "abcdefg"
@@ -44,9 +41,6 @@ def test_questions_retries_and_refusals_are_no_hops() -> None:
     court.move(transfer("nobody"))
     assert (court.holder.round, court.holder.work.depth) == (3, 0)
     admitted(court.move(transfer("b")))
-
-
-# --- cycle ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,9 +135,6 @@ def test_a_fresh_segment_forgets_the_edges() -> None:
     admitted(court.move(transfer("b")))
 
 
-# --- hand_back ------------------------------------------------------------------------------------
-
-
 def test_the_first_holder_has_nobody_to_hand_back_to() -> None:
     refusal = refused(opened().move(hand_back()))
     assert (refusal.rule, refusal.numbers) == (Rule.HAND_BACK, {"path": ["a"]})
@@ -201,9 +192,6 @@ def test_the_same_way_back_is_not_taken_twice_without_a_new_fact() -> None:
     assert refusal.rule == Rule.HAND_BACK
     assert refusal.numbers == {"path": ["a", "b"], "edge": ["b", "a"]}
     admitted(court.move(hand_back(fact("newer", 1))))
-
-
-# --- no_return ------------------------------------------------------------------------------------
 
 
 def test_a_sealed_turn_does_not_go_back_to_its_giver() -> None:

@@ -42,9 +42,6 @@ def said(message: msgspec.Struct) -> Any:
     return json.loads(codec.encode(message))
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", sorted(schema.documents()))
 def test_what_is_stored_is_what_would_be_generated(name: str) -> None:
     assert (STORED / name).read_text() == schema.documents()[name], "run `make schema`"
@@ -53,9 +50,6 @@ def test_what_is_stored_is_what_would_be_generated(name: str) -> None:
 def test_both_documents_are_named_by_their_file() -> None:
     made = {name: json.loads(text) for name, text in schema.documents().items()}
     assert made == {schema.ASYNCAPI_FILE: ASYNCAPI, schema.JSON_SCHEMA_FILE: JSON_SCHEMA}
-
-
-# --- JSON Schema ----------------------------------------------------------------------------------
 
 
 def test_the_json_schema_is_one() -> None:
@@ -130,9 +124,6 @@ def test_what_we_write_follows_the_schema(definition: str, message: msgspec.Stru
 )
 def test_what_we_would_not_read_does_not_follow_it(definition: str, message: Any) -> None:
     assert not validator(definition).is_valid(message)
-
-
-# --- AsyncAPI -------------------------------------------------------------------------------------
 
 
 def meta() -> Any:

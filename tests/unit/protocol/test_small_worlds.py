@@ -96,9 +96,6 @@ def test_in_no_small_world_does_a_verdict_differ_from_the_oracles(max_depth: int
     assert set(worlds.verdicts) == {"admitted", Rule.DEPTH, Rule.CYCLE, Rule.HAND_BACK, *sealed}
 
 
-# --- the oracle can fail --------------------------------------------------------------------------
-
-
 RIGHT = dict(rules.RULES)
 
 

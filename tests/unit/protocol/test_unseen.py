@@ -44,9 +44,6 @@ def seen(court: Court) -> list[Any]:
     return got
 
 
-# --- by name --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [1, 2, True, BIG])
 @pytest.mark.parametrize("must", [(), ("k",)])
 def test_a_fact_under_a_withheld_key_is_taken_and_what_is_withheld_stays(
@@ -207,8 +204,6 @@ def test_whether_a_reader_is_cleared_and_no_key_decides_how_many_events_a_hop_ta
         counts.add(tuple(event.n for event in court.events if isinstance(event, HandoffAdmitted)))
     assert counts == {(3, 4, 6)}
 
-
-# --- whatever happens -----------------------------------------------------------------------------
 
 values = st.sampled_from([value for alike in ALIKE for value in alike] + [BIG])
 brought = st.builds(fact, st.sampled_from(["k", "l", "m"]), values) | st.builds(

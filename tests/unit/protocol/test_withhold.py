@@ -249,8 +249,6 @@ def test_a_move_that_was_deferred_between_its_withholding_and_its_verdict_is_dec
     assert is_(died.last, HandoffAdmitted).work.withheld == Withheld(labels=("pii",), facts=1, artifacts=1)
 
 
-# --- whatever happens -----------------------------------------------------------------------------
-
 SECRETS = ("hush-key", "hush-value", "hush-scan", "hush-uri", "hush-bill")
 """Strings that stand only in labelled facts and artifacts."""
 

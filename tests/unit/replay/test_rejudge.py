@@ -139,9 +139,6 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
         load(file)
 
 
-# --- what is not all there --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("missing", [[0], [0, 1], [2]], ids=["the-first", "the-beginning", "one-between"])
 @pytest.mark.parametrize("policy", [None, Policy(max_depth=1)], ids=["recorded", "other-policy"])
 def test_a_log_with_events_missing_is_said_to_be_one(missing: list[int], policy: Policy | None) -> None:
@@ -180,8 +177,6 @@ def test_events_that_follow_from_nothing_are_said_to() -> None:
     assert not found.same
     assert "does not follow from those before it" in found.unreadable
 
-
-# --- what only looks the same ------------------------------------------------------------------------
 
 TRICKY = [
     (1, True),

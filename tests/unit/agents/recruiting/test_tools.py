@@ -16,9 +16,6 @@ def one(query: str, *values: Any) -> Any:
         return db.execute(query, values).fetchone()[0]
 
 
-# --- intake -----------------------------------------------------------------------------------------
-
-
 def test_a_candidate_is_found_by_address_in_whatever_case_and_by_id() -> None:
     found = candidates.find_candidate(email="Nora.Lindqvist@Example.com")
     assert found == candidates.find_candidate(candidate_id="k-1001")
@@ -85,9 +82,6 @@ def test_papers_may_be_silent_or_missing() -> None:
         candidates.read_papers("k-1001")
 
 
-# --- screening --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("candidate", "vacancy", "verdict"),
     [
@@ -118,9 +112,6 @@ def test_nothing_that_screening_and_compliance_can_call_says_who_a_candidate_is(
     assert "1991" not in shown
 
 
-# --- scheduling -------------------------------------------------------------------------------------
-
-
 def test_slots_are_listed_by_part_of_day_and_only_free_ones() -> None:
     assert [each["slot_id"] for each in interviews.list_slots("v-104", "afternoon")] == ["sl-402"]
     assert "sl-103" not in {each["slot_id"] for each in interviews.list_slots("v-101")}
@@ -143,9 +134,6 @@ def test_another_slot_frees_the_first() -> None:
 
 def test_where_the_last_slot_is_gone_there_is_no_next() -> None:
     assert interviews.book_slot("sl-501", "k-1003", "key") == {"booked": False, "next_free": None}
-
-
-# --- offer and compliance ---------------------------------------------------------------------------
 
 
 def test_pay_is_suggested_within_the_band() -> None:

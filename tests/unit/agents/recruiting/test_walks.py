@@ -23,9 +23,6 @@ def mailed(kind: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in rows]
 
 
-# --- who learns what --------------------------------------------------------------------------------
-
-
 async def test_no_agent_is_told_what_it_is_not_cleared_for(records: Path) -> None:
     ran: list[tuple[str, Turn]] = []
     for sample in RECRUITING.of_kind("ruled"):
@@ -77,9 +74,6 @@ async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(re
     }
 
 
-# --- what people decide -----------------------------------------------------------------------------
-
-
 async def test_an_offer_is_sent_once_a_person_approves_of_this_very_sum(records: Path) -> None:
     going = await walk(RECRUITING, OFFER)
     (asked,) = going.approvals
@@ -111,9 +105,6 @@ async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
     going = await walk(RECRUITING, "Please make an offer to k-1015 for v-107.", replies=[True])
     assert (going.status, going.approvals) == ("escalated", [])
     assert mailed("offer") == []
-
-
-# --- what compliance finds --------------------------------------------------------------------------
 
 
 async def test_too_small_an_offer_is_raised_and_only_then_sealed(records: Path) -> None:
