@@ -14,7 +14,7 @@ from mesh.agent._step_store import Recorded, as_json
 from mesh.agent.errors import ApprovalNeeded
 from protocol.wire.commands import Ask
 from protocol.wire.events import RoundOutcome
-from protocol.wire.grounds import Refusal
+from protocol.wire.handoff import Refusal
 from protocol.wire.ids import HUMAN, AgentName
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from protocol.domain import budget
 from protocol.wire.commands import Failure, Move, Report, Usage
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome
-from protocol.wire.grounds import Refusal as RefusalOf
 from protocol.wire.handoff import Budget, Handoff
+from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
 from protocol.wire.prices import Price
 

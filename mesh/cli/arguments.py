@@ -128,7 +128,7 @@ def parse_budget(given: Sequence[str]) -> "Budget | None":
     from decimal import Decimal
 
     from protocol.wire.handoff import Budget
-    from protocol.wire.values import LARGEST_AMOUNT
+    from protocol.wire.prices import LARGEST_AMOUNT
 
     amounts: dict[str, int] = {}
     for each in given:

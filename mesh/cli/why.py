@@ -12,7 +12,7 @@ from mesh.service.printable import counted, one_line, when
 if TYPE_CHECKING:
     from mesh.ops.explain import Explanation
     from protocol.wire.config import AgentEntry
-    from protocol.wire.grounds import Grounds
+    from protocol.wire.events import Grounds
     from protocol.wire.handoff import Budget
 
 

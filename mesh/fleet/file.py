@@ -104,7 +104,7 @@ from protocol.wire.config import (
 )
 from protocol.wire.documents import DocumentInvalid, fleet_mistakes, policy_of
 from protocol.wire.ids import AgentName, is_name
-from protocol.wire.values import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
+from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
 
 LISTED = "listed"
 """In place of a model's price: as the vendor's list has it when the fleet is set up."""

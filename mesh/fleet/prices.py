@@ -11,8 +11,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mesh.errors import MeshError
-from protocol.wire.prices import Price, unsaid
-from protocol.wire.values import LARGEST_AMOUNT
+from protocol.wire.prices import LARGEST_AMOUNT, Price, unsaid
 
 
 class Strict(BaseModel):

@@ -7,7 +7,7 @@ import msgspec
 from protocol.domain.admission import Rejected
 from protocol.wire import codec
 from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, submit_id
-from protocol.wire.errors import Malformed
+from protocol.wire.errors import READ_ERRORS, Malformed
 from protocol.wire.ids import (
     MAX_ID_CHARS,
     AgentName,
@@ -94,5 +94,5 @@ def is_submit(body: bytes) -> bool:
     """Return True if a message in PROP is a submit: it has no `kind`, or it cannot be read."""
     try:
         return _KIND.decode(body).kind is None
-    except codec.READ_ERRORS:
+    except READ_ERRORS:
         return True

@@ -35,7 +35,7 @@ from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptedModel, load_script
 from mesh.service.logs import get_logger
-from protocol.wire.codec import is_label
+from protocol.wire.ids import is_label
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn

@@ -23,7 +23,7 @@ from protocol.wire.commands import Move, MoveProposed
 from protocol.wire.config import AgentEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
-from protocol.wire.ids import HUMAN, TurnId
+from protocol.wire.ids import HUMAN, TurnId, is_label
 
 TRANSFER = "transfer_to_"
 """Followed by the name of the agent that gets the work."""
@@ -221,7 +221,7 @@ class MoveTools:
             for given in said.facts
         }
         for fact in self._turn.handoff.facts:
-            labels = self._labelled(fact.key, filter(codec.is_label, fact.labels))
+            labels = self._labelled(fact.key, filter(is_label, fact.labels))
             if fact.key not in brought and fact.key not in drop and not set(labels) <= set(fact.labels):
                 brought[fact.key] = Fact(key=fact.key, value=fact.value, labels=labels)
         return tuple(brought.values())

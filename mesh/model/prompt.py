@@ -22,11 +22,11 @@ import msgspec
 
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from protocol.wire.codec import is_label
 from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.ids import is_label
 
 _VERSION = r"[\w.-]{1,32}"
 _FIRST = re.compile(rf"<!--\s*version:\s*(?P<version>{_VERSION})\s*-->")

@@ -23,8 +23,7 @@ from protocol.wire import codec, events
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.grounds import Grounds
+from protocol.wire.events import AnyEvent, Grounds, type_of
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
 """What the rules raise on events that no guard could have written one after the other."""

@@ -25,8 +25,7 @@ from protocol.wire import events
 from protocol.wire.commands import Ask, Move, MoveProposed, Proposal, Report, ReportFailure
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome
-from protocol.wire.grounds import Refusal, Rule
-from protocol.wire.handoff import Constraints, Fact, Handoff
+from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
 from protocol.wire.prices import Price, price_list
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.config import Policy
-from protocol.wire.events import VERSION, Event, type_of
-from protocol.wire.grounds import Grounds
+from protocol.wire.events import VERSION, Event, Grounds, type_of
 from protocol.wire.ids import AgentName, Cause, RequestId, event_id
 
 E = TypeVar("E", bound=Event)

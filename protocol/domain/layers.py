@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from protocol.wire.codec import equal
 from protocol.wire.commands import Command, Escalate, HandBack, MoveProposed, Resolve, Submit, Transfer
 from protocol.wire.events import Beneath, FactsWithheld, Withheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
-from protocol.wire.values import equal
 
 T = TypeVar("T", bound=Fact | Artifact)
 

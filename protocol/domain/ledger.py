@@ -18,8 +18,7 @@ from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
-from protocol.wire.grounds import Grounds
+from protocol.wire.events import AnyEvent, Assignment, Grounds, RoundOutcome
 from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 

@@ -39,8 +39,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
-from protocol.wire.grounds import Refusal
-from protocol.wire.handoff import Constraints, Handoff
+from protocol.wire.handoff import Constraints, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from protocol.domain.layers import Marks, brought, dropped, followed
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
-from protocol.wire.codec import TEXT_FACT
 from protocol.wire.commands import (
     Assign,
     Cancel,
@@ -36,6 +35,7 @@ from protocol.wire.commands import (
     Transfer,
 )
 from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
+from protocol.wire.handoff import TEXT_FACT
 from protocol.wire.ids import AgentName
 
 

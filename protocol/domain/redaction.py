@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from protocol.domain.envelope import E, World, stamp
 from protocol.domain.layers import Load, Marks, divide
 from protocol.domain.ledger import Ledger
+from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
-from protocol.wire.events import Beneath, FactsWithheld, Withheld
-from protocol.wire.grounds import Grounds
+from protocol.wire.events import Beneath, FactsWithheld, Grounds, Withheld
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, Cause
-from protocol.wire.values import equal
 
 
 class HandoffView(NamedTuple):

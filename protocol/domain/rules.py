@@ -4,6 +4,7 @@ Each rule is a function from a `Case` to a `Refusal` or None. The first that ref
 refusal. `RULES_FOR` says which rules judge which move; docs and tests read the same table.
 """
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,8 +29,8 @@ from protocol.wire.commands import (
     move_name,
 )
 from protocol.wire.config import TOPOLOGIES, AgentEntry, Policy
-from protocol.wire.grounds import Refusal, Rule, breaker_open
-from protocol.wire.handoff import Budget, Constraints, Handoff
+from protocol.wire.events import Grounds
+from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN
 
 
@@ -148,6 +149,32 @@ def agent_available(case: Case) -> Refusal | None:
     peers = [name for name in case.world.grounds.peers if case.segment.index(name) is None]
     another = f"another agent ({', '.join(peers)})" if peers else "another agent"
     return breaker_open(case.target, case.world.grounds, f"{another}, or escalate")
+
+
+def _moment(at: int) -> str:
+    """Return a time (UTC µs) as a sentence has it."""
+    try:
+        whole = dt.datetime.fromtimestamp(at // 1_000_000, dt.UTC)
+    except (OverflowError, ValueError, OSError):  # an entry that was written by hand may say anything
+        return f"{at} µs"
+    return whole.isoformat().replace("+00:00", "Z")
+
+
+def breaker_open(target: str | None, grounds: Grounds, instead: str) -> Refusal:
+    """Return the refusal of work for an agent that fails too often.
+
+    Args:
+        instead: what could be done at once.
+    """
+    since, until = grounds.breaker_since, grounds.breaker_until
+    numbers: dict[str, Any] = {"target": target, "since": since, "until": until}
+    return Refusal(
+        rule=Rule.AGENT_AVAILABLE,
+        detail=f"{target} has failed too often of late; its breaker is open"
+        + ("" if since is None else f" since {_moment(since)}"),
+        numbers={name: number for name, number in numbers.items() if name == "target" or number is not None},
+        hint=instead if until is None else f"{instead}; {target} is tried again from {_moment(until)} on",
+    )
 
 
 def depth(case: Case) -> Refusal | None:

@@ -8,12 +8,11 @@ from protocol.domain.envelope import World, stamp
 from protocol.domain.layers import NO_LOAD, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.redaction import for_client, place
-from protocol.wire.codec import TEXT_FACT
+from protocol.domain.rules import breaker_open
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash
 from protocol.wire.events import AnyEvent, Assignment, FactsWithheld, RequestOpened, RequestRefused, type_of
-from protocol.wire.grounds import Refusal, Rule, breaker_open
-from protocol.wire.handoff import Constraints, Fact, Handoff
+from protocol.wire.handoff import TEXT_FACT, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
 
 AHEAD_S = 5 * 60

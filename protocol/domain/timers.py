@@ -19,9 +19,8 @@ from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
 from protocol.wire.commands import Command, Failure, id_of
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
-from protocol.wire.grounds import Grounds, Rule
-from protocol.wire.handoff import Handoff
+from protocol.wire.events import AnyEvent, Assignment, Grounds, RoundOutcome
+from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId, due_cause, event_id
 
 TIMEOUT = "timeout"
@@ -53,7 +52,7 @@ class Wait(NamedTuple):
             return self.at
         if grounds.served is not (self.what == TIMEOUT):
             return None
-        return self.at if grounds.served_since is None else max(self.at, grounds.served_since + self.period)
+        return max(self.at, (grounds.served_since or 0) + self.period)
 
 
 def _waits(ledger: Ledger, policy: Policy) -> Iterator[Wait]:

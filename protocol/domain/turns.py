@@ -26,7 +26,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
-from protocol.wire.grounds import Refusal, Rule
+from protocol.wire.handoff import Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
 
 State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]

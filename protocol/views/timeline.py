@@ -17,8 +17,7 @@ from protocol.views.spending import unpriced_in
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
 from protocol.wire.events import AnyEvent, Assignment
-from protocol.wire.grounds import Refusal
-from protocol.wire.handoff import Handoff
+from protocol.wire.handoff import Handoff, Refusal
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price, price_list
 

@@ -1,15 +1,15 @@
 """Bytes in, values out: the one place where a message is read or written.
 
 Reading is total: every message of a peer becomes a value or a typed error, never another exception.
-Writers emit the newest version; readers accept every released one, by way of `UPCASTERS`.
+Writers emit the newest version. There is one yet, so readers know no other.
 """
 
 import functools
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -34,24 +34,18 @@ from protocol.wire.commands import (
     UnknownMove,
     Usage,
 )
-from protocol.wire.errors import Malformed, UnknownEvent
+from protocol.wire.errors import READ_ERRORS, Malformed, UnknownEvent
 from protocol.wire.events import VERSION, AnyEvent, type_of
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
-from protocol.wire.ids import TurnId, is_request_id, is_token
-from protocol.wire.values import LARGEST_AMOUNT, LONGEST_S
+from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Constraints, Fact
+from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
+from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S
 
 T = TypeVar("T")
-
-TEXT_FACT = "text"
-"""The key under which a submit's text travels; a submit may not bring another fact of this name."""
 
 DEEPEST = 64
 """Lists and objects within each other that a value may have, so that it can be written and read again."""
 DEEPEST_DOCUMENT = 2 * DEEPEST
 """The same of a whole document, which holds values."""
-
-_LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-"""Labels are shown to those from whom the labelled is withheld, so that nothing else fits into one."""
 
 MAX_MODELS = 32
 MAX_MODEL_CHARS = 128
@@ -59,9 +53,6 @@ MAX_MODEL_CHARS = 128
 MAX_PROMPT_CHARS = 64
 MAX_CONVERSATION_CHARS = 128
 """It is kept with every request, and shown beside each."""
-
-UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""(type, version) of every released form that is no longer written, and how to bring it forward."""
 
 _events = msgspec.json.Decoder(AnyEvent)
 _submits = msgspec.json.Decoder(Submit)
@@ -80,8 +71,6 @@ _heads = msgspec.json.Decoder(_Head)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
-READ_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
-"""What reading bytes as a message may raise."""
 
 
 def readable(body: bytes, kind: type[T]) -> T | None:
@@ -120,37 +109,49 @@ def encode(message: msgspec.Struct) -> bytes:
     return msgspec.json.encode(message)
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Return True if two messages, or parts of them, are one JSON value.
+
+    Types count at every depth: `true`, `1`, `1.0` and `"1"` are four values, though Python's `==` takes three
+    of them for one. The order of an object's keys does not count. JSON knows no NaN, so that nothing differs
+    from itself.
+    """
+    return one is other or _canonical(one) == _canonical(other)
+
+
+def _canonical(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
 def body_digest(body: bytes) -> str:
     """Return SHA-256 (hex) of a message's bytes as they came."""
     return hashlib.sha256(body).hexdigest()
 
 
 def decode_event(body: bytes) -> AnyEvent:
-    """Return the event in `body`, of any released version.
+    """Return the event in `body`.
 
     Raises:
         UnknownEvent: its type or version is newer than this build; the caller must not go on.
         Malformed: it is no event.
     """
     try:
-        event = _events.decode(body)
+        event: AnyEvent = _events.decode(body)
     except READ_ERRORS as error:
-        return _decode_other(body, error)
-    return event if event.v == VERSION else _decode_other(body, None)
+        _unreadable(body, error)
+    if event.v != VERSION:
+        _unreadable(body, None)
+    return event
 
 
-def _decode_other(body: bytes, error: Exception | None) -> AnyEvent:
-    """Read what the newest decoder could not: an older version, or nothing we know."""
+def _unreadable(body: bytes, error: Exception | None) -> NoReturn:
+    """Say why `body` is no event that this build reads: raise UnknownEvent or Malformed."""
     try:
         head = _heads.decode(body)
     except READ_ERRORS as unreadable:
         raise Malformed("not an event") from unreadable
     if not isinstance(head.v, int):
         raise Malformed("an event without a version") from error
-    upcast = UPCASTERS.get((head.type, head.v))
-    if upcast is not None:
-        event: AnyEvent = msgspec.convert(upcast(msgspec.json.decode(body)), AnyEvent)
-        return event
     if head.type not in _types or head.v != VERSION:
         raise UnknownEvent(head.type, head.v) from error
     raise Malformed(f"{head.type}: {error}") from error
@@ -359,11 +360,6 @@ def _check_artifacts(artifacts: tuple[Artifact, ...]) -> None:
     _check_unique([artifact.name for artifact in artifacts], "artifacts")
     for artifact in artifacts:
         _check_labels(artifact.labels, "artifacts")
-
-
-def is_label(text: str) -> bool:
-    """Return True if `text` may be a label of a fact or an artifact."""
-    return _LABEL.fullmatch(text) is not None
 
 
 def _check_labels(labels: tuple[str, ...], what: str) -> None:

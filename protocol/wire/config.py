@@ -18,7 +18,7 @@ import msgspec
 from protocol.wire.commands import HANDOFF_MOVES
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, Cause, SenderRole, TurnId
-from protocol.wire.values import DAY_S, Bytes, Hops, Seconds, SomeSeconds, Times
+from protocol.wire.prices import DAY_S, Bytes, Hops, Seconds, SomeSeconds, Times
 
 LEASE_S = 6.0
 GUARD_LEASE_S = 3.0

@@ -11,13 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.wire.codec import READ_ERRORS, TEXT_FACT, is_label
 from protocol.wire.config import TOPOLOGIES, BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
-from protocol.wire.errors import Malformed
-from protocol.wire.handoff import Budget
-from protocol.wire.ids import is_name, is_token
-from protocol.wire.prices import Price
-from protocol.wire.values import LARGEST_AMOUNT
+from protocol.wire.errors import READ_ERRORS, Malformed
+from protocol.wire.handoff import TEXT_FACT, Budget
+from protocol.wire.ids import is_label, is_name, is_token
+from protocol.wire.prices import LARGEST_AMOUNT, Price
 
 T = TypeVar("T")
 _PLACED = re.compile(r"(?P<what>.*) - at `(?:key in )?\$(?P<path>.*)`", re.DOTALL)

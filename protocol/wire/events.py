@@ -13,9 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from protocol.wire.commands import Ask, Doubt, Failure, Move, Proposal, Report, Submit
-from protocol.wire.config import Policy
-from protocol.wire.grounds import Grounds, Refusal
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.config import AgentEntry, BreakerState, Policy
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 
 VERSION = 1
@@ -23,6 +22,36 @@ VERSION = 1
 
 class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Base of what events are made of."""
+
+
+class Grounds(Part, frozen=True, kw_only=True):
+    """What a verdict rested on besides the log. By it, a log can be judged again from a file alone."""
+
+    fleet: int = 0
+    """Revision of the fleet document."""
+    sender: AgentEntry | None = None
+    """The agent that proposes, as the fleet file has it; None if it is not an agent there."""
+    target: AgentEntry | None = None
+    """The agent that the work would go to; None if it is not in the fleet."""
+    human: bool = False
+    """Whether people read the `human` queue."""
+    breaker: BreakerState = "closed"
+    """Of the target. `half_open`: this very message is what is let through on trial."""
+    breaker_since: int | None = None
+    """UTC µs since when it is open; None too where it was opened by hand."""
+    breaker_until: int | None = None
+    """UTC µs from which on somebody may be let through on trial."""
+    peers: tuple[AgentName, ...] = ()
+    """Where it is open: who else takes what the sender may give."""
+    served: bool | None = None
+    """Whether anybody serves the agent that a wait is for; None if nothing hung on it."""
+    longest_s: float | None = None
+    """The longest deadline that a request may have: half of what the log keeps."""
+    served_since: int | None = None
+    """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
+    span begins no earlier than the round left the queue, or than the queue before it last moved."""
+    unbegun: bool = False
+    """Whether the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
 
 
 class RoundOutcome(Part, frozen=True, kw_only=True):

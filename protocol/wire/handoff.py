@@ -1,14 +1,20 @@
-"""The handoff object: the only thing that travels between agents.
+"""The handoff object: the only thing that travels between agents. And the refusal of one.
 
-Frozen, small and self-describing. It carries facts and references, never a transcript. Large things
-stay where they are and travel as `Artifact` references.
+A handoff is frozen, small and self-describing. It carries facts and references, never a transcript. Large
+things stay where they are and travel as `Artifact` references. A refusal names its rule, the numbers that it
+rests on, and what would be allowed.
 """
 
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from protocol.wire.ids import AgentName, TurnId
+
+TEXT_FACT = "text"
+"""The key under which a submit's text travels; a submit may not bring another fact of this name."""
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -73,3 +79,34 @@ class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     """Where a hand-back goes, if that agent is on the path; otherwise to the frame beneath."""
     no_return: bool = False
     """Nobody in or under this turn gives the work back to its giver or anyone beneath."""
+
+
+class Rule(StrEnum):
+    """Stable names, in the order in which they are tried; `known_policy` is for submits."""
+
+    KNOWN_POLICY = "known_policy"
+    KNOWN_MOVE = "known_move"
+    KNOWN_AGENT = "known_agent"
+    AGENT_AVAILABLE = "agent_available"
+    DEPTH = "depth"
+    CYCLE = "cycle"
+    HAND_BACK = "hand_back"
+    NO_RETURN = "no_return"
+    ASKS = "asks"
+    BUDGET = "budget"
+    CONSTRAINTS = "constraints"
+    MUST_CARRY = "must_carry"
+    ACTIONS = "actions"
+    SIZE = "size"
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Why something was refused, for the agent that asked and for readers of the log."""
+
+    rule: Rule
+    detail: str
+    """One sentence with the numbers and the path in it."""
+    numbers: Mapping[str, Any] = {}
+    """The same numbers for programs: `{"depth": 6, "max_depth": 5}`."""
+    hint: str = ""
+    """What would be allowed instead."""

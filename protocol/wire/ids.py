@@ -33,6 +33,8 @@ NOBODY = AgentName("_")
 MAX_ID_CHARS = 64
 _NAME = re.compile(r"[a-z0-9-]{1,24}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+"""Labels are shown to those from whom the labelled is withheld, so that nothing else fits into one."""
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _PAIRS = tuple(one + two for one in _BASE32 for two in _BASE32)  # ten bits at a time: ids are made often
 _SHIFTS = tuple(range(120, -1, -10))
@@ -105,6 +107,11 @@ def is_name(text: str) -> bool:
 def is_token(text: str) -> bool:
     """Return True if `text` is safe as one token of a subject and as an id."""
     return _TOKEN.fullmatch(text) is not None
+
+
+def is_label(text: str) -> bool:
+    """Return True if `text` may be a label of a fact or an artifact."""
+    return _LABEL.fullmatch(text) is not None
 
 
 def is_request_id(text: str) -> bool:

@@ -1,4 +1,7 @@
-"""What tokens cost: integer nano-dollars, from a price list that a request carries from its beginning.
+"""Amounts: the ranges of numbers on the wire, and what tokens cost.
+
+A type that has a range is refused out of it, wherever it is read. Costs are integer nano-dollars. A request
+carries its price list from its beginning.
 
 Prices are nano-dollars for a *million* tokens, so that every price on a vendor's list is an integer, and a
 sum is rounded once, at its end. Some models cost more for every token of a prompt that is long: `long`.
@@ -6,11 +9,28 @@ sum is rounded once, at its end. Some models cost more for every token of a prom
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from protocol.wire.values import Amount
+LONGEST_S = 10 * 366 * 86_400.0
+"""No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
+DAY_S = 86_400.0
+LARGEST_AMOUNT = 1 << 62
+"""No amount on the wire is larger: the sum of two still fits 64 bits."""
+MOST_TIMES = 1_000
+"""Of hops, rounds, asks and failures: a larger limit would limit nothing."""
+MOST_BYTES = 64 << 20
+"""The largest `max_payload` that a nats-server takes."""
+
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+"""A time that may be none at all."""
+SomeSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
+Amount = Annotated[int, Meta(ge=0, le=LARGEST_AMOUNT)]
+Times = Annotated[int, Meta(ge=0, le=MOST_TIMES)]
+Hops = Annotated[int, Meta(ge=1, le=MOST_TIMES)]
+Bytes = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 
 MTOK = 1_000_000
 

@@ -20,7 +20,7 @@ from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
-from protocol.wire import codec, ids, values
+from protocol.wire import codec, ids, prices
 from protocol.wire.commands import (
     HANDOFF_MOVES,
     Control,
@@ -33,9 +33,8 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
-from protocol.wire.events import AnyEvent, Assignment, Event, RoundOutcome, type_of
-from protocol.wire.grounds import Grounds, Rule
-from protocol.wire.handoff import Handoff
+from protocol.wire.events import AnyEvent, Assignment, Event, Grounds, RoundOutcome, type_of
+from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.schema import json_schema
 from tests.docs.pages import DOCS, Block, blocks, codes, section, table
@@ -390,4 +389,4 @@ def test_other_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"may be {AHEAD_S // 60} minutes ahead" in PAGE
     assert f"every {POLL_S:g} s" in PAGE
     assert codec.DEEPEST == 64
-    assert values.LONGEST_S == 10 * 366 * 86_400
+    assert prices.LONGEST_S == 10 * 366 * 86_400

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from mesh.agent.turn import Turn
 from protocol.wire.commands import Move, UnknownMove
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.handoff import Budget, Constraints, Rule
 
 
 class Temptation(NamedTuple):

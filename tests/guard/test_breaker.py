@@ -17,8 +17,7 @@ from protocol.domain.ledger import fold
 from protocol.wire import events, subjects
 from protocol.wire.commands import Complete, Failure, ReportFailure, Resolve, Transfer
 from protocol.wire.config import BreakerEntry, BreakerRules, Fleet
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Constraints
+from protocol.wire.handoff import Constraints, Rule
 from protocol.wire.ids import AgentName, Cause, RequestId
 from tests.guard.stage import FLEET, Stage, furnish, human_turn
 from tests.logs import captured_logs

@@ -469,7 +469,7 @@ export interface Policy {
   budget?: Budget | null;
 }
 /**
- * What was known of the fleet when a verdict was given.
+ * What a verdict rested on besides the log. By it, a log can be judged again from a file alone.
  */
 export interface Grounds {
   fleet?: number;

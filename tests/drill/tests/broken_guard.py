@@ -22,7 +22,7 @@ from mesh.guard import processor, queues, service
 from mesh.guard.processor import Cache
 from protocol.domain import decider, rules
 from protocol.domain.trail import Segment
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 
 
 class GoneAway(Exception):

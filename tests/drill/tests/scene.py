@@ -15,7 +15,7 @@ from protocol.domain import rules
 from protocol.wire import codec
 from protocol.wire.commands import Escalate, Reply, Resolve, Settle, Submit, Transfer
 from protocol.wire.events import AnyEvent
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of
 from tests.unit.protocol import worlds

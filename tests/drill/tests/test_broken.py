@@ -18,7 +18,7 @@ from mesh.bus.roles import ADMIN, GUARD
 from mesh.fleet.file import parse_fleet
 from protocol.wire import events
 from protocol.wire.events import AnyEvent
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 from tests.drill.arena import GRACE_S, Arena, Setting
 from tests.drill.check import check
 from tests.drill.findings import Findings

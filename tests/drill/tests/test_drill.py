@@ -15,7 +15,7 @@ from click.testing import Result
 from mesh.cli.exits import Exit
 from mesh.service.failpoints import FAILPOINTS
 from protocol.wire import codec, events
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 from tests.drill import ledger, run
 from tests.drill.check import check
 from tests.drill.command import COMMAND, app

@@ -19,7 +19,7 @@ from protocol.domain.trail import Segment
 from protocol.wire import codec, events
 from protocol.wire.commands import Submit
 from protocol.wire.config import BreakerEntry
-from protocol.wire.grounds import Refusal, Rule
+from protocol.wire.handoff import Refusal, Rule
 from tests.drill import agents, ledger
 from tests.drill.agents import TOOLS
 from tests.drill.check import BY_NAME

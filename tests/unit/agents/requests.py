@@ -5,8 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Fact
+from protocol.wire.handoff import Fact, Rule
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,8 +12,7 @@ from mesh.testing.harness import replied
 from protocol.wire.commands import Escalate, Failure, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome, Withheld
-from protocol.wire.grounds import Refusal, Rule
-from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff
+from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId
 
 A, B, C = AgentName("a"), AgentName("b"), AgentName("c")

@@ -12,7 +12,7 @@ from mesh.testing.harness import replied
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import RoundOutcome
-from protocol.wire.grounds import Refusal, Rule
+from protocol.wire.handoff import Refusal, Rule
 from tests.unit.model.doubles import TalkingModel, calls, says
 
 TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from protocol.wire.events import AnyEvent, HandoffAdmitted, MoveRefused
-from protocol.wire.grounds import Refusal
+from protocol.wire.handoff import Refusal
 from tests.unit.protocol.worlds import is_
 
 

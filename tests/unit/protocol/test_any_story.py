@@ -55,6 +55,7 @@ from protocol.wire.events import (
     EscalationRaised,
     EscalationResolved,
     FactsWithheld,
+    Grounds,
     HandoffAdmitted,
     MoveRefused,
     RequestCompleted,
@@ -62,7 +63,6 @@ from protocol.wire.events import (
     RequestRefused,
     TurnSuspended,
 )
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
 from tests.unit.protocol.anything import (

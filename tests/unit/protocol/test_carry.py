@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.domain.layers import Bringer, Load, divide, merge
+from protocol.wire.codec import equal
 from protocol.wire.events import Withheld
 from protocol.wire.handoff import Artifact
-from protocol.wire.values import equal
 from tests.unit.protocol.worlds import fact
 
 EMPTY = Load({}, {})

@@ -22,7 +22,7 @@ from protocol.wire.commands import (
 from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Budget, Constraints
-from protocol.wire.ids import TurnId
+from protocol.wire.ids import TurnId, is_label
 from tests.unit.protocol.test_ledger import eventful
 from tests.unit.protocol.worlds import fact, opened, transfer, usage
 
@@ -250,14 +250,14 @@ def test_the_largest_that_is_allowed_is_read() -> None:
 
 @pytest.mark.parametrize("label", ["pii", "PII-2", "team:billing/eu", "a.b_c", "l" * 64])
 def test_a_label_is_a_word(label: str) -> None:
-    assert codec.is_label(label)
+    assert is_label(label)
     body = said({"text": "x", "facts": [{**K, "labels": [label]}]})
     assert codec.parse_submit(body).facts[0].labels == (label,)
 
 
 @pytest.mark.parametrize("label", ["", "l" * 65, "a b", "a\n", "\u2028", "é", "a,b", "[a]", '"a"'])
 def test_what_is_no_word_is_no_label(label: str) -> None:
-    assert not codec.is_label(label)
+    assert not is_label(label)
     with pytest.raises(Malformed, match="facts: a label is 1 to 64 characters"):
         codec.parse_submit(said({"text": "x", "facts": [{**K, "labels": [label]}]}))
 
@@ -296,16 +296,3 @@ def test_the_codes_of_errors_are_stable() -> None:
     ]
     unknown = UnknownEvent("x", 3)
     assert (unknown.type, unknown.version) == ("x", 3)
-
-
-def test_a_released_form_that_is_no_longer_written_is_brought_forward(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    old = json.loads(BODIES[0])
-    old |= {"type": "facts.hidden", "v": 1}
-
-    def forward(event: dict[str, Any]) -> dict[str, Any]:
-        return {**event, "type": "facts.withheld" if "target" in event else "request.opened"}
-
-    monkeypatch.setattr(codec, "UPCASTERS", {("facts.hidden", 1): forward})
-    assert codec.decode_event(said(old)) == codec.decode_event(BODIES[0])

@@ -21,8 +21,7 @@ from protocol.wire.events import (
     RequestThawed,
     TurnResumed,
 )
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Budget, Constraints, Fact
+from protocol.wire.handoff import Budget, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName, control_cause
 from tests.unit.protocol.worlds import (
     REQUEST,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.documents import DocumentInvalid, policy_of, read_fleet, read_policy, read_prices
-from protocol.wire.values import LARGEST_AMOUNT, LONGEST_S
+from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S
 from tests.unit.protocol.anything import policies
 
 TIMES = [name for name in Policy.__struct_fields__ if name.endswith("_s")]

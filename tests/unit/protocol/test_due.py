@@ -12,13 +12,13 @@ from protocol.wire.commands import Reply, Resolve, Settle
 from protocol.wire.config import Policy
 from protocol.wire.events import (
     EscalationRaised,
+    Grounds,
     RequestExpired,
     RequestFailed,
     TurnFailed,
     TurnResumed,
     TurnRetried,
 )
-from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import due_cause, event_id
 from tests.unit.protocol.happened import kinds

@@ -7,8 +7,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import by_the_clock, due, next_due
 from protocol.wire.commands import Settle
 from protocol.wire.config import Policy
-from protocol.wire.events import EscalationRaised, RequestCompleted, RequestExpired, TurnFailed
-from protocol.wire.grounds import Grounds
+from protocol.wire.events import EscalationRaised, Grounds, RequestCompleted, RequestExpired, TurnFailed
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, ask, complete, is_, opened, seconds
 

@@ -13,8 +13,7 @@ from protocol.wire.events import (
     TurnFailed,
     TurnRetried,
 )
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Constraints
+from protocol.wire.handoff import Constraints, Rule
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import START, Court, ask, complete, escalate, is_, opened, seconds, transfer
 

@@ -5,7 +5,7 @@ import pytest
 
 from protocol.wire import events
 from protocol.wire.events import AnyEvent, Ended, Event, type_of
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 
 TYPES = {
     "request.opened",

@@ -8,8 +8,7 @@ from protocol.domain import budget, rules
 from protocol.domain.decider import Appended, Step
 from protocol.wire.commands import Resolve, Usage
 from protocol.wire.config import Policy
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.handoff import Budget, Constraints, Rule
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.worlds import Court, escalate, fact, opened, transfer, usage
 

@@ -9,8 +9,7 @@ from protocol.domain.turns import MAX_MOVE_BYTES, MAX_TEXT_CHARS, remembered
 from protocol.wire.commands import Complete, Fail, Failure, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import RoundOutcome, TurnRetried
-from protocol.wire.grounds import Refusal, Rule
-from protocol.wire.handoff import Constraints
+from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.worlds import ask, escalate, fact, hand_back, is_, opened, transfer
 

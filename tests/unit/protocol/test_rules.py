@@ -7,9 +7,8 @@ import msgspec
 from protocol.domain import rules
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Report, Transfer
 from protocol.wire.config import Policy
-from protocol.wire.events import MoveRefused, RequestCompleted, RequestFailed
-from protocol.wire.grounds import Grounds, Rule
-from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.events import Grounds, MoveRefused, RequestCompleted, RequestFailed
+from protocol.wire.handoff import Budget, Constraints, Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (
     Court,

@@ -6,8 +6,7 @@ import pytest
 from protocol.wire.commands import HANDOFF_MOVES, Ask, Fail, Move, Report, UnknownMove
 from protocol.wire.config import Policy
 from protocol.wire.events import MoveRefused, RequestCompleted, TurnSuspended
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Artifact, Constraints
+from protocol.wire.handoff import Artifact, Constraints, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (

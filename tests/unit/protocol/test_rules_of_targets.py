@@ -8,7 +8,7 @@ from protocol.domain.breaker import Use
 from protocol.wire.commands import Move, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent, EscalationRaised, TurnSuspended
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (
     START,

@@ -6,8 +6,7 @@ import pytest
 from protocol.wire.commands import Report, Transfer, Usage
 from protocol.wire.config import Policy
 from protocol.wire.events import EscalationRaised, RequestRefused
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Budget, Constraints, Fact
+from protocol.wire.handoff import Budget, Constraints, Fact, Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import START, Court, escalate, fact, hand_back, is_, opened, seconds, transfer
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.wire.commands import Resolve
 from protocol.wire.config import Policy
-from protocol.wire.grounds import Rule
+from protocol.wire.handoff import Rule
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import Court, agents, ask, escalate, fact, hand_back, opened, transfer
 

@@ -19,8 +19,7 @@ from protocol.domain.trail import Segment
 from protocol.wire.commands import HandBack, Move, MoveProposed, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, HandoffAdmitted
-from protocol.wire.grounds import Refusal, Rule
-from protocol.wire.handoff import Fact
+from protocol.wire.handoff import Fact, Refusal, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.oracle.account import Account, learn
 from tests.unit.protocol.oracle.audit import complaints

@@ -11,8 +11,7 @@ from mesh.replay.rejudge import rejudge
 from protocol.wire.commands import HandBack, Move, Resolve, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed, Withheld
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused

@@ -20,8 +20,7 @@ from protocol.wire.events import (
     RequestOpened,
     Withheld,
 )
-from protocol.wire.grounds import Rule
-from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.worlds import (
     Court,

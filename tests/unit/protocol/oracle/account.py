@@ -9,7 +9,7 @@ import msgspec
 from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.config import Policy
-from protocol.wire.grounds import Grounds
+from protocol.wire.events import Grounds
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
