@@ -26,7 +26,6 @@ from mesh.agent._toolbox import ToolsUnusable, put_away, unpacked_in_time
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, Fenced, InDoubt, Superseded, TurnError, failure_of
 from mesh.agent.turn import Turn
-from mesh.bus import dead_letters as notices
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
@@ -52,6 +51,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.events import Assignment, type_of
 from protocol.wire.ids import AgentName, is_token
+from protocol.wire.notices import dead_letter
 from protocol.wire.prices import price_list
 
 _log = get_logger(__name__)
@@ -362,7 +362,7 @@ class Runtime:
 
     async def _bury(self, message: Message, error: MeshError) -> None:
         """Keep what cannot be read in this agent's own dead-letter list, and have done with it."""
-        letter = notices.dead_letter(
+        letter = dead_letter(
             at=time.time_ns() // 1000,
             by=self._agent.name,
             code=error.code,

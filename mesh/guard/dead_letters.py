@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from mesh.bus import dead_letters as notices
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message
 from mesh.bus.roles import GUARD
@@ -16,7 +15,7 @@ from protocol.domain.admission import Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command
 from protocol.wire.ids import NOBODY
-from protocol.wire.notices import Ended, Notice, NoticeError
+from protocol.wire.notices import Ended, Notice, NoticeError, dead_letter
 
 _log = get_logger(__name__)
 
@@ -33,7 +32,7 @@ class DeadLetters:
     async def store(self, message: Message, rejection: Rejected) -> bool:
         """Keep a message that came to nothing and tell its sender; False if it could not be kept."""
         sender, request = _address(message.subject)
-        letter = notices.dead_letter(
+        letter = dead_letter(
             at=self._now(),
             by=GUARD,
             code=rejection.code,
@@ -67,7 +66,7 @@ class DeadLetters:
 
     async def _notify(self, to: str, request: str, **said: Any) -> None:
         notice = Notice(request=request, **said)
-        await self._bus.publish(notices.note_subject(to, request), msgspec.json.encode(notice))
+        await self._bus.publish(subjects.note(to, request), msgspec.json.encode(notice))
 
 
 def _address(subject: str) -> subjects.Addressed:

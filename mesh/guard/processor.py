@@ -14,7 +14,6 @@ import msgspec
 
 from mesh.bus import schedules
 from mesh.bus.connection import Bus
-from mesh.bus.dead_letters import note_subject
 from mesh.bus.event_log import EventLog
 from mesh.errors import (
     LogUnreadable,
@@ -370,7 +369,7 @@ class RequestProcessor:
         with contextlib.suppress(SubjectTaken):  # it is there already
             await self._bus.publish_durable(end, msgspec.json.encode(ended))
         notice = Notice(request=event.request, ended=ended)
-        await self._bus.publish(note_subject(turn.agent, event.request), msgspec.json.encode(notice))
+        await self._bus.publish(subjects.note(turn.agent, event.request), msgspec.json.encode(notice))
 
 
 _ROUTINE = (

@@ -10,6 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
+MAX_DATA_BYTES = 256 * 1024
+"""Bytes of the original that a dead letter keeps: as much as a proposal may have."""
+MAX_HEADER_CHARS = 8 * 1024
+"""Characters of its headers; JSON may make six of one, and all of it has to fit."""
+MAX_DETAIL_CHARS = 512
+"""Characters of a reason: one that names what a sender wrote must not grow with it."""
+
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that nobody could read or act on."""
@@ -37,6 +44,44 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def original(self) -> bytes:
         return base64.b64decode(self.data)
+
+
+def dead_letter(
+    *,
+    at: int,
+    by: str,
+    code: str,
+    detail: str,
+    subject: str,
+    data: bytes,
+    headers: Mapping[str, str] | None = None,
+    **known: Any,
+) -> DeadLetter:
+    """Return the dead letter for `data`; only the beginning of what is too long to keep."""
+    given = headers or {}
+    kept = _first(given)
+    return DeadLetter(
+        at=at,
+        by=by,
+        code=code,
+        detail=detail[:MAX_DETAIL_CHARS],
+        subject=subject,
+        headers=kept,
+        data=base64.b64encode(data[:MAX_DATA_BYTES]).decode(),
+        truncated=len(data) > MAX_DATA_BYTES or kept != given,
+        **known,
+    )
+
+
+def _first(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return as many headers, from the first on, as there is room for."""
+    kept, room = {}, MAX_HEADER_CHARS
+    for name, value in headers.items():
+        room -= len(name) + len(value)
+        if room < 0:
+            break
+        kept[name] = value
+    return kept
 
 
 class NoticeError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -92,8 +92,8 @@ def dead_from(sender: str) -> str:
 
 
 def note(to: str, request: str) -> str:
-    """A wake-up (no body) or a notice (a typed error) for `to`; `_` when the id is unusable."""
-    return f"mesh.note.{_token(to)}.{_token(request)}"
+    """A wake-up (no body) or a notice (a typed error) for `to`; about `_` if no subject can hold the id."""
+    return f"mesh.note.{_token(to)}.{request if is_token(request) else NOBODY}"
 
 
 def live(client: str, request: str, agent: str, turn: str) -> str:

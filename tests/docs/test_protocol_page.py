@@ -12,7 +12,6 @@ import pytest
 
 from mesh.agent._presence import Presence
 from mesh.agent.definition import Agent
-from mesh.bus import dead_letters as notices
 from mesh.bus import roles, streams
 from mesh.bus.conf import CODES
 from mesh.bus.connection import Bus
@@ -20,7 +19,7 @@ from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
-from protocol.wire import codec, ids, prices
+from protocol.wire import codec, ids, notices, prices
 from protocol.wire.commands import (
     HANDOFF_MOVES,
     Control,

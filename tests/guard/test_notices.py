@@ -7,13 +7,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.dead_letters import MAX_DETAIL_CHARS
 from mesh.bus.streams import stream_table
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, MoveProposed, Submit, Transfer
 from protocol.wire.ids import request_id, submitted_ms, ulid
-from protocol.wire.notices import Notice
+from protocol.wire.notices import MAX_DETAIL_CHARS, Notice
 from tests.guard.stage import FLEET, Stage
 from tests.servers import PATIENCE_S, eventually, until
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.bus.dead_letters import dead_letter
 from mesh.cli.exits import Exit
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, MoveProposed, Resolve, Submit, Transfer
 from protocol.wire.ids import request_id
+from protocol.wire.notices import dead_letter
 from tests.guard.stage import FLEET, Stage
 from tests.system.office import Office
 

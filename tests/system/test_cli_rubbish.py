@@ -13,13 +13,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.dead_letters import dead_letter
 from mesh.bus.nats_protocol import Incoming
 from mesh.testing import LocalBus
 from protocol.wire import events, subjects
 from protocol.wire.ids import request_id
 from protocol.wire.journal_records import Record
-from protocol.wire.notices import Card
+from protocol.wire.notices import Card, dead_letter
 from tests.guard.stage import Stage, staged
 from tests.logs import plain_logs
 from tests.system.office import Office
