@@ -1,48 +1,17 @@
-"""Errors of the bus and of the runtime. Their `code` is API; their text is not.
+"""Errors of the bus, the log, provisioning, the embedded server and the operator's API.
 
-    MeshError                              (protocol.wire.errors)
-    ├── BusError
-    │   ├── Unreachable                    not connected: nothing was sent
-    │   ├── BadAddress                     the server's URL is none
-    │   ├── TlsFailed                      the connection cannot be secured
-    │   │   └── TlsUnusable                certificates or keys of ours cannot be used
-    │   ├── AuthenticationFailed           the bus does not know these credentials
-    │   ├── Denied                         the bus knows them, and they may not do this
-    │   ├── TooLarge                       more bytes than the bus takes: nothing was sent
-    │   ├── OutcomeUnknown                 it was sent, and nobody said what became of it
-    │   │   ├── NoResponders               nobody listens there, or nobody leads at the moment
-    │   │   ├── TimedOut                   no answer in time
-    │   │   └── Disconnected               the connection broke before the answer
-    │   └── ApiError                       JetStream answered with an error
-    │       └── PublishRefused             JetStream did not store a message, and says why
-    │           ├── StreamFull             there is no room for it: an admin has to make some
-    │           ├── SubjectTaken           its subject holds all that it may: somebody wrote it before
-    │           └── WrongLastSequence      the compare-and-set was lost: somebody else wrote first
-    ├── LogError
-    │   ├── SequenceConflict               somebody else appended first: read again, decide again
-    │   ├── LogUnreadable                  a request's events do not add up
-    │   └── LogCutShort                    the log ends before what was read of it: it is another one
-    ├── ProvisionError
-    │   ├── UnsafeChange                   would lose data or change what stored data means
-    │   ├── NewerSchema                    laid out by a newer version of this software
-    │   └── StoreTooSmall                  the server has less room than the limits promise
-    ├── ServerError
-    │   ├── ServerMissing                  no nats-server binary
-    │   ├── StoreInUse                     another server works on that store
-    │   ├── ServerMisconfigured            nats-server does not accept the configuration
-    │   └── ServerFailed                   it ended, or did not become ready
-    ├── UsageWrong                         an operator asked for what makes no sense
-    ├── NotFound                           there is no such request, event, letter …
-    ├── Impossible                         it is there, and this cannot be done to it as things stand
-    └── ControlRefused                     the guard did not do what a person asked
-
-Whoever catches `OutcomeUnknown` must look before it acts again. `Unreachable`, `Denied`, `TooLarge` and
-`ApiError` are certain: nothing was done.
+Their `code` is API; their text is not. `OutcomeUnknown` leaves open if something was done: look before you
+act again. After any other error of the bus nothing was done.
 """
 
 from typing import ClassVar
 
-from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
+from protocol.wire.errors import Malformed as Malformed
+from protocol.wire.errors import MeshError as MeshError
+from protocol.wire.errors import ProtocolError as ProtocolError
+from protocol.wire.errors import UnknownEvent as UnknownEvent
+
+# --- the bus --------------------------------------------------------------------------------------
 
 
 class BusError(MeshError):
@@ -58,7 +27,7 @@ class Unreachable(BusError):
 
 
 class BadAddress(BusError):
-    """What should be the URL of a server is none: no waiting will help."""
+    """The address is not the URL of a server. Waiting does not help."""
 
     code: ClassVar[str] = "bus.bad_address"
 
@@ -70,7 +39,7 @@ class TlsFailed(BusError):
 
 
 class TlsUnusable(TlsFailed):
-    """A file that the connection should be secured with cannot be used."""
+    """A certificate or key file of ours cannot be used."""
 
     code: ClassVar[str] = "bus.tls_files"
 
@@ -104,7 +73,7 @@ class TooLarge(BusError):
 
 
 class OutcomeUnknown(BusError):
-    """What was sent may have been done or not: look before acting again."""
+    """What was sent may have been done or not: look before you act again."""
 
     code: ClassVar[str] = "bus.outcome_unknown"
 
@@ -164,34 +133,20 @@ class SubjectTaken(PublishRefused):
     code: ClassVar[str] = "bus.subject_taken"
 
 
-class WrongLastSequence(PublishRefused):
-    """The compare-and-set was lost: somebody else wrote first, or writes at this moment."""
+class SequenceConflict(PublishRefused):
+    """The compare-and-set was lost: somebody else wrote first. Read again, decide again."""
 
-    code: ClassVar[str] = "bus.wrong_last_sequence"
+    code: ClassVar[str] = "bus.sequence_conflict"
 
 
 PASSING = (Unreachable, OutcomeUnknown, StreamFull)
-"""What passes without a change of what was asked: try again later (after an unknown outcome, look first)."""
+"""Errors that pass by themselves: try again later (after an unknown outcome, look first)."""
 
 
-class LogError(MeshError):
-    """Something about the log of events."""
-
-    code: ClassVar[str] = "log.error"
+# --- the log --------------------------------------------------------------------------------------
 
 
-class SequenceConflict(LogError):
-    """The request's head is not where the caller believed it: read it again, decide again."""
-
-    code: ClassVar[str] = "log.sequence_conflict"
-
-    def __init__(self, request: str, after: int) -> None:
-        super().__init__(f"the head of {request} is not {after}")
-        self.request = request
-        self.after = after
-
-
-class LogUnreadable(LogError):
+class LogUnreadable(MeshError):
     """A request's events could not be read up to its head; `str(error)` holds numbers only."""
 
     code: ClassVar[str] = "log.unreadable"
@@ -201,7 +156,7 @@ class LogUnreadable(LogError):
         self.request = request
 
 
-class LogCutShort(LogError):
+class LogCutShort(MeshError):
     """The log ends before a place up to which it was read: it was wiped or restored, and is another one."""
 
     code: ClassVar[str] = "log.cut_short"
@@ -210,53 +165,34 @@ class LogCutShort(LogError):
         super().__init__(
             f"the log ends at {last}, and was read up to {read}: it was wiped or restored; begin anew"
         )
-        self.read = read
-        self.last = last
 
 
-class ProvisionError(MeshError):
-    """Streams and consumers are not, and were not made, what they should be."""
-
-    code: ClassVar[str] = "provision.error"
+# --- provisioning ---------------------------------------------------------------------------------
 
 
-class UnsafeChange(ProvisionError):
+class UnsafeChange(MeshError):
     """A change that would lose data or change what stored data means; an admin must decide it."""
 
     code: ClassVar[str] = "provision.unsafe_change"
 
     def __init__(self, what: str, field: str, stands: object, wanted: object) -> None:
         super().__init__(f"{what}: {field} is {stands!r} and cannot safely become {wanted!r}")
-        self.what = what
         self.field = field
-        self.stands = stands
-        self.wanted = wanted
 
 
-class NewerSchema(ProvisionError):
+class NewerSchema(MeshError):
     """The streams were laid out by a newer version; this one must not touch them."""
 
     code: ClassVar[str] = "provision.newer_schema"
 
-    def __init__(self, what: str, found: int, known: int) -> None:
-        super().__init__(f"{what} has schema {found}, this version knows {known}")
-        self.found = found
-        self.known = known
 
-
-class StoreTooSmall(ProvisionError):
+class StoreTooSmall(MeshError):
     """The server's store has less room than all limits together promise; the streams before are made."""
 
     code: ClassVar[str] = "provision.store_too_small"
 
-    def __init__(self, what: str, max_bytes: int) -> None:
-        super().__init__(
-            f"{what} may take {max_bytes} bytes, and the server's store has no room left to promise them: "
-            "give the server a larger store (max_file_store), or lower mib and steps_mib under [limits] "
-            "in the fleet file"
-        )
-        self.what = what
-        self.max_bytes = max_bytes
+
+# --- the embedded server --------------------------------------------------------------------------
 
 
 class ServerError(MeshError):
@@ -293,7 +229,7 @@ class ServerFailed(ServerError):
     code: ClassVar[str] = "server.failed"
 
 
-# --- what operators ask for -----------------------------------------------------------------------
+# --- operators ------------------------------------------------------------------------------------
 
 
 class UsageWrong(MeshError):
@@ -303,13 +239,13 @@ class UsageWrong(MeshError):
 
 
 class NotFound(MeshError):
-    """What was asked for by name or number is not in the mesh."""
+    """The name or number is not in the mesh."""
 
     code: ClassVar[str] = "cli.not_found"
 
 
 class Impossible(MeshError):
-    """What was asked for cannot be done as things stand; the text says why, and what can be."""
+    """It cannot be done as things stand; the text says why, and what can be done."""
 
     code: ClassVar[str] = "cli.impossible"
 
@@ -322,46 +258,3 @@ class ControlRefused(MeshError):
     def __init__(self, request: str, reason: str, detail: str = "") -> None:
         super().__init__(f"{request}: {reason}" + (f": {detail}" if detail else ""))
         self.reason = reason
-
-
-__all__ = [
-    "PASSING",
-    "ApiError",
-    "AuthenticationFailed",
-    "BadAddress",
-    "BusError",
-    "ControlRefused",
-    "Denied",
-    "Disconnected",
-    "Impossible",
-    "LogCutShort",
-    "LogError",
-    "LogUnreadable",
-    "Malformed",
-    "MeshError",
-    "NewerSchema",
-    "NoResponders",
-    "NotFound",
-    "OutcomeUnknown",
-    "ProtocolError",
-    "ProvisionError",
-    "PublishRefused",
-    "SequenceConflict",
-    "ServerError",
-    "ServerFailed",
-    "ServerMisconfigured",
-    "ServerMissing",
-    "StoreInUse",
-    "StoreTooSmall",
-    "StreamFull",
-    "SubjectTaken",
-    "TimedOut",
-    "TlsFailed",
-    "TlsUnusable",
-    "TooLarge",
-    "UnknownEvent",
-    "Unreachable",
-    "UnsafeChange",
-    "UsageWrong",
-    "WrongLastSequence",
-]

@@ -22,7 +22,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.jetstream import Code
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.step_store import StepStore, StepTaken
+from mesh.bus.stores import StepStore, StepTaken
 from mesh.errors import PASSING, ApiError, BusError, Denied, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind

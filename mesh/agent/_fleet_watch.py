@@ -11,10 +11,10 @@ import contextlib
 from msgspec.structs import replace
 
 from mesh.bus import rate_limit
-from mesh.bus.conf import NO_FLEET, UNREADABLE
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET, TOLD_AGENTS
+from mesh.bus.stores import NO_FLEET, UNREADABLE
 from mesh.errors import PASSING, BusError, Denied
 from mesh.service.logs import get_logger
 from protocol.wire import codec, documents, subjects

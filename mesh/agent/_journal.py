@@ -23,7 +23,7 @@ import msgspec
 from mesh.agent._step_store import Call, Earlier, Place, Places, Recorded, StoredSteps, Tally, value_of
 from mesh.agent._telemetry import replayed
 from mesh.agent.errors import EffectUnknown, Fenced, InDoubt, JournalFull, RoundOver, TurnError
-from mesh.bus.step_store import StepStore
+from mesh.bus.stores import StepStore
 from mesh.service.failpoints import failpoint
 from protocol.wire.commands import Usage
 from protocol.wire.events import RoundOutcome

@@ -30,7 +30,7 @@ from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.roles import GET
-from mesh.bus.step_store import JetStreamSteps
+from mesh.bus.stores import JetStreamSteps
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import PASSING, BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import telemetry, tracing

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent.errors import Fenced, JournalFull, JournalMismatch
-from mesh.bus.step_store import StepStore, StepTaken
+from mesh.bus.stores import StepStore, StepTaken
 from protocol.domain.budget import NOTHING, minus, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage

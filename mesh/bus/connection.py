@@ -237,13 +237,20 @@ class Bus:
         data: bytes,
         headers: Mapping[str, str] | None = None,
         *,
+        after: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> PubAck:
         """Publish to a stream and return where it was stored.
 
+        Args:
+            after: store it only if the subject's last message has this sequence; 0: if there is none. None:
+                in any case.
+
         Raises PublishRefused, or the subclass that names the reason, if it was not stored, and as `request`.
         An answer that is no acknowledgement is an OutcomeUnknown, too.
         """
+        if after is not None:
+            headers = {**(headers or {}), "Nats-Expected-Last-Subject-Sequence": str(after)}
         answer = await self.request(subject, data, headers, timeout_s=timeout_s)
         try:
             ack = read_ack(subject, answer.data)

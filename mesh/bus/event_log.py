@@ -15,26 +15,17 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.jetstream import Code
-from mesh.bus.reader import StoredMessage, ahead, batch, bounds, stored_message
-from mesh.bus.roles import GET
-from mesh.errors import (
-    ApiError,
-    LogCutShort,
-    LogUnreadable,
-    Malformed,
-    SequenceConflict,
-    WrongLastSequence,
-)
+from mesh.bus.reader import StoredMessage, ahead, batch, bounds, last, up_to
+from mesh.errors import LogCutShort, LogUnreadable, Malformed
 from protocol.wire import codec
-from protocol.wire.subjects import evt, evt_of, parse_evt
+from protocol.wire.subjects import evt, evt_of
 
 STREAM = "LOG"
 _READ_ATTEMPTS = 5
 _READ_PAUSE_S = 0.05
 _TIMEOUT_S = 5.0
 _BATCH = 256
-"""Events in one batch where few are expected."""
+"""Events in one batch while following."""
 _LOOKS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Pauses between looks for more: short after an event, longer and longer in silence."""
 
@@ -83,20 +74,6 @@ class _Numbered(msgspec.Struct, frozen=True):
     n: int
 
 
-class _Message(msgspec.Struct, frozen=True):
-    subject: str
-    seq: int
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct, frozen=True):
-    message: _Message | None = None
-    error: dict[str, object] | None = None
-
-
-_GOT = msgspec.json.Decoder(_Got)
-
-
 def number_of(stored: Stored) -> int:
     """Return an event's number within its request. Raises Malformed."""
     numbered = codec.readable(stored.body, _Numbered)
@@ -124,33 +101,16 @@ class JetStreamLog:
     ) -> int:
         expected = {
             "Nats-Expected-Stream": STREAM,
-            "Nats-Expected-Last-Subject-Sequence": str(after),
             "Nats-Expected-Last-Subject-Sequence-Subject": evt_of(request),
         }
         merged = {**headers, **expected} if headers else expected
-        try:
-            ack = await self._bus.publish_durable(evt(to, request), body, merged, timeout_s=self._timeout_s)
-        except WrongLastSequence:
-            raise SequenceConflict(request, after) from None
+        subject = evt(to, request)
+        ack = await self._bus.publish_durable(subject, body, merged, after=after, timeout_s=self._timeout_s)
         return ack.seq
 
     async def head(self, request: str) -> Stored | None:
-        if self._leader:
-            return await self._leaders_head(request)
-        body = msgspec.json.encode({"last_by_subj": evt_of(request)})
-        message = await self._bus.request(GET + STREAM, body, timeout_s=self._timeout_s)
-        return None if message.status == 404 else _stored(stored_message(message))
-
-    async def _leaders_head(self, request: str) -> Stored | None:
-        verb = f"STREAM.MSG.GET.{STREAM}"
-        body = msgspec.json.encode({"last_by_subj": evt_of(request)})
-        got = _GOT.decode((await self._bus.api_request(verb, body, timeout_s=self._timeout_s)).data)
-        if got.message is not None:
-            return Stored(got.message.seq, parse_evt(got.message.subject).to, got.message.data)
-        code = int(str((got.error or {}).get("err_code", 0)))
-        if code == Code.NO_MESSAGE_FOUND:
-            return None
-        raise ApiError(verb, code, str((got.error or {}).get("description", "")))
+        found = await last(self._bus, STREAM, evt_of(request), leader=self._leader, timeout_s=self._timeout_s)
+        return None if found is None else _stored(found)
 
     async def read(self, request: str) -> list[Stored]:
         missing = ""
@@ -162,26 +122,12 @@ class JetStreamLog:
             count = number_of(head) + 1
             if count == 1:
                 return [head]
-            found = await self._batch(request, count)
+            # The exact count matters: the server would scan to the end of the log for more.
+            found = await up_to(self._bus, STREAM, evt_of(request), 1, count, timeout_s=self._timeout_s)
             if len(found) == count and found[-1].seq == head.seq:
-                return found
+                return [_stored(each) for each in found]
             missing = f"{len(found)} of {count} events up to {head.seq}"
         raise LogUnreadable(request, missing)
-
-    async def _batch(self, request: str, count: int) -> list[Stored]:
-        """Return the first `count` events of a request, fewer when there are no more.
-
-        The exact count matters: the server would scan to the end of the log for more. It ends a batch early
-        when it is busy, hence the loop.
-        """
-        found: list[Stored] = []
-        while len(found) < count:
-            first = found[-1].seq + 1 if found else 1
-            part = await self._from(first, evt_of(request), min(count - len(found), _BATCH))
-            if not part:
-                break
-            found += [_stored(each) for each in part]
-        return found
 
     async def follow(self, from_seq: int = 1, *, tail: bool = True) -> AsyncGenerator[Stored]:
         following = max(1, from_seq)
@@ -208,16 +154,16 @@ class JetStreamLog:
         part: list[StoredMessage] = []
         while not part:
             await asyncio.sleep(next(pauses))
-            part = await self._bus.retry_unavailable(lambda: self._from(following, None))
+            part = await self._bus.retry_unavailable(lambda: self._from(following))
             if not part and self._bus.since_s != since_s:
                 since_s = self._bus.since_s
-                _, last = await self._bus.retry_unavailable(lambda: bounds(self._bus, STREAM))
-                if last < following - 1:
-                    raise LogCutShort(following - 1, last)
+                _, end = await self._bus.retry_unavailable(lambda: bounds(self._bus, STREAM))
+                if end < following - 1:
+                    raise LogCutShort(following - 1, end)
         return part
 
-    async def _from(self, seq: int, subject: str | None, most: int = _BATCH) -> list[StoredMessage]:
-        return await batch(self._bus, STREAM, subject, seq, most, timeout_s=self._timeout_s)
+    async def _from(self, seq: int) -> list[StoredMessage]:
+        return await batch(self._bus, STREAM, None, seq, _BATCH, timeout_s=self._timeout_s)
 
 
 def _stored(kept: StoredMessage) -> Stored:

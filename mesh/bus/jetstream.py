@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.streams import stream_of
-from mesh.errors import NoResponders, PublishRefused, StreamFull, SubjectTaken, WrongLastSequence
+from mesh.errors import NoResponders, PublishRefused, SequenceConflict, StreamFull, SubjectTaken
 
 
 class Code(IntEnum):
@@ -38,7 +38,9 @@ class PubAck(NamedTuple):
     seq: int
 
 
-class _Failure(msgspec.Struct, frozen=True):
+class ApiFailure(msgspec.Struct, frozen=True):
+    """An error in JetStream's answer."""
+
     code: int = 0
     err_code: int = 0
     description: str = ""
@@ -47,7 +49,7 @@ class _Failure(msgspec.Struct, frozen=True):
 class _Ack(msgspec.Struct, frozen=True):
     stream: str = ""
     seq: int = 0
-    error: _Failure | None = None
+    error: ApiFailure | None = None
 
 
 _ACK = msgspec.json.Decoder(_Ack)
@@ -72,10 +74,10 @@ def read_ack(subject: str, data: bytes) -> PubAck:
     return PubAck(ack.stream, ack.seq)
 
 
-def _refused(subject: str, failure: _Failure) -> PublishRefused:
+def _refused(subject: str, failure: ApiFailure) -> PublishRefused:
     code, text = failure.err_code, failure.description
     if code in _LOST:
-        return WrongLastSequence(subject, code, text)
+        return SequenceConflict(subject, code, text)
     if code == Code.STORE_FAILED and _PER_SUBJECT in text:
         return SubjectTaken(subject, code, text)
     if code == Code.STORE_FAILED or code in _FULL:

@@ -5,7 +5,6 @@ lose data or change what stored data means. Nothing else in this software create
 and only the admin may.
 """
 
-import base64
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +12,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.jetstream import Code
+from mesh.bus.reader import last
 from mesh.bus.roles import members
 from mesh.bus.streams import (
     CONTROLS,
@@ -32,7 +32,7 @@ from mesh.bus.streams import (
 )
 from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
-from protocol.wire.subjects import FLEET
+from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
 _NOT_FOUND = (Code.STREAM_NOT_FOUND, Code.CONSUMER_NOT_FOUND)
@@ -52,22 +52,32 @@ class Change(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A change and the call that makes it: an API verb with its body, or a write of the fleet."""
+    """A change and the call that makes it: an API verb with its body, or a write to CONF."""
 
     change: Change
     verb: str = ""
     body: Mapping[str, Any] = {}
     document: bytes = b""
     after: int = 0
+    """Sequence of the document that this one replaces; 0: there is none."""
 
 
 async def provision(
-    bus: Bus, fleet: Fleet, storage: Storage = DEFAULT_STORAGE, *, dry_run: bool = False
+    bus: Bus,
+    fleet: Fleet,
+    storage: Storage = DEFAULT_STORAGE,
+    documents: Mapping[str, bytes] = {},
+    *,
+    dry_run: bool = False,
 ) -> list[Change]:
-    """Bring the server to the table and to `fleet`; return the changes, with `dry_run` only planned.
+    """Bring the server to the table, to `fleet` and to `documents`; return the changes.
 
     Idempotent: a second call returns an empty list. All checks come before the first write. `bus` is
     the admin's, on a server that is healthy: a store that could not be decrypted looks empty.
+
+    Args:
+        documents: other entries of CONF by subject. An empty price list only replaces another one.
+        dry_run: only plan the changes.
 
     Raises UnsafeChange, NewerSchema, StoreTooSmall, and ApiError when the server refuses.
     """
@@ -75,15 +85,14 @@ async def provision(
     steps = [
         *await _plan_streams(bus, stream_table(fleet, storage)),
         *await _plan_consumers(bus, consumer_table(fleet)),
-        *await _plan_fleet(bus, fleet),
+        *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
     ]
     if not dry_run:
         for step in steps:
             if step.verb:
                 await _make(bus, step)
             else:
-                expected = {"Nats-Expected-Last-Subject-Sequence": str(step.after)}
-                await bus.publish_durable(FLEET, step.document, expected)
+                await bus.publish_durable(step.change.what, step.document, after=step.after)
     return [step.change for step in steps]
 
 
@@ -93,7 +102,11 @@ async def _make(bus: Bus, step: _Step) -> None:
     except ApiError as error:
         if error.err_code != Code.STORAGE_RESOURCES_EXCEEDED:
             raise
-        raise StoreTooSmall(step.change.what, step.body["max_bytes"]) from None
+        raise StoreTooSmall(
+            f"{step.change.what} may take {step.body['max_bytes']} bytes, and the server's store has no room "
+            "left to promise them: give the server a larger store (max_file_store), or lower mib and "
+            "steps_mib under [limits] in the fleet file"
+        ) from None
 
 
 async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
@@ -106,7 +119,7 @@ async def _plan_streams(bus: Bus, table: Mapping[str, Mapping[str, Any]]) -> lis
             continue
         metadata = stands.get("metadata") or {}
         if (found := int(metadata.get(SCHEMA_KEY, 0))) > SCHEMA:
-            raise NewerSchema(what, found, SCHEMA)
+            raise NewerSchema(f"{what} has schema {found}, this version knows {SCHEMA}")
         if 0 < found < SCHEMA:
             raise UnsafeChange(what, SCHEMA_KEY, found, SCHEMA)
         merged = {**wanted, "metadata": {**metadata, **wanted["metadata"]}}
@@ -151,17 +164,25 @@ async def _plan_consumers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
     return steps
 
 
-async def _plan_fleet(bus: Bus, fleet: Fleet) -> list[_Step]:
-    document = msgspec.json.encode(msgspec.structs.replace(fleet, revision=0))
-    try:
-        last = (await bus.api("STREAM.MSG.GET.CONF", {"last_by_subj": FLEET}))["message"]
-    except ApiError as error:
-        if error.err_code not in (*_NOT_FOUND, Code.NO_MESSAGE_FOUND):
-            raise
-        return [_Step(Change("write", FLEET), document=document)]
-    if base64.b64decode(last.get("data", "")) == document:
-        return []
-    return [_Step(Change("write", FLEET), document=document, after=last["seq"])]
+def _document(fleet: Fleet) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(fleet, revision=0))
+
+
+async def _plan_documents(bus: Bus, documents: Mapping[str, bytes]) -> list[_Step]:
+    steps = []
+    for subject, document in documents.items():
+        try:
+            stands = await last(bus, "CONF", subject, leader=True)
+        except ApiError as error:
+            if error.err_code not in _NOT_FOUND:
+                raise
+            stands = None  # there is no CONF yet
+        if stands is None and subject == PRICES and document == b"{}":
+            continue
+        if stands is None or stands.data != document:
+            after = 0 if stands is None else stands.seq
+            steps.append(_Step(Change("write", subject), document=document, after=after))
+    return steps
 
 
 async def _config(bus: Bus, verb: str) -> dict[str, Any] | None:
@@ -176,16 +197,22 @@ async def _config(bus: Bus, verb: str) -> dict[str, Any] | None:
 
 
 async def _consumer_configs(bus: Bus, stream: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    try:
+        found = await _listed(bus, f"CONSUMER.LIST.{stream}", "consumers")
+    except ApiError as error:
+        if error.err_code in _NOT_FOUND:
+            return {}
+        raise
+    return {each["name"]: each["config"] for each in found}
+
+
+async def _listed(bus: Bus, verb: str, what: str) -> list[Any]:
+    """Return all pages of a list."""
+    found: list[Any] = []
     while True:
-        try:
-            page = await bus.api(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
-        except ApiError as error:
-            if error.err_code in _NOT_FOUND:
-                return {}
-            raise
-        found |= {each["name"]: each["config"] for each in page["consumers"] or ()}
-        if not page["consumers"] or len(found) >= page["total"]:
+        page = await bus.api(verb, {"offset": len(found)})
+        found += page[what] or ()
+        if not page[what] or len(found) >= page["total"]:
             return found
 
 
@@ -218,19 +245,9 @@ def _grows(old: int | None, new: int) -> bool:
 # --- what stands ------------------------------------------------------------------------------------
 
 
-async def _standing(bus: Bus) -> list[str]:
-    """Return every stream that the server has. Raises BusError."""
-    found: list[str] = []
-    while True:
-        page = await bus.api("STREAM.NAMES", {"offset": len(found)})
-        found += page["streams"] or ()
-        if not page["streams"] or len(found) >= page["total"]:
-            return found
-
-
 async def standing_journals(bus: Bus) -> list[str]:
     """Return every stream of journals, of agents who left the fleet, too. Raises BusError."""
-    return sorted(filter(is_journal_stream, await _standing(bus)))
+    return sorted(filter(is_journal_stream, await _listed(bus, "STREAM.NAMES", "streams")))
 
 
 async def standing_queues(bus: Bus) -> list[str]:
@@ -238,7 +255,7 @@ async def standing_queues(bus: Bus) -> list[str]:
 
     Controls come first, those of operators before all. Raises BusError.
     """
-    found = await _standing(bus)
+    found = await _listed(bus, "STREAM.NAMES", "streams")
     order = (CONTROLS, TIMERS, PROPOSALS)
     queues = [(order.index(kind), name) for name in found if (kind := kind_of(name)) is not None]
     return [name for _, name in sorted(queues)]

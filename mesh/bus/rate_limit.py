@@ -26,7 +26,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import get
-from mesh.errors import PASSING, BusError, WrongLastSequence
+from mesh.errors import PASSING, BusError, SequenceConflict
 from mesh.service.logs import get_logger
 from protocol.domain.rate_limit import LEASE_US, ModelUse, release, renew
 from protocol.wire import documents, subjects
@@ -314,10 +314,10 @@ class RateLimiter:
                 entry = documents.read_rate_limit(found.data)
             except DocumentInvalid as invalid:
                 _log.warning("rate_limit_unreadable", model=self._model, seq=found.seq, reason=str(invalid))
-        after = {"Nats-Expected-Last-Subject-Sequence": str(0 if found is None else found.seq)}
+        after = 0 if found is None else found.seq
         try:
-            await self.bus.publish_durable(subject, msgspec.json.encode(change(entry)), after)
-        except WrongLastSequence:
+            await self.bus.publish_durable(subject, msgspec.json.encode(change(entry)), after=after)
+        except SequenceConflict:
             return False
         return True
 

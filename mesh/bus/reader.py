@@ -1,7 +1,7 @@
-"""Reading streams by direct gets, which leave no state on the server.
+"""Reading streams by gets, which leave no state on the server.
 
-No consumer is made or moved, so any number of readers can work under one name. Any replica may answer, and it
-may lag behind the leader. Use these reads to show something, never to decide.
+No consumer is made or moved, so any number of readers can work under one name. Any replica may answer a
+direct get, and it may lag behind the leader. Use it to show something; to decide, ask the leader (`last`).
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.jetstream import ApiFailure, Code
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.roles import GET
 from mesh.errors import PASSING, ApiError, LogCutShort
@@ -36,6 +37,23 @@ _STREAM = b"\r\nNats-Stream: "
 _PLACE = re.compile(
     _STREAM + rb"[^\r]*\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
 )
+
+
+class _Message(msgspec.Struct, frozen=True):
+    subject: str
+    seq: int
+    data: bytes = b""
+    time: str = ""
+
+
+class _Got(msgspec.Struct, frozen=True):
+    """The leader's answer."""
+
+    message: _Message | None = None
+    error: ApiFailure = ApiFailure()
+
+
+_GOT = msgspec.json.Decoder(_Got)
 
 
 class StoredMessage(NamedTuple):
@@ -83,12 +101,19 @@ async def batch(
 
 
 async def up_to(
-    bus: Bus, stream: str, subject: str | None, from_seq: int, most: int = BATCH
+    bus: Bus,
+    stream: str,
+    subject: str | None,
+    from_seq: int,
+    most: int = BATCH,
+    *,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[StoredMessage]:
     """Return up to `most` messages of a subject from `from_seq` on, in order; fewer if there are no more."""
     found: list[StoredMessage] = []
     while len(found) < most:
-        part = await batch(bus, stream, subject, from_seq, min(BATCH, most - len(found)))
+        size = min(BATCH, most - len(found))
+        part = await batch(bus, stream, subject, from_seq, size, timeout_s=timeout_s)
         if not part:
             break
         found += part
@@ -165,10 +190,31 @@ async def _give_up(asked: deque[tuple[int, asyncio.Task[list[StoredMessage]]]]) 
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def get(bus: Bus, stream: str, subject: str) -> StoredMessage | None:
-    """Return the last message under a subject, None if there is none."""
-    message = await bus.request(f"{GET}{stream}.{subject}")
+async def get(bus: Bus, stream: str, subject: str, *, timeout_s: float = TIMEOUT_S) -> StoredMessage | None:
+    """Return the last message under a subject, which has no wildcard; None if there is none."""
+    message = await bus.request(f"{GET}{stream}.{subject}", timeout_s=timeout_s)
     return None if message.status == _NO_MESSAGE else stored_message(message)
+
+
+async def last(
+    bus: Bus, stream: str, subject: str, *, leader: bool, timeout_s: float = TIMEOUT_S
+) -> StoredMessage | None:
+    """Return the last message under a subject, wildcards allowed; None if there is none.
+
+    Args:
+        leader: ask the stream's leader, which has the newest. False asks any replica.
+    """
+    asked = msgspec.json.encode({"last_by_subj": subject})
+    if not leader:
+        message = await bus.request(f"{GET}{stream}", asked, timeout_s=timeout_s)
+        return None if message.status == _NO_MESSAGE else stored_message(message)
+    verb = f"STREAM.MSG.GET.{stream}"
+    got = _GOT.decode((await bus.api_request(verb, asked, timeout_s=timeout_s)).data)
+    if got.message is not None:
+        return StoredMessage(got.message.seq, got.message.subject, got.message.data, got.message.time)
+    if got.error.err_code == Code.NO_MESSAGE_FOUND:
+        return None
+    raise ApiError(verb, got.error.err_code, got.error.description)
 
 
 async def get_seq(bus: Bus, stream: str, seq: int) -> StoredMessage | None:

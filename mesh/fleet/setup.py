@@ -5,7 +5,6 @@ that go into a server's configuration. `apply` needs a server that runs with it:
 consumers, the fleet document and the policies.
 """
 
-from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from mesh.bus.connection import Bus
 from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import names
-from mesh.errors import ApiError
 from mesh.fleet.file import LISTED, FleetFile
 from protocol.wire.subjects import PRICES, policy
 
@@ -54,19 +52,9 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
 
     Raises UnsafeChange, NewerSchema, PricesMissing, BusError.
     """
-    prices = prices_of(file)
-    changes = await provision(bus, file.fleet, file.storage, dry_run=dry_run)
     documents = {policy(name): msgspec.json.encode(rules) for name, rules in file.rules.items()}
-    documents[PRICES] = msgspec.json.encode(prices)
-    for subject, document in documents.items():
-        standing = await _stored(bus, subject)
-        if standing is None and subject == PRICES and not prices:
-            continue  # an empty list is written only where it takes the place of another
-        if standing != document:
-            changes.append(Change("write", subject))
-            if not dry_run:
-                await bus.publish_durable(subject, document)
-    return changes
+    documents[PRICES] = msgspec.json.encode(prices_of(file))
+    return await provision(bus, file.fleet, file.storage, documents, dry_run=dry_run)
 
 
 def prices_of(file: FleetFile) -> dict[str, Any]:
@@ -81,12 +69,3 @@ def prices_of(file: FleetFile) -> dict[str, Any]:
 
         prices |= listed(wanted)
     return prices
-
-
-async def _stored(bus: Bus, subject: str) -> bytes | None:
-    """Return what CONF holds under `subject`; None when nothing, or when there is no CONF yet."""
-    try:
-        message = (await bus.api("STREAM.MSG.GET.CONF", {"last_by_subj": subject}))["message"]
-    except ApiError:
-        return None
-    return b64decode(message.get("data", ""))

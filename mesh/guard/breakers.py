@@ -8,10 +8,9 @@ written is lost, and no decision waits for it or fails because of it.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from mesh.bus import conf
-from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
-from mesh.errors import BusError, OutcomeUnknown
+from mesh.bus.stores import ConfUnreadable, parse_conf, read_conf, write_conf
+from mesh.errors import BusError, OutcomeUnknown, SequenceConflict
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain import breaker
@@ -60,12 +59,12 @@ class Breakers:
         One that cannot be read is taken for open since it was met; the trial that follows writes it anew.
         """
         subject = subjects.breaker(agent)
-        found = await conf.read(self._bus, subject, timeout_s=WAIT_S)
-        seq = conf.sequence(found)
+        found = await read_conf(self._bus, subject, timeout_s=WAIT_S)
+        seq = 0 if found is None else found.seq
         if found is not None and self.is_known(agent, seq):
             return
         try:
-            entry = CLOSED if found is None else conf.parsed(subject, found, documents.read_breaker)
+            entry = CLOSED if found is None else parse_conf(found, documents.read_breaker)
         except ConfUnreadable:
             entry = BreakerEntry(state="open", opened_at=self._now())
         self._copies[agent] = _Copy(entry, seq)
@@ -125,8 +124,8 @@ class Breakers:
                 return False
             try:
                 subject = subjects.breaker(agent)
-                seq = await conf.write(self._bus, subject, wanted, after=was.seq, timeout_s=WAIT_S)
-            except (ConfChanged, OutcomeUnknown):
+                seq = await write_conf(self._bus, subject, wanted, after=was.seq, timeout_s=WAIT_S)
+            except (SequenceConflict, OutcomeUnknown):
                 if not await self._look(agent):
                     return False
                 if self._copies[agent].entry != wanted:

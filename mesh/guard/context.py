@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from mesh.bus import conf
-from mesh.bus.conf import NO_FLEET, UNREADABLE, ConfUnreadable, T
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import StoredMessage
+from mesh.bus.stores import NO_FLEET, UNREADABLE, ConfUnreadable, T, parse_conf, read_conf
 from mesh.errors import BusError
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
@@ -120,7 +120,7 @@ class DecisionContext:
         _, _, breaker = message.subject.partition(f"{CONF_CHANGED}.breaker.")
         if not breaker:
             self._stale_breakers = None
-        elif self.breakers.is_known(breaker, conf.sequence(message)):
+        elif self.breakers.is_known(breaker, int(message.headers["Nats-Sequence"])):
             return
         elif self._stale_breakers is not None:
             self._stale_breakers.add(breaker)
@@ -150,28 +150,28 @@ class DecisionContext:
                 self._stale.set()
 
     async def _refresh(self) -> bool:
-        found = await conf.read(self._bus, subjects.FLEET)
+        found = await read_conf(self._bus, subjects.FLEET)
         fleet = self._parsed(subjects.FLEET, found, documents.read_fleet, None)
-        if fleet is not None:
-            self.fleet = msgspec.structs.replace(fleet, revision=conf.sequence(found))
+        if found is not None and fleet is not None:
+            self.fleet = msgspec.structs.replace(fleet, revision=found.seq)
         if not self.fleet.revision:
             return False
         self.read_again.set()
         self._policies.clear()
-        prices = await conf.read(self._bus, subjects.PRICES)
+        prices = await read_conf(self._bus, subjects.PRICES)
         self._prices = self._parsed(subjects.PRICES, prices, documents.read_prices, self._prices)
-        freeze = await conf.read(self._bus, subjects.FREEZE)
+        freeze = await read_conf(self._bus, subjects.FREEZE)
         entry = self._parsed(subjects.FREEZE, freeze, documents.read_freeze, _TAKEN_FOR_FROZEN)
         self._set_frozen(entry is not None and entry.frozen)
         await asyncio.gather(*(self.breakers.read(name) for name in self.fleet.agents))
         return True
 
     def _parsed(
-        self, subject: str, found: Incoming | None, parse: Callable[[bytes], T], instead: T | None
+        self, subject: str, found: StoredMessage | None, parse: Callable[[bytes], T], instead: T | None
     ) -> T | None:
         """Return an entry, None if there is none, and `instead` while it cannot be read."""
         try:
-            said = None if found is None else conf.parsed(subject, found, parse)
+            said = None if found is None else parse_conf(found, parse)
         except ConfUnreadable as error:
             self._unreadable[subject] = error.reason
             self._bus.conditions.raise_(UNREADABLE, subject)
@@ -205,10 +205,10 @@ class DecisionContext:
 
     async def _read_policy(self, name: str) -> Policy | ConfUnreadable | None:
         subject = subjects.policy(name)
-        found = await conf.read(self._bus, subject)
+        found = await read_conf(self._bus, subject)
         try:
             parse = partial(documents.read_policy, name=name)
-            return None if found is None else conf.parsed(subject, found, parse)
+            return None if found is None else parse_conf(found, parse)
         except ConfUnreadable as error:
             return error
 

@@ -5,9 +5,9 @@ acknowledged. So the entry says which message it is from, and only a newer one r
 freeze must not undo the thaw that came after it.
 """
 
-from mesh.bus import conf
-from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
+from mesh.bus.stores import ConfUnreadable, parse_conf, read_conf, write_conf
+from mesh.errors import SequenceConflict
 from protocol.domain.admission import Rejected
 from protocol.wire.commands import Control, Freeze, Thaw
 from protocol.wire.config import FreezeEntry
@@ -34,16 +34,16 @@ class MeshFreeze:
             seq: the message's place in CTL.
             stored_us: when it was stored, UTC µs.
 
-        Raises BusError, and ConfChanged if other guards were faster every time: then it is to come again.
+        Raises BusError; SequenceConflict if other guards were faster every time: then it has to come again.
         """
         if role != "operator":
             return Rejected("not_allowed", "only operators speak to the whole mesh")
         if not isinstance(control, Freeze | Thaw):
             return Rejected("not_allowed", "the whole mesh can only be frozen and thawed")
-        for _ in range(_ATTEMPTS):
-            found = await conf.read(self._bus, FREEZE)
+        for left in reversed(range(_ATTEMPTS)):
+            found = await read_conf(self._bus, FREEZE)
             try:
-                stands = FreezeEntry() if found is None else conf.parsed(FREEZE, found, read_freeze)
+                stands = FreezeEntry() if found is None else parse_conf(found, read_freeze)
             except ConfUnreadable:
                 stands = FreezeEntry()  # whatever it was: this order takes its place
             if not _is_newer(seq, stored_us, stands):
@@ -59,11 +59,13 @@ class MeshFreeze:
                 seq=seq,
             )
             try:
-                await conf.write(self._bus, FREEZE, entry, after=conf.sequence(found))
-            except ConfChanged:
-                continue
-            return None
-        raise ConfChanged(f"{FREEZE} was changed {_ATTEMPTS} times meanwhile")
+                await write_conf(self._bus, FREEZE, entry, after=0 if found is None else found.seq)
+            except SequenceConflict:
+                if not left:
+                    raise
+            else:
+                break
+        return None
 
 
 def _is_newer(seq: int, stored_us: int, stands: FreezeEntry) -> bool:

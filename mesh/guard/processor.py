@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from mesh.bus import schedules
+from mesh.bus import stores
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import EventLog
 from mesh.errors import (
@@ -410,7 +410,7 @@ async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now:
         stands = await _standing(bus, request)
     while stands.at is None or stands.at > at:
         try:
-            seq = await schedules.arm(bus, request, at, after=stands.seq)
+            seq = await stores.arm_schedule(bus, request, at, after=stands.seq)
             stands = Timer(seq, at)
         except SequenceConflict:
             stands = await _standing(bus, request)
@@ -419,7 +419,7 @@ async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now:
 
 async def _standing(bus: Bus, request: str) -> Timer:
     try:
-        found = await schedules.standing(bus, request)
+        found = await stores.standing_schedule(bus, request)
     except ValueError:
         return Timer(None, None)  # it says no time: whatever it is, it is replaced
     return Timer(0, None) if found is None else Timer(found[0], found[1])

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from mesh.bus.conf import ConfChanged, ConfUnreadable
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.stores import ConfUnreadable
 from mesh.bus.streams import Kind as QueueKind
 from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import parsing
@@ -156,7 +156,7 @@ class Guard:
             except PASSING as error:
                 _log.debug("not_now", code=error.code, subject=message.subject)  # the bus has said it
                 message.nak(_AGAIN_S)
-            except (BusError, Contended, ConfChanged) as error:
+            except (BusError, Contended) as error:
                 self._bus.conditions.raise_(NOT_NOW, error.code, held=message.subject, detail=str(error))
                 message.nak(_AGAIN_S)
             except Exception:

@@ -14,7 +14,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import StoredMessage, every, get, up_to
-from mesh.errors import LogError, ProtocolError
+from mesh.errors import LogUnreadable, ProtocolError
 from mesh.ops.log import decoded
 from mesh.ops.roster import fleet_of, inbox_state, instances, mesh_freeze
 from mesh.service.printable import when
@@ -149,7 +149,7 @@ async def turns_waiting(bus: Bus, agent: str, from_seq: int) -> list[Held]:
             try:
                 stored = await JetStreamLog(bus, leader=False).read(request)
                 ledger = fold(decoded(each.body for each in stored))
-            except (LogError, ProtocolError):
+            except (LogUnreadable, ProtocolError):
                 return []
         waits = (turn for turn in ledger.open.values() if turn.agent == agent and turn.state == "working")
         return [Held(turn.clock, request) for turn in waits]

@@ -12,7 +12,7 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import every
-from mesh.errors import Denied, LogError, NotFound, ProtocolError, UsageWrong
+from mesh.errors import Denied, LogUnreadable, NotFound, ProtocolError, UsageWrong
 from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, order_id, reply_as_client
 from mesh.ops.log import decoded, glance, has_ended, request_bodies
 from mesh.ops.roster import fleet_of
@@ -136,7 +136,7 @@ async def _look(bus: Bus, requests: set[str]) -> Queue:
                 if head is None or has_ended(head.body):
                     return []
                 return waiting_in(decoded(stored.body for stored in await log.read(request)))
-            except (LogError, ProtocolError):
+            except (LogUnreadable, ProtocolError):
                 unreadable.append(request)
                 return []
 

@@ -16,7 +16,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import StoredMessage, bounds, up_to
 from mesh.bus.streams import steps_of
 from mesh.client.journals import Step, journaled, journals_in
-from mesh.errors import LogError, ProtocolError
+from mesh.errors import LogUnreadable, ProtocolError
 from mesh.ops.log import ENDS, NOT_THERE, check_numbers, decoded, glance, has_ended, why_not_there
 from mesh.ops.queue import waiting_in
 from mesh.service.printable import when
@@ -138,7 +138,7 @@ async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
             try:
                 log = JetStreamLog(bus, leader=False)
                 happened = decoded(stored.body for stored in await log.read(seen.request))
-            except (LogError, ProtocolError):
+            except (LogUnreadable, ProtocolError):
                 return seen  # listed all the same: what is wrong with it shows when it is looked at
         return _as_it_stands(seen, happened)
 

@@ -17,7 +17,7 @@ from mesh.agent._journal import Journal
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, failure_of
 from mesh.agent.turn import Turn
-from mesh.bus.step_store import StepTaken
+from mesh.bus.stores import StepTaken
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState

@@ -13,8 +13,8 @@ import pytest
 from mesh.agent._presence import Presence
 from mesh.agent.definition import Agent
 from mesh.bus import roles, streams
-from mesh.bus.conf import CODES
 from mesh.bus.connection import Bus
+from mesh.bus.stores import CODES
 from mesh.client.client import POLL_S
 from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rules import RULES_FOR

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from mesh.bus import schedules
+from mesh.bus import stores
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
@@ -72,14 +72,14 @@ async def main() -> None:
     FatalLog.point = point
     vars(service)["JetStreamLog"] = FatalLog
     if point == "armed":
-        arm = schedules.arm
+        arm = stores.arm_schedule
 
         async def armed(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
             seq = await arm(bus, request, at_us, after=after)
             die()
             return seq
 
-        schedules.arm = armed
+        stores.arm_schedule = armed
     async with await connect(url, name="guard", seed=read_key(seed_file(Path(keys), "guard")).seed) as bus:
         if point in ("buried", "frozen"):
             FatalBus.watch(bus, "mesh.dead." if point == "buried" else FREEZE)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.bus.conf import read
 from mesh.bus.roles import GET
+from mesh.bus.stores import read_conf
 from mesh.testing import LocalBus
 from protocol.wire import events
 from protocol.wire.commands import Complete, Failure, Freeze, ReportFailure, Thaw, Transfer
@@ -136,7 +136,7 @@ async def test_a_freeze_that_comes_again_does_not_undo_the_thaw_that_came_after_
     await stage.control("_", Thaw(id="t1", by="lee"))
     await heir._context.thawed.wait()
     await stage.drained("CTL")
-    found = await read(await stage.bus("guard", "reader"), FREEZE)
+    found = await read_conf(await stage.bus("guard", "reader"), FREEZE)
     assert found is not None
     entry = msgspec.json.decode(found.data, type=FreezeEntry)
     assert (entry.frozen, entry.by, entry.sender) == (False, "lee", "op")

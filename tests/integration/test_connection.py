@@ -11,7 +11,7 @@ from nats.aio.transport import TcpTransport
 from mesh.bus import credentials, jetstream
 from mesh.bus.connection import Bus, connect
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Scanner, encode
-from mesh.bus.step_store import JetStreamSteps, StepTaken
+from mesh.bus.stores import JetStreamSteps, StepTaken
 from mesh.errors import (
     ApiError,
     AuthenticationFailed,

@@ -6,7 +6,7 @@ from mesh.agent._executor import Attempts
 from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
-from mesh.bus.step_store import JetStreamSteps
+from mesh.bus.stores import JetStreamSteps
 from protocol.wire.commands import Move
 from tests.guard.stage import Stage
 from tests.servers import PATIENCE_S, until

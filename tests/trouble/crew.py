@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mesh.agent import _executor
-from mesh.bus import conf, consumer, link
+from mesh.bus import consumer, link, stores
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import seed_file
 from mesh.bus.event_log import JetStreamLog
@@ -40,7 +40,7 @@ FLEET = Fleet(
 KINDS = (
     *(link.DISCONNECTED, link.FULL, link.ABSENT, link.SILENT),
     *(consumer.PULL_REFUSED, consumer.PULL_SILENT),
-    *(conf.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, _executor.NOT_STORED),
+    *(stores.NO_FLEET, context.UNREACHABLE, service.NOT_NOW, _executor.NOT_STORED),
 )
 TROUBLES = {kind.begins for kind in KINDS}
 

@@ -1,0 +1,171 @@
+"""Small stores on the bus: the entries of CONF, a request's schedule, the steps of a turn.
+
+Each message stands under a subject of its own and is written under a condition: CONF and schedules by
+compare-and-set, a step once and for all.
+"""
+
+import datetime as dt
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeVar
+
+import msgspec
+
+from mesh.bus.connection import TIMEOUT_S, Bus
+from mesh.bus.reader import StoredMessage, get, last
+from mesh.bus.streams import steps_of
+from mesh.errors import MeshError, StreamFull, SubjectTaken
+from mesh.service.conditions import Kind
+from mesh.service.logs import get_logger
+from protocol.wire import codec
+from protocol.wire.documents import DocumentInvalid
+from protocol.wire.subjects import step, timer_at, timer_fire
+
+_log = get_logger(__name__)
+
+T = TypeVar("T")
+
+# --- CONF -------------------------------------------------------------------------------------------
+
+NO_FLEET = Kind("fleet_missing", "fleet_found", "there is no fleet yet: run `mesh setup`")
+UNREADABLE = Kind("entry_unreadable", "entry_readable", "{} cannot be read: run `mesh doctor`", lasts=True)
+CODES = frozenset({"policy_unreadable", "fleet_unreadable", "prices_unreadable"})
+"""Codes of a refused submit that rests on an entry which cannot be read."""
+
+
+class ConfUnreadable(MeshError):
+    """An entry of CONF is needed and cannot be read; an admin has to write it anew.
+
+    `refusal` is the code, of `CODES`, under which a submit that needs it is refused.
+    """
+
+    code: ClassVar[str] = "conf.unreadable"
+
+    def __init__(self, entry: str, reason: str) -> None:
+        super().__init__(f"{entry} cannot be read: {reason}; an admin has to write it anew (`mesh setup`)")
+        self.entry = entry
+        self.reason = reason
+        self.refusal = f"{entry.split('.')[2]}_unreadable"
+
+
+async def read_conf(bus: Bus, subject: str, *, timeout_s: float = TIMEOUT_S) -> StoredMessage | None:
+    """Return the entry of a subject; None if there is none. Raises BusError."""
+    return await get(bus, "CONF", subject, timeout_s=timeout_s)
+
+
+def parse_conf(message: StoredMessage, parse: Callable[[bytes], T]) -> T:
+    """Return the parsed entry. If `parse` finds it invalid, log it and raise ConfUnreadable."""
+    try:
+        return parse(message.data)
+    except DocumentInvalid as invalid:
+        _log.error("conf_unreadable", entry=message.subject, reason=str(invalid))
+        raise ConfUnreadable(message.subject, str(invalid)) from invalid
+
+
+async def write_conf(
+    bus: Bus, subject: str, entry: msgspec.Struct, *, after: int, timeout_s: float = TIMEOUT_S
+) -> int:
+    """Write an entry if the one of sequence `after` still stands (0: none does); return its own sequence.
+
+    Raises SequenceConflict if another one stands, and as `Bus.publish_durable`.
+    """
+    body = msgspec.json.encode(entry)
+    return (await bus.publish_durable(subject, body, after=after, timeout_s=timeout_s)).seq
+
+
+# --- schedules --------------------------------------------------------------------------------------
+
+
+class _Alarm(msgspec.Struct, frozen=True):
+    at: int
+
+
+async def arm_schedule(bus: Bus, request: str, at_us: int, *, after: int | None = None) -> int:
+    """Schedule the request's wake-up at `at_us` (UTC µs; at once if that is past); return its sequence.
+
+    The server keeps the schedule and delivers it into the request's partition when it is due. A schedule that
+    has fired is gone; the next one is armed after sequence 0 again. Arming twice is harmless.
+
+    Args:
+        after: sequence of the schedule that this one replaces, 0 if there is none; None replaces any.
+
+    Raises SequenceConflict if another schedule stands (read `standing_schedule`, decide again), and as
+    `Bus.publish_durable`.
+    """
+    headers = {
+        "Nats-Expected-Stream": "TIMER",
+        "Nats-Schedule": f"@at {rfc3339(at_us)}",
+        "Nats-Schedule-Target": timer_fire(request),
+    }
+    body = msgspec.json.encode(_Alarm(at_us))
+    return (await bus.publish_durable(timer_at(request), body, headers, after=after)).seq
+
+
+async def standing_schedule(bus: Bus, request: str) -> tuple[int, int] | None:
+    """Return sequence and due time (UTC µs) of the request's schedule; None if there is none."""
+    found = await last(bus, "TIMER", timer_at(request), leader=True)
+    return None if found is None else (found.seq, due_of(found.data))
+
+
+def due_of(body: bytes) -> int:
+    """Return the due time (UTC µs) in a schedule, or in the message it fired. Raises ValueError."""
+    alarm = codec.readable(body, _Alarm)
+    if alarm is None:
+        raise ValueError("a schedule that says no time")
+    return alarm.at
+
+
+def rfc3339(at_us: int) -> str:
+    """Return UTC µs in the format of the server's schedules."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+# --- steps ------------------------------------------------------------------------------------------
+
+
+class StepTaken(MeshError):
+    """A step of this name exists already."""
+
+    code: ClassVar[str] = "journal.step_taken"
+
+
+class StepStore(Protocol):
+    """The port: the steps of one agent's turns. Each is written once and never replaced.
+
+    This fences an instance that lost its turn without noticing: its next step exists already.
+    """
+
+    async def get(self, request: str, turn: str, name: str) -> bytes | None:
+        """Return the bytes of a step; None if there is none."""
+
+    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        """Write a step. Raises StepTaken if it exists, also from an earlier try of this call."""
+
+
+class JetStreamSteps:
+    """Steps in the agent's own stream, `STEPS-<agent>`.
+
+    A call waits while the bus is unavailable or the stream is full. No turn fails because of that.
+    """
+
+    def __init__(self, bus: Bus, agent: str) -> None:
+        self._bus = bus
+        self._agent = agent
+
+    async def get(self, request: str, turn: str, name: str) -> bytes | None:
+        stream, subject = steps_of(self._agent), step(self._agent, request, turn, name)
+        found = await self._bus.retry_unavailable(lambda: get(self._bus, stream, subject))
+        return None if found is None else found.data
+
+    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        await self._bus.retry_unavailable(lambda: self._put(request, turn, name, body))
+
+    async def _put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        try:
+            await self._bus.publish_durable(step(self._agent, request, turn, name), body)
+        except StreamFull:
+            if await self.get(request, turn, name) is not None:
+                raise StepTaken(name) from None  # the server has one code for both
+            raise
+        except SubjectTaken:
+            raise StepTaken(name) from None
