@@ -166,7 +166,6 @@ async def ls(where: Where, *, as_json: bool) -> None:
             )
             for member in members
         ],
-        whole=("agent",),
     )
 
 

@@ -1,4 +1,4 @@
-"""Values as people write them on a command line: facts, artifacts, budgets, times; and what makes a submit.
+"""Facts, artifacts, budgets and times as people write them on a command line; the options of a submit.
 
 A time is `2026-11-21T02:00Z`, or a span: `90s`, `10m`, `2h`, `1d`. A fact is `key=text`, or `key:=json` for
 anything that is not text.
@@ -12,97 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mesh.cli.options import Command, together
 from mesh.errors import UsageWrong
 
 if TYPE_CHECKING:
     from protocol.wire.commands import Submit
-    from protocol.wire.handoff import Artifact, Budget, Constraints
+    from protocol.wire.handoff import Artifact, Budget, Fact
 
 _NANO = 9
 """Decimal places of a dollar that can be counted: a nano-dollar is the smallest amount."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"([0-9]{1,9})([smhd])")
-
-fact_option = click.option("--fact", multiple=True, metavar="K=V", help="A fact: key=text, or key:=json.")
-_SUBMIT = {
-    "text": click.argument("text", help="What is wanted."),
-    "to": click.option("--to", help="The agent to begin with."),
-    "fact": fact_option,
-    "artifact": click.option(
-        "--artifact", multiple=True, metavar="NAME=URI", help="A reference to something large."
-    ),
-    "intent": click.option("--intent", help="What kind of work it is."),
-    "policy": click.option(
-        "--policy", default="default", show_default=True, help="The policy to be judged by."
-    ),
-    "conversation": click.option("--conversation", help="What groups it with other requests."),
-    "budget": click.option(
-        "--budget",
-        multiple=True,
-        metavar="KIND=N",
-        help="What it may spend: dollars=0.50, tokens=20000 or model_calls=10.",
-    ),
-    "within": click.option("--within", help="How long it may take: 90s, 10m, 2h, 1d."),
-    "deadline": click.option("--deadline", help="When it has to be done: a time (ISO-8601)."),
-    "allow": click.option(
-        "--allow", multiple=True, metavar="ACTION", help="The only tools that may be called."
-    ),
-    "must_carry": click.option(
-        "--must-carry", multiple=True, metavar="KEY", help="A fact that every handoff carries unchanged."
-    ),
-}
-"""The options of a submit, in their order."""
-
-
-def with_submit(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a submit, handed to it as one `wanted`.
-
-    What is wrong with one of them is wrong usage, before anything is sent.
-    """
-
-    @functools.wraps(command)
-    def run(**arguments: Any) -> Any:
-        wanted = submit_of({name: arguments.pop(name) for name in _SUBMIT})
-        return command(wanted=wanted, **arguments)
-
-    decorated: Callable[..., Any] = run
-    for option in reversed(_SUBMIT.values()):
-        decorated = option(decorated)
-    return decorated
-
-
-def submit_of(said: dict[str, Any]) -> "Submit":
-    """Return the submit that the options of `with_submit` make. Raises UsageWrong."""
-    from protocol.wire.commands import Submit
-    from protocol.wire.handoff import Fact
-    from protocol.wire.ids import AgentName
-
-    facts = parse_facts(said["fact"])
-    return Submit(
-        text=said["text"],
-        to=None if said["to"] is None else AgentName(said["to"]),
-        intent=said["intent"],
-        facts=tuple(Fact(key=key, value=value) for key, value in facts.items()),
-        artifacts=parse_artifacts(said["artifact"]),
-        constraints=_constraints(said),
-        policy=said["policy"],
-        conversation=said["conversation"],
-    )
-
-
-def _constraints(said: dict[str, Any]) -> "Constraints":
-    from protocol.wire.handoff import Constraints
-
-    deadline = said["deadline"]
-    if deadline is not None and is_span(deadline):
-        raise UsageWrong(f"--deadline is a time; write --within {deadline}")
-    return Constraints(
-        deadline=None if deadline is None else microseconds_at(deadline),
-        max_resolution_time_s=None if said["within"] is None else seconds_in(said["within"]),
-        allowed_actions=tuple(said["allow"]) or None,
-        budget=parse_budget(said["budget"]),
-        must_carry=tuple(said["must_carry"]),
-    )
 
 
 def parse_artifacts(given: Sequence[str]) -> "tuple[Artifact, ...]":
@@ -152,11 +72,13 @@ def parse_budget(given: Sequence[str]) -> "Budget | None":
     return Budget(**amounts) if amounts else None
 
 
-def parse_facts(given: Sequence[str]) -> dict[str, Any]:
-    """Return facts by key. Raises UsageWrong."""
+def parse_facts(given: Sequence[str]) -> "tuple[Fact, ...]":
+    """Return facts, each written `key=text` or `key:=json`. Raises UsageWrong."""
     import msgspec
 
-    facts: dict[str, Any] = {}
+    from protocol.wire.handoff import Fact
+
+    facts: dict[str, Fact] = {}
     for each in given:
         key, equals, value = each.partition("=")
         if not equals or not key.rstrip(":"):
@@ -165,10 +87,10 @@ def parse_facts(given: Sequence[str]) -> dict[str, Any]:
         if key in facts:
             raise UsageWrong(f"two facts are called {key!r}")
         try:
-            facts[key] = msgspec.json.decode(value) if is_json else value
+            facts[key] = Fact(key=key, value=msgspec.json.decode(value) if is_json else value)
         except msgspec.DecodeError as wrong:
             raise UsageWrong(f"{key}: not JSON: {value!r}") from wrong
-    return facts
+    return tuple(facts.values())
 
 
 # --- times ----------------------------------------------------------------------------------------
@@ -194,9 +116,11 @@ def microseconds_at(written: str) -> int:
     return int(moment(written).timestamp() * 1e6)
 
 
-def is_span(written: str) -> bool:
-    """Return True if this is a span of time, and not a moment."""
-    return _SPAN.fullmatch(written) is not None
+def _deadline(written: str) -> int:
+    """Return a moment in UTC µs. Raises UsageWrong, also for a span of time."""
+    if _SPAN.fullmatch(written) is not None:
+        raise UsageWrong(f"--deadline is a time; write --within {written}")
+    return microseconds_at(written)
 
 
 def seconds_in(written: str) -> float:
@@ -209,3 +133,82 @@ def seconds_in(written: str) -> float:
 
 def _span(found: re.Match[str]) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def _option(parse: Callable[[Any], Any], *names: str, **said: Any) -> Callable[[Command], Command]:
+    """Return an option whose value `parse` reads; without a value it stays None."""
+    return click.option(
+        *names, **said, callback=lambda context, option, given: None if given is None else parse(given)
+    )
+
+
+def budget_option(help: str) -> Callable[[Command], Command]:
+    """Return the option of a budget; `{}` in its help stands for the ways to write one."""
+    ways = "dollars=0.50, tokens=20000 or model_calls=10"
+    return _option(parse_budget, "--budget", multiple=True, metavar="KIND=N", help=help.format(ways))
+
+
+def since_option(parse: Callable[[str], Any], help: str) -> Callable[[Command], Command]:
+    """Return the option of a time to begin at."""
+    return _option(parse, "--since", help=f"{help}: a time (ISO-8601), or 90s, 10m, 2h, 1d ago.")
+
+
+facts_option = _option(
+    parse_facts, "--fact", "facts", multiple=True, metavar="K=V", help="A fact: key=text, or key:=json."
+)
+_submit_options = together(
+    click.argument("text", help="The work that is wanted."),
+    click.option("--to", help="The agent that begins."),
+    facts_option,
+    _option(
+        parse_artifacts,
+        "--artifact",
+        "artifacts",
+        multiple=True,
+        metavar="NAME=URI",
+        help="A reference to something large.",
+    ),
+    click.option("--intent", help="The kind of work."),
+    click.option("--policy", default="default", show_default=True, help="The policy that judges it."),
+    click.option("--conversation", help="A name that groups it with other requests."),
+    budget_option("The most it may spend: {}."),
+    _option(seconds_in, "--within", help="How long it may take: 90s, 10m, 2h, 1d."),
+    _option(_deadline, "--deadline", help="When it has to be done: a time (ISO-8601)."),
+    click.option("--allow", multiple=True, metavar="ACTION", help="The only tools that may be called."),
+    click.option(
+        "--must-carry", multiple=True, metavar="KEY", help="A fact that every handoff carries unchanged."
+    ),
+)
+
+
+def with_submit(command: Command) -> Command:
+    """Give a command the options of a submit, handed to it as one `wanted`.
+
+    A mistake in one of them is wrong usage, before anything is sent.
+    """
+
+    @_submit_options
+    @functools.wraps(command)
+    def run(**said: Any) -> Any:
+        return command(wanted=_submit(said), **said)
+
+    return run
+
+
+def _submit(said: dict[str, Any]) -> "Submit":
+    """Take the options of a submit out of `said` and return it."""
+    from protocol.wire.commands import Submit
+    from protocol.wire.handoff import Constraints
+
+    constraints = Constraints(
+        deadline=said.pop("deadline"),
+        max_resolution_time_s=said.pop("within"),
+        allowed_actions=said.pop("allow") or None,
+        budget=said.pop("budget"),
+        must_carry=said.pop("must_carry"),
+    )
+    names = ("text", "to", "intent", "facts", "artifacts", "policy", "conversation")
+    return Submit(constraints=constraints, **{name: said.pop(name) for name in names})

@@ -10,7 +10,7 @@ import click
 from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.models import Kind, model_option
 from mesh.cli.options import A_PATH, json_option, run_quietly
-from mesh.cli.output import Line, emit, remark, say, show, table
+from mesh.cli.output import Line, emit, remark, say, show_lines, table
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted
 
@@ -154,13 +154,13 @@ def _show(played: "Played") -> None:
         (f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (played.verdict.upper(), style)
     )
     title.append(f"  {played.outcome}")
-    show(title, Line((f"  {sample.text}", "italic")))
+    show_lines(title, Line((f"  {sample.text}", "italic")))
     if played.told is not None:
-        show(*story(played.told))
+        show_lines(*story(played.told))
     for line in played.wrong:
-        show(Line((f"WRONG: {line}", "bold red")))
+        show_lines(Line((f"WRONG: {line}", "bold red")))
     if played.wrong and sample.about:
-        show(Line((f"       it should come to: {sample.about}", "red")))
+        show_lines(Line((f"       it should come to: {sample.about}", "red")))
     say("")
 
 

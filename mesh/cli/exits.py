@@ -89,20 +89,20 @@ class ReportingGroup(click.Group):
         except KeyboardInterrupt:
             raise Leave(Exit.INTERRUPTED) from None
         except Exception as error:
-            known = next(_mesh_errors(error), None)
+            known = next(mesh_errors(error), None)
             if known is None:
                 raise
             _complain(str(known), known.code)
             raise Leave(status_of(known.code)) from None
 
 
-def _mesh_errors(error: BaseException) -> Iterator[MeshError]:
+def mesh_errors(error: BaseException) -> Iterator[MeshError]:
     """Yield the errors of this project's own in `error`, also out of groups of tasks."""
     if isinstance(error, MeshError):
         yield error
     elif isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _mesh_errors(inner)
+            yield from mesh_errors(inner)
 
 
 def _complain(text: str, code: str) -> None:

@@ -1,37 +1,35 @@
-"""`mesh human …`: what waits for people, and what they decide."""
+"""`mesh human …` and `mesh doubt …`: what waits for people, and what they decide."""
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh.cli.arguments import fact_option, parse_budget, parse_facts
+from mesh import ops
+from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
 from mesh.cli.exits import ended_by_signals
 from mesh.cli.options import (
+    PEOPLE,
     Where,
     by_option,
+    decided,
     json_option,
     on_the_bus,
     output_options,
-    person,
     remark_unreadable,
     request_argument,
-    tier_option,
 )
-from mesh.cli.output import emit, remark, report, say, table
-from mesh.cli.output import show as show_text
+from mesh.cli.output import emit, listing, note, report, say, show_lines
 from mesh.errors import UsageWrong
 from mesh.service.printable import short, when
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
-    from mesh.ops.queue import Waiting
-    from mesh.ops.watch import Alarm
-    from protocol.wire.handoff import Handoff
 
 app = click.Group(help="What waits for people: list, show, resolve, reply, assign, watch.")
-
-_READERS = ("operator", "viewer", "admin")
+doubt = click.Group(help="Effects in doubt: list, settle.")
+tier_option = click.option("--tier", help="Only what this tier of people has.")
 
 
 @app.command("ls")
@@ -40,32 +38,23 @@ _READERS = ("operator", "viewer", "admin")
 @on_the_bus
 async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
     """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
-    from mesh.ops.queue import people_of, queue, require_tier
-
-    async with await where.connect(*_READERS) as bus:
+    async with await where.connect(*PEOPLE) as bus:
         if tier is not None:
-            require_tier(tier, await people_of(bus))
-        found = await queue(bus)
+            ops.queue.require_tier(tier, await ops.queue.people_of(bus))
+        found = await ops.queue.queue(bus)
     remark_unreadable(found.unreadable)
-    waiting = [each for each in found.waiting if tier in (None, each.tier_name)]
-    if as_json:
-        emit(waiting)
-        return
-    table(
-        ("request", "since", "from", "what", "tier", "person", "summary"),
-        [
-            (
-                each.request,
-                when(each.since),
-                each.from_agent,
-                each.what,
-                each.tier_name or each.tier or "",
-                each.person,
-                short(each.summary, 100),
-            )
-            for each in waiting
-        ],
-        whole=("request", "since"),
+    listing(
+        [each for each in found.waiting if tier in (None, each.tier_name)],
+        {
+            "request": lambda each: each.request,
+            "since": lambda each: when(each.since),
+            "from": lambda each: each.from_agent,
+            "what": lambda each: each.what,
+            "tier": lambda each: each.tier_name or each.tier or "",
+            "person": lambda each: each.person,
+            "summary": lambda each: short(each.summary, 100),
+        },
+        as_json=as_json,
     )
 
 
@@ -76,39 +65,32 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
 async def show(where: Where, *, request: str, as_json: bool) -> None:
     """Show what waits in a request, with everything that led to it."""
     from mesh.cli.story import story
-    from mesh.ops.queue import waiting_at
 
-    async with await where.connect(*_READERS) as bus:
-        found = await waiting_at(bus, request)
+    async with await where.connect(*PEOPLE) as bus:
+        found = await ops.queue.waiting_at(bus, request)
     if as_json:
         emit(found)
         return
-    show_text(*story(found.timeline))
-    _say_what_is_known(found.handoff)
+    show_lines(*story(found.timeline))
+    say("")
+    say(f"wanted: {found.handoff.summary}")
+    for fact in found.handoff.facts:
+        say(f"  {fact.key}: {fact.value}" + (f"  [{', '.join(fact.labels)}]" if fact.labels else ""))
     say("")
     say("decide with one of")
     for line in _choices(found.waiting):
         say(f"  {line}")
 
 
-def _say_what_is_known(handoff: "Handoff") -> None:
-    say("")
-    say(f"wanted: {handoff.summary}")
-    for fact in handoff.facts:
-        say(f"  {fact.key}: {fact.value}" + (f"  [{', '.join(fact.labels)}]" if fact.labels else ""))
-
-
-def _choices(waiting: "Waiting") -> list[str]:
+def _choices(waiting: "ops.queue.Waiting") -> list[str]:
     """Return the commands by which a person can decide this."""
     import msgspec
-
-    from mesh.ops.queue import reply_command
 
     request = waiting.request
     if waiting.what == "ask":
         schema = waiting.schema
         wanted = "" if schema is None else f"a reply that follows {msgspec.json.encode(schema).decode()}: "
-        command = reply_command(request, schema)
+        command = ops.queue.reply_command(request, schema)
         hint = "" if command.endswith("--json-value") else "  (--json-value for what is not text)"
         return [f"{wanted}{command}{hint}"]
     if waiting.what == "doubt":
@@ -130,61 +112,27 @@ def _choices(waiting: "Waiting") -> list[str]:
 @click.option("--again", is_flag=True, help="Let the agent whose turn it ended go on.")
 @click.option("--complete", is_flag=True, help="Answer the request.")
 @click.option("--answer", help="The answer.")
-@click.option("--note", default="", help="What whoever gets it should know.")
-@fact_option
-@click.option(
-    "--budget",
-    multiple=True,
-    metavar="KIND=N",
-    help="What it may spend from here on: dollars=0.50, tokens=20000 or model_calls=10. What is not "
-    "named stays at what is left.",
-)
+@click.option("--note", default="", help="A word to the agent that gets it.")
+@facts_option
+@budget_option("The most it may spend from here on: {}. A kind that is not named keeps what is left.")
 @by_option
 @json_option
 @on_the_bus
-async def resolve(
-    where: Where,
-    *,
-    request: str,
-    to: str | None,
-    again: bool,
-    complete: bool,
-    answer: str | None,
-    note: str,
-    fact: tuple[str, ...],
-    budget: tuple[str, ...],
-    by: str,
-    as_json: bool,
-) -> None:
-    """Decide an escalation: to an agent, again, or complete; by default back to whose turn it ended."""
-    from mesh.ops import queue
-    from mesh.ops.control import obeyed
+async def resolve(where: Where, *, request: str, complete: bool, as_json: bool, **decision: Any) -> None:
+    """Decide an escalation: to an agent, again, or complete. By default the agent that had it goes on."""
     from protocol.wire.events import RequestCompleted
-    from protocol.wire.handoff import Fact
 
-    complete = complete or answer is not None
-    if (to is not None) + again + complete > 1:
+    complete = complete or decision["answer"] is not None
+    if (decision["to"] is not None) + decision["again"] + complete > 1:
         raise UsageWrong("one of --to, --again and --complete")
-    if complete and answer is None:
+    if complete and decision["answer"] is None:
         raise UsageWrong("--complete needs an --answer")
-    granted = parse_budget(budget)
-    if complete and granted is not None:
+    if complete and decision["budget"] is not None:
         raise UsageWrong("an answer needs no --budget")
-    facts = [Fact(key=key, value=value) for key, value in parse_facts(fact).items()]
     async with await where.connect("operator") as bus:
-        event = await queue.resolve(
-            bus,
-            request,
-            by=person(by),
-            to=to,
-            again=again,
-            answer=answer,
-            note=note,
-            facts=facts,
-            budget=granted,
-        )
-    done = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
-    report(obeyed(event), f"{request} {done} (event {event.n})", as_json=as_json)
+        event = await ops.queue.resolve(bus, request, **decision)
+    words = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
+    decided(event, words, as_json=as_json)
 
 
 @app.command("reply")
@@ -200,29 +148,23 @@ async def reply(where: Where, *, request: str, value: str, json_value: bool, by:
     What was asked of a client takes the client's own key. A question may have a JSON Schema. What does not
     follow it is not sent.
     """
-    from mesh.ops import queue
-    from mesh.ops.control import Obeyed
     from mesh.settings import NoCredentials
-
-    said = _read_json(value) if json_value else value
-
-    def check(schema: Any, said: Any) -> None:
-        _check_reply(schema, said, value, json_value)
 
     async def connect_as(client: str) -> "Bus | None":
         own = where.default_name(client)
-        if own == where:
+        if own is where:
             return None  # something says already who is asking
         try:
             return await own.connect()
         except NoCredentials:
             return None
 
+    said = _read_json(value) if json_value else value
+    check = functools.partial(_check_reply, None if json_value else value)
     async with await where.connect("operator", "client") as bus:
-        done = await queue.reply(bus, request, said, by=person(by), check=check, connect_as=connect_as)
-    if isinstance(done, Obeyed):
-        text = f"{done.to} goes on with the reply (event {done.event})"
-        report(done, f"{request}: {text}", as_json=as_json)
+        done = await ops.queue.reply(bus, request, said, by=by, check=check, connect_as=connect_as)
+    if isinstance(done, ops.control.Obeyed):
+        report(done, f"{request}: {done.to} goes on with the reply (event {done.event})", as_json=as_json)
     else:
         ended = "" if done.ended is None else f"; it has ended since: {done.ended}"
         report(done, f"{request} goes on with the reply{ended}", as_json=as_json)
@@ -238,8 +180,12 @@ def _read_json(value: str) -> Any:
         raise UsageWrong(f"not JSON: {value!r}") from wrong
 
 
-def _check_reply(schema: Any, said: Any, value: str, is_json: bool) -> None:
-    """Raise ReplyInvalid for a reply that the question does not allow."""
+def _check_reply(text: str | None, schema: Any, said: Any) -> None:
+    """Raise ReplyInvalid for a reply that the question does not allow.
+
+    Args:
+        text: the reply as it was typed, if it was not read as JSON: the error says if JSON would be allowed.
+    """
     import msgspec
 
     from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
@@ -247,12 +193,12 @@ def _check_reply(schema: Any, said: Any, value: str, is_json: bool) -> None:
     try:
         check_reply(schema, said)
     except SchemaUnusable as unusable:
-        remark(f"mesh: the question's schema cannot be used, so the reply is sent unchecked: {unusable}")
+        note(f"the question's schema cannot be used, so the reply is sent unchecked: {unusable}")
     except ReplyInvalid as wrong:
         hint = ""
-        if not is_json:
+        if text is not None:
             with contextlib.suppress(msgspec.DecodeError, ReplyInvalid):
-                check_reply(schema, msgspec.json.decode(value))
+                check_reply(schema, msgspec.json.decode(text))
                 hint = "; as JSON it would be allowed: add --json-value"
         asked = msgspec.json.encode(schema).decode()
         raise ReplyInvalid(f"not what {asked} asks for: {wrong}{hint}") from None
@@ -265,23 +211,18 @@ def _check_reply(schema: Any, said: Any, value: str, is_json: bool) -> None:
 @json_option
 @on_the_bus
 async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool) -> None:
-    """Say which person looks at an escalation. It is for people to see; anybody may still resolve it."""
-    from mesh.ops import queue
-    from mesh.ops.control import obeyed
-
+    """Name the person who looks at an escalation. It is shown to people; anybody may still resolve it."""
     if not to.strip():
         raise UsageWrong("PERSON is empty")
     async with await where.connect("operator") as bus:
-        event = await queue.assign(bus, request, to, by=person(by))
-    report(obeyed(event), f"{request} is {to}'s to look at (event {event.n})", as_json=as_json)
+        event = await ops.queue.assign(bus, request, to, by=by)
+    decided(event, f"is {to}'s to look at", as_json=as_json)
 
 
 @app.command("watch")
 @click.option("--exec", "command", metavar="CMD", help="Run this in the shell for each.")
 @click.option("--once", is_flag=True, help="Tell what there is now, and end.")
-@click.option(
-    "--since", help="Begin with all that was raised since: a time (ISO-8601), or 90s, 10m, 2h, 1d ago."
-)
+@since_option(server_time, "Begin with all that was raised since")
 @click.option("--new", is_flag=True, help="Leave out what waits already.")
 @click.option(
     "--exec-timeout",
@@ -311,40 +252,83 @@ async def watch(
     MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL; and all of them as JSON on its standard
     input. A CMD that fails is named on standard error, and the watch goes on.
     """
-    from mesh.cli.arguments import server_time
-    from mesh.ops.queue import people_of, require_tier
-    from mesh.ops.watch import Hooks, Watch
-
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
-
-    def trouble(line: str) -> None:
-        remark(f"mesh: {line}")
-
-    begin = None if since is None else server_time(since)
     access = where.access("operator", "viewer")
-    hooks = Hooks(command, within_s=exec_timeout, on_trouble=trouble)
+    hooks = ops.watch.Hooks(command, within_s=exec_timeout, on_trouble=note)
     async with ended_by_signals(), await access.connect() as bus:
         if tier is not None:
-            require_tier(tier, await people_of(bus))
+            ops.queue.require_tier(tier, await ops.queue.people_of(bus))
         if not once:
-            remark("mesh: watching; Ctrl-C ends it")
-        watching = Watch(bus, access.url, on_unreadable=remark_unreadable)
+            note("watching; Ctrl-C ends it")
+        watching = ops.watch.Watch(bus, access.url, on_unreadable=remark_unreadable)
         try:
-            async for alarm in watching.alarms(since=begin, waiting=not new, goes_on=not once):
+            async for alarm in watching.alarms(since=since, waiting=not new, goes_on=not once):
                 if tier in (None, alarm.tier_name):
-                    _tell(alarm, as_json)
+                    report(alarm, _in_words(alarm), as_json=as_json)
                     hooks.add(alarm)
             await hooks.finish()
         finally:
             await hooks.close()
 
 
-def _tell(alarm: "Alarm", as_json: bool) -> None:
-    if as_json:
-        emit(alarm)
-        return
-    about = alarm.request or "-"
+def _in_words(alarm: "ops.watch.Alarm") -> str:
     number = "" if alarm.seq is None else f" {alarm.seq}"
     said = f"{alarm.reason}: {short(alarm.summary, 160)}"
-    say(f"{when(alarm.at)}  {alarm.what}{number}  {about}  {alarm.agent or '-'}  {said}")
+    return f"{when(alarm.at)}  {alarm.what}{number}  {alarm.request or '-'}  {alarm.agent or '-'}  {said}"
+
+
+# --- effects in doubt -----------------------------------------------------------------------------
+
+
+@doubt.command("ls")
+@output_options
+@on_the_bus
+async def ls_doubts(where: Where, *, as_json: bool) -> None:
+    """List effects in doubt, the oldest first.
+
+    The process died between the intent to do something and the proof that it was done. Look in the system
+    that the effect was meant for (by the key, if that system knows keys), then settle it.
+    """
+    async with await where.connect(*PEOPLE) as bus:
+        found = await ops.queue.doubts(bus)
+    remark_unreadable(found.unreadable)
+    listing(
+        found.waiting,
+        {
+            "request": lambda each: each.request,
+            "since": lambda each: when(each.since),
+            "agent": lambda each: each.from_agent,
+            "action": lambda each: each.action,
+            "step": lambda each: each.step,
+            "key": lambda each: each.key,
+            "settle it with": lambda each: f"mesh doubt settle {each.request} --done|--not-done",
+        },
+        as_json=as_json,
+    )
+
+
+@doubt.command("settle")
+@request_argument
+@click.option("--done", is_flag=True, help="It happened; it is not done again.")
+@click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
+@click.option("--result", help="With --done: what it returned. JSON is read as JSON, other text as text.")
+@by_option
+@json_option
+@on_the_bus
+async def settle(
+    where: Where, *, request: str, done: bool, not_done: bool, result: str | None, by: str, as_json: bool
+) -> None:
+    """Settle an effect in doubt, so that the turn goes on: it was done, or it was not."""
+    if done is not_done:
+        raise UsageWrong("one of --done and --not-done")
+    if not_done and result is not None:
+        raise UsageWrong("--result goes with --done: what was not done has none")
+    value: Any = result
+    if result is not None:
+        with contextlib.suppress(UsageWrong):
+            value = _read_json(result)
+    async with await where.connect("operator") as bus:
+        event = await ops.queue.settle(bus, request, by=by, done=done, result=value)
+    words = f"is settled as {'done' if done else 'not done'}; {event.to} goes on"
+    decided(event, words, as_json=as_json)

@@ -1,21 +1,38 @@
-"""`mesh log …`: the log itself: follow it, export it, verify its chain; and make room beside it."""
+"""`mesh log …`: follow, export and verify the log, make room beside it; `mesh dead …`: dead letters."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from mesh import ops
 from mesh.cli.arguments import seconds_in
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import A_PATH, READERS, Where, bodies_of, json_option, on_the_bus
-from mesh.cli.output import emit, emit_bytes, raw_out, remark, report, say
+from mesh.cli.options import (
+    A_PATH,
+    READERS,
+    Where,
+    bodies_of,
+    decided,
+    json_option,
+    on_the_bus,
+    output_options,
+)
+from mesh.cli.output import emit, emit_bytes, emit_raw, note, raw_out, report, say, table
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted, when
 
+if TYPE_CHECKING:
+    from protocol.wire.notices import DeadLetter
+
 app = click.Group(help="The log: tail, export, verify, trim-steps.")
+dead = click.Group(help="Dead letters: list, show, resend.")
+seq_argument = click.argument(
+    "seq", type=click.IntRange(min=1), metavar="SEQ", help="Its number in the list."
+)
 
 
 @app.command("tail")
@@ -31,7 +48,6 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
     """Show the newest events of all requests, and go on as they come."""
     from mesh.bus.event_log import JetStreamLog
     from mesh.bus.reader import bounds
-    from mesh.ops.log import glance
 
     async with await where.connect(*READERS) as bus:
         first, last = await bounds(bus, "LOG")
@@ -39,7 +55,7 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
             if as_json:
                 emit_bytes(stored.body)
                 continue
-            event = glance(stored.body)
+            event = ops.log.glance(stored.body)
             if event is None:
                 say(f"{stored.seq:>6}  cannot be read  → {stored.to}")
                 continue
@@ -69,7 +85,6 @@ async def export(
     The lines are JSON as they are; with --out, --json tells how many there are.
     """
     from mesh.client.journals import agents_in
-    from mesh.ops.log import step_lines, stored_bodies
 
     if bool(requests) == everything:
         raise UsageWrong("either ids of requests, or --all")
@@ -77,20 +92,20 @@ async def export(
     agents = set[str]()
     with whole_file(out) as file:
         async with await where.connect("viewer", "operator") as bus:
-            async for body in stored_bodies(bus, requests):
+            async for body in ops.log.stored_bodies(bus, requests):
                 file.write(body + b"\n")
                 events += 1
                 if with_steps:
                     agents.update(agents_in(body))
             if with_steps:
-                async for line in step_lines(bus, requests, agents):
+                async for line in ops.log.step_lines(bus, requests, agents):
                     file.write(line + b"\n")
                     steps += 1
     if out is not None and as_json:
         emit({"file": str(out), "events": events, "steps": steps})
     elif out is not None:
         told = f" and {counted(steps, 'step')}" if with_steps else ""
-        remark(f"mesh: {counted(events, 'event')}{told} in {out}")
+        note(f"{counted(events, 'event')}{told} in {out}")
 
 
 @contextlib.contextmanager
@@ -140,12 +155,10 @@ async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
     An event is vouched for by the one after it. Nothing vouches for a request's last event, nor says
     that there was none after it: for these, compare with the log on the bus.
     """
-    from mesh.ops.log import Chains, stored_bodies
-
-    chains = Chains()
+    chains = ops.log.Chains()
     if source is None:
         async with await where.connect("viewer", "operator") as bus:
-            async for body in stored_bodies(bus):
+            async for body in ops.log.stored_bodies(bus):
                 chains.take(body)
     else:
         for bodies in (await bodies_of(where, source)).values():
@@ -183,28 +196,98 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
 
     Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
     """
-    from mesh.ops.trim import LEAST_S, bytes_in_journals
-    from mesh.ops.trim import trim_steps as trim
-
-    seconds = seconds_in(older_than)
-    if seconds < LEAST_S:
-        raise UsageWrong(f"--older-than is at least {LEAST_S / 3600:g}h: a process that hangs may come back")
+    seconds, least = seconds_in(older_than), ops.trim.LEAST_S
+    if seconds < least:
+        raise UsageWrong(f"--older-than is at least {least / 3600:g}h: a process that hangs may come back")
     trimmed = []
     async with await where.connect("admin") as bus:
-        async for each in trim(bus, older_than_s=seconds, dry_run=dry_run):
+        async for each in ops.trim.trim_steps(bus, older_than_s=seconds, dry_run=dry_run):
             trimmed.append(each)
             if not as_json:
                 say(f"{each.request}  {counted(each.steps, 'step')}")
-        left = await bytes_in_journals(bus)
+        left = await ops.trim.bytes_in_journals(bus)
     steps = sum(each.steps for each in trimmed)
-    text = (
-        f"{counted(steps, 'step')} of {counted(len(trimmed), 'request')} "
-        f"{'would go' if dry_run else 'went'}; {left} bytes are in the journals"
+    what, went = (
+        f"{counted(steps, 'step')} of {counted(len(trimmed), 'request')}",
+        "would go" if dry_run else "went",
     )
-    told = {
-        "dry_run": dry_run,
-        "requests": [each._asdict() for each in trimmed],
-        "steps": steps,
-        "bytes_left": left,
-    }
-    report(told, text, as_json=as_json)
+    requests = [each._asdict() for each in trimmed]
+    report(
+        {"dry_run": dry_run, "requests": requests, "steps": steps, "bytes_left": left},
+        f"{what} {went}; {left} bytes are in the journals",
+        as_json=as_json,
+    )
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+@dead.command("ls")
+@output_options
+@on_the_bus
+async def ls_letters(where: Where, *, as_json: bool) -> None:
+    """List dead letters, the oldest first."""
+    async with await where.connect(*READERS) as bus:
+        found = [each async for each in ops.dead_letters.letters(bus)]
+    if as_json:
+        emit([_as_program_reads(seq, letter) for seq, letter in found])
+        return
+    table(
+        ("seq", "at", "by", "code", "from", "request", "why"),
+        [
+            (seq, when(letter.at), letter.by, letter.code, letter.sender, letter.request, letter.detail)
+            for seq, letter in found
+        ],
+    )
+
+
+@dead.command("show")
+@seq_argument
+@click.option("--raw", is_flag=True, help="Print the original bytes, and nothing else.")
+@output_options
+@on_the_bus
+async def show_letter(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
+    """Show one: why it is here, and what it said."""
+    async with await where.connect(*READERS) as bus:
+        letter = await ops.dead_letters.letter_at(bus, seq)
+    if raw:
+        emit_raw(letter.original)
+        return
+    if as_json:
+        emit(_as_program_reads(seq, letter))
+        return
+    deliveries = counted(letter.delivered, "delivery", "deliveries")
+    say(f"{letter.code}: {letter.detail}")
+    say(f"at {when(letter.at)}, given up by {letter.by} after {deliveries}")
+    said = f"sender {letter.sender or 'unknown'}, request {letter.request or 'unknown'}"
+    say(f"subject {letter.subject}, {said}")
+    for name, value in letter.headers.items():
+        say(f"{name}: {value}")
+    say("")
+    say(letter.original.decode(errors="backslashreplace") + (" …" if letter.truncated else ""), lines=True)
+
+
+@dead.command("resend")
+@seq_argument
+@json_option
+@on_the_bus
+async def resend_letter(where: Where, *, seq: int, as_json: bool) -> None:
+    """Put a message back into the queue that it came from, once what was in its way is mended.
+
+    Needs the admin's credentials, and prints what came of it. Only what a guard kept can be put back.
+    """
+    from protocol.wire.events import type_of
+
+    letters = ops.dead_letters
+    async with await where.connect("admin") as bus:
+        sent = letters.parcel(seq, await letters.letter_at(bus, seq))
+        # A control message for a request that is not there is kept trying for a while before it is given up.
+        event = await letters.resend(bus, sent, within_s=20.0 if sent.kind == "prop" else 45.0)
+    decided(event, f"is decided: {type_of(event)}", as_json=as_json)
+
+
+def _as_program_reads(seq: int, letter: "DeadLetter") -> dict[str, Any]:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(letter)
+    return {"seq": seq, **fields, "original": letter.original.decode(errors="replace")}

@@ -1,48 +1,78 @@
 """Options that many commands share, and the frame that every command on the bus runs in.
 
 `with_where` gives a command `--url`, `--context`, `--as` and the `--tls-…` files, handed to it as one
-`Where`; `on_the_bus` does so for a coroutine, and runs it. Where the bus refuses what a key of the wanted
-role may do, the command ends with a word about the key. Nothing heavy is imported before a command runs.
+`Where`; `on_the_bus` does so for a coroutine, and runs it. Nothing heavy is imported before a command runs.
 """
 
+import dataclasses
 import functools
 import os
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh.cli.output import remark
-from mesh.cli.wrong_key import note, wrong_keys_named
-from mesh.errors import UsageWrong
+from mesh import ops
+from mesh.cli.exits import mesh_errors
+from mesh.cli.output import note, report
+from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from mesh.bus.connection import Bus
+    from mesh.client import Client
     from mesh.service.run import Worker
-    from mesh.settings import Access, Flags, Settings
-    from protocol.views.entries import StepEntry
+    from mesh.settings import Access, Flags
     from protocol.wire.events import AnyEvent
 
 Command = Callable[..., Any]
-A_PATH = click.Path(path_type=Path)
+READERS = ("viewer", "operator", "admin")
+"""Roles that may read the log, the least mighty first."""
+PEOPLE = ("operator", "viewer", "admin")
+"""The same, the role first that can also decide."""
 
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return several options as one, shown by `--help` in this order."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def _login(context: click.Context, option: click.Parameter, by: str) -> str:
+    import getpass
+
+    return by or getpass.getuser()
+
+
+def _checked_id(context: click.Context, argument: click.Parameter, request: str) -> str:
+    return ops.log.checked_id(request)
+
+
+A_PATH = click.Path(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 health_option = click.option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH.")
-by_option = click.option("--by", default="", help="Your name, for the record; by default your login.")
+by_option = click.option(
+    "--by", default="", callback=_login, help="Your name, for the record; by default your login."
+)
 reason_option = click.option("--reason", default="", help="Why, for the record.")
 tier_option = click.option("--tier", help="Only what this tier of people has.")
-request_argument = click.argument("request", metavar="ID", help="The request's id.")
+request_argument = click.argument("request", metavar="ID", callback=_checked_id, help="The request's id.")
 source_argument = click.argument(
     "source", metavar="ID|FILE", help="A request's id, or a file of exported events."
 )
+order_options = together(reason_option, by_option, json_option)
 
-READERS = ("viewer", "operator", "admin")
-"""Roles that may read the log, the least mighty first."""
+
+def grace_option(default_s: float) -> Callable[[Command], Command]:
+    """Return the option of how long a service may take to end."""
+    return click.option(
+        "--grace",
+        type=click.FloatRange(min=0),
+        default=default_s,
+        show_default=True,
+        help="Seconds to finish the work in hand.",
+    )
 
 
 def output_options(command: Command) -> Command:
@@ -64,8 +94,12 @@ def output_options(command: Command) -> Command:
     return run
 
 
-class Where(NamedTuple):
-    """What a command line says about the bus and about who asks."""
+# --- the bus, and who asks ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """The bus of a command line, and whose credentials it uses there."""
 
     url: str | None = None
     context: str | None = None
@@ -73,6 +107,8 @@ class Where(NamedTuple):
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    asked: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
+    """Whose key was used so far, and for which roles."""
 
     @property
     def flags(self) -> "Flags":
@@ -81,23 +117,27 @@ class Where(NamedTuple):
 
         return Flags(self.url, self.context, self.name, TlsFiles(self.tls_ca, self.tls_cert, self.tls_key))
 
+    def named(self, name: str | None) -> "Where":
+        """Return the same for `name`."""
+        return dataclasses.replace(self, name=name)
+
     def default_name(self, name: str) -> "Where":
-        """Return the same for somebody who is `name` unless anything else is said."""
+        """Return the same for `name`, unless anything else names somebody."""
         from mesh.settings import load_settings
 
         settings = load_settings()
         said = self.name or settings.name or settings.credentials or self.context
-        return self if said else self._replace(name=name)
+        return self if said else self.named(name)
 
     def access(self, *roles: str) -> "Access":
         """Return how to get on the bus as one of `roles`, the best first.
 
-        Raises NoCredentials; of these DevStopped, where a `mesh dev` would have said it and has stopped.
+        Raises NoCredentials; of these DevStopped, if a `mesh dev` that has stopped would have had them.
         """
         from mesh.settings import find_access
 
         access = find_access(roles, self.flags)
-        note(access.name, roles)
+        self.asked.append((access.name, roles))
         return access
 
     def named_url(self) -> str | None:
@@ -114,31 +154,41 @@ class Where(NamedTuple):
         """
         return await self.access(*roles).connect()
 
+    async def client(self) -> "Client":
+        """Return a client of the mesh. Raises as `connect`."""
+        from mesh.client import Client
 
-_WHERE = {
-    "url": click.option("--url", "-s", help="The bus; else NATS_URL."),
-    "context": click.option("--context", help="A context of the nats command line."),
-    "as_": click.option("--as", "as_", help="Whose credentials to use; else MESH_NAME, else by role."),
-    "tls_ca": click.option("--tls-ca", type=A_PATH, help="Whose signature the bus's certificate has, PEM."),
-    "tls_cert": click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
-    "tls_key": click.option("--tls-key", type=A_PATH, help="Its key, unless it is in there."),
-}
-"""By field of `Where`, in its order."""
+        access = self.access("client", "operator")
+        return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
+
+
+_WHERE = ("url", "context", "as_", "tls_ca", "tls_cert", "tls_key")
+_where_options = together(
+    click.option("--url", "-s", help="The bus; else NATS_URL."),
+    click.option("--context", help="A context of the nats command line."),
+    click.option("--as", "as_", help="Whose credentials to use; else MESH_NAME, else by role."),
+    click.option("--tls-ca", type=A_PATH, help="Whose signature the bus's certificate has, PEM."),
+    click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
+    click.option("--tls-key", type=A_PATH, help="Its key, unless it is in there."),
+)
 
 
 def with_where(command: Command) -> Command:
     """Give a command whose first parameter is a `Where` the options that fill it."""
 
+    @_where_options
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
         where = Where(*(arguments.pop(name) for name in _WHERE))
-        with wrong_keys_named():
+        try:
             command(where, **arguments)
+        except Exception as error:
+            wrong = _of_a_wrong_key(next(mesh_errors(error), None), where)
+            if wrong is None:
+                raise
+            raise wrong from error
 
-    decorated: Command = run
-    for option in reversed(_WHERE.values()):
-        decorated = option(decorated)
-    return decorated
+    return run
 
 
 def on_the_bus(command: Callable[..., Coroutine[Any, Any, None]]) -> Command:
@@ -152,38 +202,31 @@ def on_the_bus(command: Callable[..., Coroutine[Any, Any, None]]) -> Command:
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command's coroutine; of the runtime's own log only errors are shown, unless asked otherwise."""
+    """Run a command's coroutine. The runtime's own log is silent unless MESH_LOG_LEVEL says otherwise.
+
+    Telemetry is loaded only where a variable of OpenTelemetry's is set.
+    """
     import asyncio
 
+    from mesh.service import logs
     from mesh.settings import load_settings
 
+    telemetry: AbstractContextManager[object] = nullcontext()
     try:
         settings = load_settings()
-        _configure_logging(settings)
-        telemetry = _configured_telemetry()
+        if settings.log_level is None:
+            logs.silence()
+        else:
+            logs.configure_logging(settings.log_format, settings.log_level)
+        if any(name.startswith("OTEL_") for name in os.environ):
+            from mesh.service.telemetry import configure_telemetry
+
+            telemetry = configure_telemetry("mesh-cli")
     except BaseException:
         work.close()
         raise
     with telemetry:
         asyncio.run(work)
-
-
-def _configure_logging(settings: "Settings") -> None:
-    from mesh.service import logs
-
-    if settings.log_level is None:
-        logs.silence()
-    else:
-        logs.configure_logging(settings.log_format, settings.log_level)
-
-
-def _configured_telemetry() -> AbstractContextManager[object]:
-    """Return what ends telemetry; it is loaded only where a variable of OpenTelemetry's is set."""
-    if not any(name.startswith("OTEL_") for name in os.environ):
-        return nullcontext()
-    from mesh.service.telemetry import configure_telemetry
-
-    return configure_telemetry("mesh-cli")
 
 
 def serve(
@@ -203,11 +246,51 @@ def serve(
     )
 
 
-def person(by: str) -> str:
-    """Return who asks, for the record."""
-    import getpass
+def decided(event: "AnyEvent", words: str, *, as_json: bool) -> None:
+    """Print the event that obeyed an order: for people, what became of its request."""
+    report(ops.control.obeyed(event), f"{event.request} {words} (event {event.n})", as_json=as_json)
 
-    return by or getpass.getuser()
+
+# --- a key of the wrong role ----------------------------------------------------------------------
+
+
+def _of_a_wrong_key(error: MeshError | None, where: Where) -> UsageWrong | None:
+    """Return the error to report for a refusal of the bus; None unless a key of another role is wanted."""
+    if error is None or error.code != "bus.denied":
+        return None
+    wrong = (wrong_key(name, roles, error) for name, roles in reversed(where.asked))
+    return next(filter(None, wrong), None)
+
+
+def wrong_key(name: str, wanted: Sequence[str], denied: MeshError | None = None) -> UsageWrong | None:
+    """Return the error of a command whose key has none of the roles that it takes; None if it has one.
+
+    Args:
+        denied: the refusal of the bus, told where nothing here says which role the name has.
+    """
+    own = _role_of(name)
+    if own in wanted:
+        return None
+    roles = [role for role in wanted if role != "admin"] or ["admin"]
+    needed = f"this needs a key with the role {' or '.join(roles)} (--as, MESH_CREDENTIALS)"
+    if own is not None:
+        return UsageWrong(f"{name} has the role {own}; {needed}")
+    return UsageWrong(f"the key of {name} will not do; {needed}" + (f": {denied}" if denied else ""))
+
+
+def _role_of(name: str) -> str | None:
+    """Return the role of a name in a running `mesh dev` or in the fleet file here; None if neither has it."""
+    from mesh.fleet.file import load_fleet
+    from mesh.settings import running_dev
+
+    here = Path.cwd()
+    fleets: list[object] = [running_dev(here)]
+    with suppress(MeshError):
+        fleets.append(load_fleet(here))
+    if name in ("admin", "guard"):
+        return name
+    roles = ("agent", "client", "viewer", "operator")
+    return next((role for file in fleets for role in roles if name in getattr(file, f"{role}s", ())), None)
 
 
 # --- a request's id, or a file of exported events --------------------------------------------------
@@ -226,13 +309,12 @@ def is_file(source: str) -> bool:
 
 async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
     """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
-    from mesh.ops.log import request_bodies
     from mesh.replay.load import load
 
     if is_file(source):
         return load(Path(source))
     async with await where.connect(*READERS) as bus:
-        return {source: await request_bodies(bus, source)}
+        return {source: await ops.log.request_bodies(bus, source)}
 
 
 async def one_of(where: Where, source: str) -> list[bytes]:
@@ -240,47 +322,24 @@ async def one_of(where: Where, source: str) -> list[bytes]:
 
     Raises as `bodies_of`, and Impossible where one of them is missing.
     """
-    from mesh.ops.log import check_numbers, whole_request
     from mesh.replay.load import load
 
     if not is_file(source):
         async with await where.connect(*READERS) as bus:
-            return await whole_request(bus, source)
+            return await ops.log.whole_request(bus, source)
     found = load(Path(source))
     if len(found) != 1:
         raise UsageWrong(f"{source} holds {counted(len(found), 'request')}; this command takes one")
     bodies = next(iter(found.values()))
-    check_numbers(source, bodies)
+    ops.log.check_numbers(source, bodies)
     return bodies
 
 
-async def steps_of(
-    where: Where, source: str, happened: "Sequence[AnyEvent]", until: int | None
-) -> "dict[str, tuple[StepEntry, ...]]":
-    """Return the steps of a source's one request, by journal; remark on those that were passed over.
-
-    Args:
-        happened: its events, from the first on.
-        until: leave out what was journaled later (UTC µs).
-
-    Raises BusError.
-    """
-    from mesh.ops.log import journals_in, journals_of
-
-    if is_file(source):
-        found = journals_in(Path(source), happened, until)
-    else:
-        async with await where.connect(*READERS) as bus:
-            found = await journals_of(bus, happened, until)
-    remark_passed_over(found.passed_over)
-    return found.steps
-
-
-def remark_passed_over(steps: "Collection[str]") -> None:
+def remark_passed_over(steps: Collection[str]) -> None:
     """Remark on steps of journals that are not shown."""
     if steps:
-        remark(
-            f"mesh: {counted(len(steps), 'step')} passed over: they cannot be read, cannot be true, or are "
+        note(
+            f"{counted(len(steps), 'step')} passed over: they cannot be read, cannot be true, or are "
             "not by the agent whose turn it is"
         )
 
@@ -288,4 +347,4 @@ def remark_passed_over(steps: "Collection[str]") -> None:
 def remark_unreadable(requests: list[str]) -> None:
     """Remark on requests that could not be looked into."""
     for request in requests:
-        remark(f"mesh: {request} is left out: it cannot be read; look with mesh log verify {request}")
+        note(f"{request} is left out: it cannot be read; look with mesh log verify {request}")

@@ -8,9 +8,9 @@ No command writes by another way than this file. Strangers wrote much of what is
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mesh.service.printable import one_line, printable, printable_json
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from rich.console import RenderableType
+
+T = TypeVar("T")
 
 
 def say(text: str, *, lines: bool = False) -> None:
@@ -33,6 +35,11 @@ def say(text: str, *, lines: bool = False) -> None:
 def remark(text: str, *, lines: bool = False, end: str = "\n") -> None:
     """Print a line beside the result; `end` is empty where something follows on it."""
     _write(sys.stderr, printable(text, lines=lines) + end)
+
+
+def note(text: str) -> None:
+    """Print a remark of the command's own, as one line."""
+    remark(f"mesh: {text}")
 
 
 def _write(stream: "TextIO", text: str) -> None:
@@ -52,6 +59,13 @@ def emit(value: Any) -> None:
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
     emit_bytes(encoded)
+
+
+def as_json_text(value: Any) -> str:
+    """Return a value as JSON in one line."""
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
 
 
 def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None:
@@ -106,7 +120,7 @@ class Line:
         return "".join(text for text, _ in self.parts)
 
 
-def show(*lines: Line) -> None:
+def show_lines(*lines: Line) -> None:
     """Print lines, on a terminal with their styles; elsewhere they are plain text and never wrapped."""
     if not sys.stdout.isatty():
         for line in lines:
@@ -124,12 +138,16 @@ def _draw(drawn: "RenderableType") -> None:
     Console(file=sys.stdout, highlight=False, emoji=False, markup=False).print(drawn)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Iterable[str] = ()) -> None:
-    """Print rows under their columns.
+def listing(found: Sequence[T], columns: Mapping[str, Callable[[T], object]], *, as_json: bool) -> None:
+    """Print what was found: as JSON, or as a table with a cell by each column's function."""
+    if as_json:
+        emit(found)
+    else:
+        table(tuple(columns), [[cell(each) for cell in columns.values()] for each in found])
 
-    Args:
-        whole: columns that are never broken over lines, such as those of ids.
-    """
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under their columns; the first column, ids and times are never broken over lines."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             say("\t".join(_plain(cell) for cell in row), lines=True)
@@ -139,7 +157,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: It
 
     drawn = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns:
-        drawn.add_column(_plain(column), no_wrap=column in whole, overflow="fold")
+        whole = column in (columns[0], "request", "at", "since")
+        drawn.add_column(_plain(column), no_wrap=whole, overflow="fold")
     for row in rows:
         drawn.add_row(*(_plain(cell) for cell in row))
     _draw(drawn)

@@ -1,40 +1,39 @@
 """`mesh request …`: submit, list, show, watch; cancel, freeze, thaw, rerun."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mesh import ops
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import Exit, Leave, leave
 from mesh.cli.options import (
+    PEOPLE,
     READERS,
     Where,
-    by_option,
+    decided,
     is_file,
     json_option,
     on_the_bus,
     one_of,
+    order_options,
     output_options,
-    person,
-    reason_option,
     remark_passed_over,
     request_argument,
     source_argument,
-    steps_of,
 )
-from mesh.cli.output import emit, emit_bytes, remark, report, say, table
-from mesh.cli.output import show as show_text
+from mesh.cli.output import emit, emit_bytes, listing, note, remark, report, say, show_lines
 from mesh.errors import MeshError, NotFound, UsageWrong
 from mesh.service.printable import counted, one_line, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mesh.bus.connection import Bus
     from mesh.client.journals import Step
-    from mesh.ops.rerun import Effect
-    from protocol.views.entries import Timeline
     from protocol.wire.commands import Submit
-    from protocol.wire.events import AnyEvent
 
 app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, thaw, rerun.")
 
@@ -49,12 +48,8 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
 
     Once it is printed, the request will be decided, whatever dies from here on.
     """
-    from mesh.client import Client
-    from mesh.ops.log import checked_id
-
-    access = where.access("client", "operator")
-    chosen = None if request is None else checked_id(request)
-    async with await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls) as client:
+    chosen = None if request is None else ops.log.checked_id(request)
+    async with await where.client() as client:
         submitted = await client.submit_whole(wanted, request=chosen)
     report({"request": submitted}, submitted, as_json=as_json)
 
@@ -75,88 +70,83 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
 async def ls(
     where: Where, *, status: str | None, conversation: str | None, limit: int, as_json: bool
 ) -> None:
-    """List requests, those in which something happened last first."""
-    from mesh.ops.requests import STATUSES, recent
-    from mesh.ops.roster import mesh_freeze
-
-    if status is not None and status not in STATUSES:
-        raise UsageWrong(f"no such status: {status!r}; one of {', '.join(STATUSES)}")
+    """List requests, the one with the newest event first."""
+    if status is not None and status not in ops.requests.STATUSES:
+        raise UsageWrong(f"no such status: {status!r}; one of {', '.join(ops.requests.STATUSES)}")
     async with await where.connect(*READERS) as bus:
-        found, looked_at_all = await recent(bus, limit=limit, status=status, conversation=conversation)
-        stands = await mesh_freeze(bus)
-    if stands.frozen:
-        remark(f"mesh: {stands.notice}")
-    if as_json:
-        emit(found)
-    else:
-        table(
-            ("request", "status", "with", "last", "at", "events", "conversation", "frozen"),
-            [
-                (
-                    each.request,
-                    each.status,
-                    each.holder,
-                    each.type,
-                    when(each.at),
-                    each.events,
-                    each.conversation or "",
-                    "" if each.frozen is None else each.frozen.in_words,
-                )
-                for each in found
-            ],
-            whole=("request", "at"),
+        found, looked_at_all = await ops.requests.recent(
+            bus, limit=limit, status=status, conversation=conversation
         )
+        await _remark_freeze(bus)
+    listing(
+        found,
+        {
+            "request": lambda each: each.request,
+            "status": lambda each: each.status,
+            "with": lambda each: each.holder,
+            "last": lambda each: each.type,
+            "at": lambda each: when(each.at),
+            "events": lambda each: each.events,
+            "conversation": lambda each: each.conversation,
+            "frozen": lambda each: each.frozen and each.frozen.in_words,
+        },
+        as_json=as_json,
+    )
     if not looked_at_all and len(found) < limit:
-        remark("mesh: only the newest part of the log was looked through")
+        note("only the newest part of the log was looked through")
+
+
+async def _remark_freeze(bus: "Bus") -> None:
+    stands = await ops.roster.mesh_freeze(bus)
+    if stands.frozen:
+        note(f"{stands.notice}")
 
 
 @app.command("show")
 @source_argument
 @click.option("--at", type=click.IntRange(min=0), help="As it was after this event.")
-@click.option("--steps", is_flag=True, help="Show what each turn's journal holds, too. The bus alone has it.")
+@click.option(
+    "--steps", is_flag=True, help="Show the steps in each turn's journal, too. Only the bus has them."
+)
 @output_options
 @on_the_bus
 async def show(where: Where, *, source: str, at: int | None, steps: bool, as_json: bool) -> None:
     """Show who held a request, what was handed over, and every verdict.
 
-    With --steps also what each turn did, as it was journaled: place, time, how long after the step before,
-    what it came to and what a model's reply cost; no arguments and no results. As JSON they are always there.
+    With --steps it also shows each turn's steps as they were journaled: place, time, how long after the
+    step before, outcome, and the cost of a model's reply; no arguments and no results. JSON always has them.
     """
     from mesh.cli.story import story
-    from mesh.ops.log import decoded, documented
     from protocol.views.timeline import timeline
 
+    from_bus = not is_file(source)
     bodies = await one_of(where, source)
     if at is not None:
         if at >= len(bodies):
             raise NotFound(f"there is no event {at}; the last one is {len(bodies) - 1}")
         bodies = bodies[: at + 1]
-    happened, journals = decoded(bodies), {}
+    happened, journals = ops.log.decoded(bodies), {}
     if steps or as_json:
-        journals = await steps_of(where, source, happened, None if at is None else happened[-1].at)
-        if steps and not journals and is_file(source):
-            remark("mesh: this file holds no steps; export with --with-steps to have them")
+        until = None if at is None else happened[-1].at
+        if from_bus:
+            async with await where.connect(*READERS) as bus:
+                found = await ops.log.journals_of(bus, happened, until)
+        else:
+            found = ops.log.journals_in(Path(source), happened, until)
+        journals = found.steps
+        remark_passed_over(found.passed_over)
+        if steps and not journals and not from_bus:
+            note("this file holds no steps; export with --with-steps to have them")
     told = timeline(happened, journals)
-    if told.status == "open" and at is None and not is_file(source):
-        told = await _looked_at(where, told)
+    if told.status == "open" and at is None and from_bus:
+        with suppress(MeshError):  # the rest is told without it
+            async with await where.connect(*PEOPLE) as bus:
+                await _remark_freeze(bus)
+                told = await ops.roster.with_served(bus, told)
     if as_json:
-        emit(documented(told, bodies))
+        emit(ops.log.documented(told, bodies))
     else:
-        show_text(*story(told, steps=steps))
-
-
-async def _looked_at(where: Where, told: "Timeline") -> "Timeline":
-    """Return an open request's story with what only a look around can tell, as far as anybody may look."""
-    from mesh.ops.roster import mesh_freeze, with_served
-
-    try:
-        async with await where.connect("operator", "admin", "viewer") as bus:
-            stands = await mesh_freeze(bus)
-            if stands.frozen:
-                remark(f"mesh: {stands.notice}")
-            return await with_served(bus, told)
-    except MeshError:
-        return told
+        show_lines(*story(told, steps=steps))
 
 
 @app.command("watch")
@@ -174,103 +164,72 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
     request's own client alone: mesh send --follow.
     """
     from mesh.cli.story import INDENT, Teller, ending, step_in_words
-    from mesh.ops.log import checked_id, decoded, held_up
-    from mesh.ops.requests import Steps, story_so_far
 
-    checked_id(request)
     if follow and as_json:
         raise UsageWrong("one of --follow and --json: mesh request show --json has the steps, too")
     teller, shown, told = Teller(), 0, None
-
-    def on_missing(line: str) -> None:
-        remark(f"mesh: {line}")
 
     def draw(step: "Step") -> None:
         if words := step_in_words(step.record):
             say(f"{INDENT}{step.agent}: {words}")
 
     async with await where.connect(*READERS) as bus:
-        held = await held_up(bus, request)
+        held = await ops.log.held_up(bus, request)
         if held is not None:
-            remark(f"mesh: {held.why}")
-        missing_told = held is not None and held.missing
-        steps = Steps(bus, request, draw) if follow else None
-        story = story_so_far(bus, request, steps=steps, on_missing=None if missing_told else on_missing)
-        async for bodies in story:
+            note(f"{held.why}")
+        steps = ops.requests.Steps(bus, request, draw) if follow else None
+        on_missing = None if held is not None and held.missing else note
+        async for bodies in ops.requests.story_so_far(bus, request, steps=steps, on_missing=on_missing):
             if as_json:
                 for body in bodies[shown:]:
                     emit_bytes(body)
                 shown = len(bodies)
-            told, lines = teller.more(decoded(bodies))
+            told, lines = teller.more(ops.log.decoded(bodies))
             if not as_json:
-                show_text(*lines)
+                show_lines(*lines)
     assert told is not None
     if not as_json:
-        show_text(*ending(told))
+        show_lines(*ending(told))
     if steps is not None:
         remark_passed_over(steps.passed_over)
     leave(told.status)
 
 
-def _report(event: "AnyEvent", words: str, as_json: bool) -> None:
-    from mesh.ops.control import obeyed
-
-    report(obeyed(event), f"{event.request} {words} (event {event.n})", as_json=as_json)
-
-
 @app.command("cancel")
 @request_argument
-@reason_option
-@by_option
-@json_option
+@order_options
 @on_the_bus
-async def cancel(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
+async def cancel(where: Where, *, request: str, as_json: bool, **order: str) -> None:
     """End a request: your own, or any as an operator."""
-    from mesh.ops import control
-    from mesh.ops.log import checked_id
-
-    checked_id(request)
     async with await where.connect("operator", "client") as bus:
-        event = await control.cancel(bus, request, by=person(by), reason=reason)
-    _report(event, "is cancelled", as_json)
+        event = await ops.control.cancel(bus, request, **order)
+    decided(event, "is cancelled", as_json=as_json)
 
 
 @app.command("freeze")
 @request_argument
-@reason_option
-@by_option
-@json_option
+@order_options
 @on_the_bus
-async def freeze(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
+async def freeze(where: Where, *, request: str, as_json: bool, **order: str) -> None:
     """Freeze a request: no agent has to agree, and nothing is lost.
 
-    What runs finishes, and what it asks for waits in the log. Control messages are obeyed meanwhile, and
-    only the request's deadline goes on.
+    Running turns finish, and their proposals wait in the log. Control messages are still obeyed, and only
+    the request's deadline goes on.
     """
-    from mesh.ops import control
-    from mesh.ops.log import checked_id
-
-    checked_id(request)
     async with await where.connect("operator") as bus:
-        event = await control.freeze(bus, request, by=person(by), reason=reason)
-    _report(event, "is frozen", as_json)
+        event = await ops.control.freeze(bus, request, **order)
+    decided(event, "is frozen", as_json=as_json)
 
 
 @app.command("thaw")
 @request_argument
-@reason_option
-@by_option
-@json_option
+@order_options
 @on_the_bus
-async def thaw(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
-    """Let a frozen request go on: what waited is judged by every rule, as if it came now."""
-    from mesh.ops import control
-    from mesh.ops.log import checked_id
-
-    checked_id(request)
+async def thaw(where: Where, *, request: str, as_json: bool, **order: str) -> None:
+    """Let a frozen request go on: every rule judges the proposals that waited, as if they came now."""
     async with await where.connect("operator") as bus:
-        event = await control.thaw(bus, request, by=person(by), reason=reason)
-    _report(event, "goes on", as_json)
+        event = await ops.control.thaw(bus, request, **order)
+    decided(event, "goes on", as_json=as_json)
 
 
 @app.command("rerun")
@@ -290,34 +249,32 @@ async def rerun(
     done again, so that is listed first.
     """
     from mesh.client import Client
-    from mesh.ops.log import decoded, request_bodies
-    from mesh.ops.rerun import effects_of, rerun_of
 
     async with await where.connect("operator") as bus:
-        happened = decoded(await request_bodies(bus, request))
-        again = rerun_of(happened, to=to, text=text)
+        happened = ops.log.decoded(await ops.log.request_bodies(bus, request))
+        again = ops.rerun.rerun_of(happened, to=to, text=text)
         for line in again.remarks:
-            remark(f"mesh: {line}")
-        effects = await effects_of(bus, happened)
+            note(f"{line}")
+        effects = await ops.rerun.effects_of(bus, happened)
         _warn(request, effects)
-        remark(
-            f"mesh: the new request begins at {again.agent or 'the entry agent'}, under policy "
+        note(
+            f"the new request begins at {again.agent or 'the entry agent'}, under policy "
             f"{again.submit.policy}; its answer goes to {bus.name}"
         )
         if not yes and not await _agreed():
-            remark("mesh: nothing was submitted")
+            note("nothing was submitted")
             raise Leave(Exit.FAILED)
         new = await Client(bus, bus.name).submit_whole(again.submit)
     report({"request": new, "rerun_of": request, "effects": effects}, new, as_json=as_json)
 
 
-def _warn(request: str, effects: "Sequence[Effect]") -> None:
+def _warn(request: str, effects: "Sequence[ops.rerun.Effect]") -> None:
     """List what a rerun does to the world a second time."""
-    remark("mesh: effects get new keys: no tool can tell that they belong to the same work")
+    note("effects get new keys: no tool can tell that they belong to the same work")
     if not effects:
-        remark(f"mesh: the journals of {request} have no effect")
+        note(f"the journals of {request} have no effect")
         return
-    remark(f"mesh: {counted(len(effects), 'effect')} of {request} can happen again:")
+    note(f"{counted(len(effects), 'effect')} of {request} can happen again:")
     for effect in effects:
         state = "done" if effect.state == "done" else "begun, and nobody knows whether it was done"
         action, key = one_line(effect.action), one_line(effect.key)

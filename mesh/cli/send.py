@@ -161,7 +161,7 @@ async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
 async def _viewer(where: Where, client: "Client") -> "Bus | None":
     """Return a viewer's connection; None where there are no other credentials than the client's."""
     try:
-        bus = await where._replace(name=None).connect("viewer")
+        bus = await where.named(None).connect("viewer")
     except MeshError:
         return None
     if bus.name != client.name:

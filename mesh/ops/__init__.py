@@ -1,1 +1,32 @@
-"""The operator's API: explain, queue, rerun, resend, control, health, roster, watch. It knows no terminal."""
+"""The operator's API, without a terminal.
+
+A module of it is imported when it is first used, so that `from mesh import ops` costs nothing: no command
+pays for another.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mesh.ops import control as control
+    from mesh.ops import dead_letters as dead_letters
+    from mesh.ops import explain as explain
+    from mesh.ops import fleet_health as fleet_health
+    from mesh.ops import health as health
+    from mesh.ops import log as log
+    from mesh.ops import prompt as prompt
+    from mesh.ops import queue as queue
+    from mesh.ops import rehearsal as rehearsal
+    from mesh.ops import requests as requests
+    from mesh.ops import rerun as rerun
+    from mesh.ops import roster as roster
+    from mesh.ops import spending as spending
+    from mesh.ops import trim as trim
+    from mesh.ops import watch as watch
+else:
+
+    def __getattr__(name):
+        if find_spec(f"mesh.ops.{name}") is None:
+            raise AttributeError(f"module 'mesh.ops' has no attribute {name!r}")
+        return import_module(f"mesh.ops.{name}")

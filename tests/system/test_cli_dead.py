@@ -59,7 +59,7 @@ async def test_a_control_message_is_obeyed_once_there_is_what_it_speaks_of(
     guard._context.fleet = msgspec.structs.replace(guard._context.fleet, operators=FLEET.operators)
     seq = await seq_of(office, request)
     done = await office.mesh("dead", "resend", seq, who="admin")
-    assert (done.status, done.out) == (Exit.DONE, f"{request}: decided: escalation.assigned (event 2)\n"), (
+    assert (done.status, done.out) == (Exit.DONE, f"{request} is decided: escalation.assigned (event 2)\n"), (
         done
     )
     event = await office.last(request)

@@ -13,20 +13,20 @@ entry = "a"
 [operators.op]
 [viewers.audit]
 """
-READERS = "this needs the key of a viewer or operator (--as, MESH_CREDENTIALS)"
-SENDERS = "this needs the key of a client or operator (--as, MESH_CREDENTIALS)"
+READERS = "this needs a key with the role viewer or operator (--as, MESH_CREDENTIALS)"
+SENDERS = "this needs a key with the role client or operator (--as, MESH_CREDENTIALS)"
 
 
 @pytest.mark.parametrize(
     ("arguments", "who", "said"),
     [
-        pytest.param(["cost"], "c1", f"c1 is a client; {READERS}", id="cost-as-a-client"),
-        pytest.param(["request", "ls"], "a", f"a is an agent; {READERS}", id="ls-as-an-agent"),
-        pytest.param(["send", "x"], "audit", f"audit is a viewer; {SENDERS}", id="send-as-a-viewer"),
+        pytest.param(["cost"], "c1", f"c1 has the role client; {READERS}", id="cost-as-a-client"),
+        pytest.param(["request", "ls"], "a", f"a has the role agent; {READERS}", id="ls-as-an-agent"),
+        pytest.param(["send", "x"], "audit", f"audit has the role viewer; {SENDERS}", id="send-as-a-viewer"),
         pytest.param(
             ["freeze"],
             "audit",
-            "audit is a viewer; this needs the key of an operator (--as, MESH_CREDENTIALS)",
+            "audit has the role viewer; this needs a key with the role operator (--as, MESH_CREDENTIALS)",
             id="freeze-as-a-viewer",
         ),
     ],
@@ -61,7 +61,7 @@ async def test_a_doctor_who_cannot_look_is_not_content(office: Office, options: 
     done = await office.mesh("doctor", *options, who="c1")
     assert done.status == Exit.USAGE, done
     assert done.err == (
-        "mesh: the key of c1 will not do; this needs the key of an operator or viewer "
+        "mesh: the key of c1 will not do; this needs a key with the role operator or viewer "
         "(--as, MESH_CREDENTIALS) [cli.usage]\n"
     )
     assert "dead letters" in done.out

@@ -78,7 +78,7 @@ PRINTING: dict[str, Callable[[str], None]] = {
     "emit_bytes": lambda text: output.emit_bytes(json.dumps(text, ensure_ascii=False).encode()),
     "emit_raw": lambda text: output.emit_raw(text.encode() + b"\xff\x9b"),
     "raw_out": lambda text: _raw(text.encode() + b"\xff\x9b"),
-    "show": lambda text: output.show(output.Line(text), output.Line((text, "bold"), text)),
+    "show": lambda text: output.show_lines(output.Line(text), output.Line((text, "bold"), text)),
     "table": lambda text: output.table((text,), [(text,)]),
 }
 

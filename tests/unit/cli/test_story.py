@@ -3,10 +3,10 @@
 import click
 import pytest
 
+from mesh.cli.audit import sentences
 from mesh.cli.exits import Exit
 from mesh.cli.send import conclude
 from mesh.cli.story import ending, story
-from mesh.cli.why import sentences
 from mesh.client.client import outcome_of
 from mesh.ops.explain import explain
 from mesh.service.printable import counted

@@ -1,0 +1,305 @@
+"""What a log tells afterwards: `mesh why` a verdict, `mesh replay` it, and `mesh cost`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mesh import ops
+from mesh.cli.arguments import microseconds_at, since_option
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import (
+    A_PATH,
+    READERS,
+    Where,
+    bodies_of,
+    is_file,
+    json_option,
+    on_the_bus,
+    one_of,
+    output_options,
+    remark_passed_over,
+    source_argument,
+)
+from mesh.cli.output import as_json_text, emit, note, say, table
+from mesh.errors import UsageWrong
+from mesh.service.printable import counted, one_line, when
+
+if TYPE_CHECKING:
+    from mesh.replay.rejudge import Rejudged
+    from protocol.wire.config import AgentEntry, Policy
+    from protocol.wire.events import Grounds
+    from protocol.wire.handoff import Budget
+
+# --- why ------------------------------------------------------------------------------------------
+
+
+@click.command()
+@source_argument
+@click.argument(
+    "n",
+    type=int,
+    required=False,
+    metavar="N",
+    help="The event; by default the last refusal, else the last verdict.",
+)
+@output_options
+@on_the_bus
+async def why(where: Where, *, source: str, n: int | None, as_json: bool) -> None:
+    """Explain a verdict, and what would be allowed."""
+    found = ops.explain.explain(ops.log.decoded(await one_of(where, source)), n)
+    if as_json:
+        emit(found)
+        return
+    for sentence in sentences(found):
+        say(sentence)
+
+
+def sentences(why: "ops.explain.Explanation") -> Iterator[str]:
+    """Yield the reasons, a sentence or two a line. A quoted text never breaks its line."""
+    for sentence in _sentences(why):
+        yield one_line(sentence)
+
+
+def _sentences(why: "ops.explain.Explanation") -> Iterator[str]:
+    asked = f"{why.move} to {why.to}" if why.to else why.move
+    yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
+    if why.rerun_of is not None:
+        yield f"It does {why.rerun_of} again."
+    said = f"{asked} ({why.summary})" if why.summary else asked
+    yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
+    yield from _verdict(why)
+    if why.path:
+        most = why.policy["max_depth"]
+        hops = counted(why.depth, "hop") if why.depth else "no hop"
+        yield f"The path then: {' → '.join(why.path)}; {hops} of at most {most}."
+    if why.edges:
+        taken = ", ".join(f"{giver} → {taker}" for giver, taker in why.edges)
+        yield f"Handed over in this segment until then: {taken}."
+    if why.grounds is not None:
+        yield from _grounds(why.grounds)
+    yield f"Policy {why.policy['name']!r}, version {why.policy['version']}: {_numbers_of(why.policy)}."
+    if why.followed:
+        yield f"What came of it: {why.followed}."
+
+
+def _verdict(why: "ops.explain.Explanation") -> Iterator[str]:
+    if why.rule is not None:
+        yield f"Refused by rule `{why.rule}`: {why.detail}."
+        if why.numbers:
+            numbers = ", ".join(f"{key} = {_shown(value)}" for key, value in why.numbers.items())
+            yield f"Numbers: {numbers}."
+        if why.hint:
+            yield f"What would be allowed: {why.hint}."
+    elif why.verdict == "admitted" and why.rules:
+        yield f"Admitted: none of the rules that judge this move refused it ({', '.join(why.rules)})."
+    elif why.verdict == "admitted":
+        yield "Admitted."
+    elif why.verdict == "deferred":
+        yield "Deferred: the request is frozen. It is judged by every rule after the thaw."
+    else:
+        yield "Recorded; no rule judges this" + (f": {why.detail}." if why.detail else ".")
+    if why.failure:
+        yield f"The turn had failed: {why.failure.rstrip('.')}."
+
+
+def _grounds(grounds: "Grounds") -> Iterator[str]:
+    yield f"It rested on fleet revision {grounds.fleet}" + (
+        "; people read the human queue." if grounds.human else "; nobody reads a human queue."
+    )
+    if grounds.sender is not None:
+        yield f"The sender, as the fleet file has it: {_entry(grounds.sender)}."
+    if grounds.target is not None:
+        yield f"The target: {_entry(grounds.target)}; its breaker was {grounds.breaker}."
+
+
+def _entry(entry: "AgentEntry") -> str:
+    said = [f"{entry.name}"]
+    said.append("may hand to anybody" if entry.to is None else f"may hand to {_listed(entry.to)}")
+    said.append("takes every intent" if entry.intents is None else f"takes intents {_listed(entry.intents)}")
+    said.append("every action" if entry.actions is None else f"actions {_listed(entry.actions)}")
+    said.append(f"sees labels {_listed(entry.clearance)}")
+    return ", ".join(said)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "/".join(names) or "none"
+
+
+def _numbers_of(policy: Mapping[str, Any]) -> str:
+    shown = ("max_depth", "max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
+    said = [f"{name} = {policy[name]}" for name in shown]
+    if policy["budget"] is not None:
+        said += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
+    return ", ".join(said)
+
+
+def _granted(grant: "Budget") -> str:
+    said = [] if grant.nano_dollars is None else [f"{grant.nano_dollars / 1e9:.6f} dollars"]
+    said += [] if grant.tokens is None else [counted(grant.tokens, "token")]
+    said += [] if grant.model_calls is None else [counted(grant.model_calls, "model call")]
+    return " and ".join(said) or "no limit"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " → ".join(map(str, value))
+    return str(value)
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+@click.command()
+@source_argument
+@click.option(
+    "--policy",
+    type=A_PATH,
+    help="Judge by this policy (TOML) instead, and compare verdicts.",
+)
+@json_option
+@on_the_bus
+async def replay(where: Where, *, source: str, policy: Path | None, as_json: bool) -> None:
+    """Judge a log again and compare.
+
+    With --policy, list the verdicts that would have been others. Exit status 1 on any difference.
+    """
+    from mesh.replay.rejudge import rejudge
+
+    judged_by = None if policy is None else read_policy(policy)
+    found = await bodies_of(where, source)
+    results = [rejudge(bodies, judged_by) for bodies in found.values()]
+    if as_json:
+        emit([_as_program_reads(result) for result in results])
+    else:
+        for result in results:
+            _tell(result, changed=judged_by is not None)
+        events = sum(result.events for result in results)
+        differing = sum(not result.same for result in results)
+        judged = f"{counted(len(results), 'request')}, {counted(events, 'event')} judged again"
+        say(f"{judged}; {differing} {'differs' if differing == 1 else 'differ'}")
+    if not all(result.same for result in results):
+        raise Leave(Exit.FAILED)
+
+
+def read_policy(path: Path) -> "Policy":
+    """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
+    import tomllib
+
+    from protocol.wire.documents import DocumentInvalid, policy_of
+
+    try:
+        said: dict[str, Any] = tomllib.loads(path.read_text())
+        numbers = said["policies"]["default"] if "policies" in said else said
+        name = numbers.get("name", "default") if isinstance(numbers, dict) else "default"
+        return policy_of(numbers, name)
+    except OSError as missing:
+        raise UsageWrong(f"{path}: {missing.strerror}") from missing
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, DocumentInvalid, KeyError, TypeError) as wrong:
+        raise UsageWrong(f"{path} holds no policy: {wrong}") from wrong
+
+
+def _tell(result: "Rejudged", *, changed: bool) -> None:
+    for difference in result.differences:
+        if changed:
+            was, would = _differing(difference.recorded), _differing(difference.rederived)
+            say(f"{result.request} event {difference.n}: was {was}, would be {would}")
+        else:
+            say(f"{result.request} event {difference.n} ({difference.type}) does not come out as recorded:")
+            say(f"  recorded:  {as_json_text(difference.recorded)}")
+            say(f"  judged now: {as_json_text(difference.rederived)}")
+    for broken in result.breaks:
+        say(f"{result.request} event {broken.n}: the hash chain is broken: {broken.what}")
+    if result.unreadable:
+        say(f"{result.request or 'a request'} cannot be read: {result.unreadable}")
+
+
+def _differing(verdict: dict[str, Any]) -> str:
+    extra = ", ".join(f"{key} {value}" for key, value in verdict.items() if key != "type")
+    return f"{verdict.get('type')} ({extra})" if extra else str(verdict.get("type"))
+
+
+def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
+    return {
+        "request": result.request,
+        "events": result.events,
+        "same": result.same,
+        "differences": [each._asdict() for each in result.differences],
+        "breaks": [each._asdict() for each in result.breaks],
+        "unreadable": result.unreadable or None,
+    }
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument(
+    "source",
+    required=False,
+    metavar="[ID|FILE]",
+    help="A request, or a file of exported events; else the whole log.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["agent", "edge", "model", "client", "request", "turn"]),
+    default="agent",
+    show_default=True,
+    help="What to sum up by.",
+)
+@since_option(microseconds_at, "Only turns whose newest report came since")
+@output_options
+@on_the_bus
+async def cost(
+    where: Where, *, source: str | None, by: "ops.spending.By", since: int | None, as_json: bool
+) -> None:
+    """Sum up what models cost: dollars, tokens, and how much of the prompts came from the vendor's cache.
+
+    What turns have reported counts, and on the bus, of those that run or were ended by somebody else (a
+    cancel, a deadline, a timeout), what their journals hold: so it is what has been spent until now. A
+    file has no journals: how many turns are missing is said then.
+
+    A mesh is one tenant: the total of the whole log is that tenant's. Dollars with a `?` are too few: some
+    of the calls were a model's that has no price. A request of which an event cannot be read counts up to
+    that event, and is named; the exit status is 1 then.
+    """
+    if source is not None and is_file(source):
+        found = ops.spending.spent_in_file(Path(source), by=by, since=since or 0)
+    else:
+        async with await where.connect(*READERS) as bus:
+            found = await ops.spending.spent_on_bus(bus, source, by=by, since=since or 0)
+    remark_passed_over(found.passed_over)
+    if found.missing:
+        note(f"the cost of {counted(found.missing, 'turn')} is missing or not whole: no report has it")
+    whole = found.report.total
+    if as_json:
+        emit(found.report)
+    else:
+        kinds = "calls", "tokens", "input", "cache read", "cache write", "output", "thinking", "cached"
+        table((by, "dollars", *kinds), [_cells(row) for row in (*found.report.rows, whole)])
+    if found.unpriced:
+        calls, models = counted(whole.unpriced_calls, "call"), ", ".join(map(one_line, found.unpriced))
+        note(
+            f"{calls} at no known price: say [prices] of {models} in the fleet file and run "
+            "`mesh setup`, for requests that begin from then on"
+        )
+    for request, why in found.unreadable.items():
+        note(f"{request} is not counted whole: {why}; look with mesh log verify {request}")
+    if found.unreadable:
+        raise Leave(Exit.FAILED)
+
+
+def _cells(row: "ops.spending.Row") -> tuple[object, ...]:
+    return (
+        row.name,
+        f"{row.nano_dollars / 1e9:.6f}" + ("?" if row.unpriced_calls else ""),
+        row.model_calls,
+        row.tokens,
+        row.input_tokens,
+        row.cache_read_tokens,
+        row.cache_write_tokens,
+        row.output_tokens,
+        row.thinking_tokens,
+        "" if row.cached_share is None else f"{row.cached_share:.0%}",
+    )

@@ -1,0 +1,246 @@
+"""The mesh as a whole: `mesh setup`, `mesh doctor`, `mesh freeze` and `mesh thaw`, and `mesh guard run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mesh import ops
+from mesh.cli.exits import Exit, Leave
+from mesh.cli.options import (
+    A_PATH,
+    PEOPLE,
+    Where,
+    grace_option,
+    health_option,
+    json_option,
+    on_the_bus,
+    order_options,
+    output_options,
+    serve,
+    with_where,
+    wrong_key,
+)
+from mesh.cli.output import emit, note, report, say
+
+if TYPE_CHECKING:
+    from mesh.bus.provision import Change
+    from mesh.fleet.file import FleetFile
+    from mesh.settings import Access
+
+guard = click.Group(help="The guard, which decides.")
+
+
+@guard.command("run")
+@click.option("--identity", help="The name of this guard; by default host and process.")
+@grace_option(5.0)
+@health_option
+@with_where
+def run(where: Where, *, identity: str | None, grace: float, health: str | None) -> None:
+    """Decide proposals until told to end; SIGTERM finishes the work in hand.
+
+    Any number of guards may run; they share the work and keep no state.
+    """
+    import os
+    import socket
+
+    from mesh.guard.service import Guard
+
+    called = identity or f"{socket.gethostname()}-{os.getpid()}"
+    serve(where.access("guard"), lambda bus: Guard(bus, identity=called), grace_s=grace, health=health)
+
+
+@click.command()
+@order_options
+@on_the_bus
+async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
+    """Freeze the whole mesh: guards decide nothing more until the thaw.
+
+    Running turns finish. Their proposals wait in the queues, as do new requests and timers. Guards still
+    obey control messages (cancel, resolve, reply …).
+    """
+    from protocol.wire.commands import Freeze
+
+    async with await where.connect("operator") as bus:
+        stands = await ops.roster.mesh_freeze(bus)
+        if stands.frozen:
+            note(f"nothing to do: it is frozen already, {stands.in_words}")
+            if as_json:
+                emit(stands)
+            return
+        order = Freeze(id=ops.control.order_id(), by=by, reason=reason)
+        stands = await ops.control.set_mesh_freeze(bus, order)
+    report(stands, f"the mesh is frozen {stands.in_words}", as_json=as_json)
+
+
+@click.command()
+@order_options
+@on_the_bus
+async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
+    """Let the whole mesh go on: guards decide the messages that waited, in the order in which they came."""
+    from protocol.wire.commands import Thaw
+
+    async with await where.connect("operator") as bus:
+        before = await ops.roster.mesh_freeze(bus)
+        if not before.frozen:
+            note("nothing to do: it is not frozen")
+            if as_json:
+                emit(before)
+            return
+        order = Thaw(id=ops.control.order_id(), by=by, reason=reason)
+        stands = await ops.control.set_mesh_freeze(bus, order)
+    report(stands, f"the mesh goes on; it was frozen {before.in_words}", as_json=as_json)
+
+
+# --- setup ----------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only list what would be done.")
+@click.option("--out", type=A_PATH, help="Write keys/ and accounts.conf for the server here.")
+@click.option(
+    "--file",
+    type=A_PATH,
+    default=Path("mesh.toml"),
+    show_default=True,
+    help="The fleet file, or its directory.",
+)
+@json_option
+@on_the_bus
+async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as_json: bool) -> None:
+    """Bring files and bus to the fleet file.
+
+    With --out it creates missing keys and writes the server's accounts; that needs no bus. It then brings
+    the bus to the fleet file, as the admin, if one is named (NATS_URL, --url, --context): streams,
+    consumers, the fleet document, the policies. A second time it changes nothing.
+    """
+    from mesh.fleet.file import load_fleet
+
+    fleet, url = load_fleet(file), None
+    changes = [] if out is None else _write(fleet, out, dry_run)
+    _tell(changes, as_json)
+    if out is not None and where.named_url() is None:
+        note("no bus is named, so that nothing was applied to one")
+    else:
+        applied = await _apply(where, fleet, out, dry_run)
+        if applied is not None:
+            url, done = applied
+            changes += done
+            _tell(done, as_json)
+            if not done and not as_json:
+                say(f"the bus at {url} is as {fleet.name} wants it")
+    if as_json:
+        emit({"dry_run": dry_run, "bus": url, "changes": [change._asdict() for change in changes]})
+
+
+def _tell(changes: "list[Change]", as_json: bool) -> None:
+    for change in changes if not as_json else ():
+        say(f"{change.action} {change.what}")
+        for line in change.detail:
+            say(f"  {line}")
+
+
+def _write(fleet: "FleetFile", out: Path, dry_run: bool) -> "list[Change]":
+    """Write the keys that lack and the server's accounts; return what was written, or would be."""
+    from mesh.bus.credentials import seed_file
+    from mesh.bus.provision import Change
+    from mesh.bus.roles import names
+    from mesh.fleet.setup import ACCOUNTS, KEYS, prepare
+
+    seeds = [seed_file(out / KEYS, name) for name in names(fleet.fleet) if name not in fleet.given_keys]
+    missing = [seed for seed in seeds if not seed.exists()]
+    accounts = out / ACCOUNTS
+    before = accounts.read_text() if accounts.exists() else None
+    changed = bool(missing) or before is None
+    if not dry_run:
+        out.mkdir(parents=True, exist_ok=True)
+        prepare(fleet, out)
+        changed = accounts.read_text() != before
+    changes = [Change("create", str(seed)) for seed in missing]
+    return [*changes, Change("write", str(accounts))] if changed else changes
+
+
+async def _apply(
+    where: Where, fleet: "FleetFile", out: Path | None, dry_run: bool
+) -> "tuple[str, list[Change]] | None":
+    """Return the bus and what was applied to it, or would be; None if it cannot be reached after --out."""
+    from mesh.errors import AuthenticationFailed, TlsFailed, Unreachable
+    from mesh.fleet.setup import apply
+
+    access = _admin(where, out)
+    try:
+        bus = await access.connect()
+    except (Unreachable, AuthenticationFailed, TlsFailed) as failed:
+        if out is None:
+            raise
+        note(f"nothing was applied to the bus at {access.url}: {failed}")
+        return None
+    async with bus:
+        changes = await apply(bus, fleet, dry_run=dry_run)
+        unpriced = {} if dry_run else await ops.fleet_health.unpriced(bus)
+    if unpriced:
+        note(ops.fleet_health.unpriced_in_words(unpriced))
+    return access.url, changes
+
+
+def _admin(where: Where, out: Path | None) -> "Access":
+    """Return how to get on the bus as the admin, whose key may be the one that was just written."""
+    from mesh.bus.credentials import seed_file
+    from mesh.bus.roles import ADMIN
+    from mesh.fleet.setup import KEYS
+    from mesh.settings import DEFAULT_URL, Access, NoCredentials, find_tls, load_settings
+
+    try:
+        return where.access("admin")
+    except NoCredentials:
+        if out is None:
+            raise
+    url = where.named_url() or DEFAULT_URL
+    files = find_tls(url, where.flags, load_settings(), Path.cwd())
+    return Access(url, ADMIN, seed_file(out / KEYS, ADMIN), files)
+
+
+# --- doctor ---------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--monitor", help="URLs of the servers' monitoring: http://…:8222,…")
+@click.option("--file", type=A_PATH, help="The fleet file to compare with; else ./mesh.toml.")
+@output_options
+@on_the_bus
+async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_json: bool) -> None:
+    """Look a mesh over and tell what is wrong with it; exit status 1 if anything is.
+
+    It checks connection, server, streams, documents, durability, limits, guards, agents, rules, dead
+    letters, prices and clocks.
+
+    As the admin it compares streams and consumers with those that `mesh setup` would make. As an operator
+    or a viewer it only checks that they are there. Only the server's monitoring tells the durability.
+    """
+    from mesh.settings import running_dev
+
+    dev = running_dev(Path.cwd())
+    access = where.access("admin", "operator", "viewer")
+    if monitor is None and dev is not None and dev.url == access.url:
+        monitor = dev.monitor
+    findings = await ops.health.examine(access, _fleet(file), monitor)
+    if as_json:
+        emit(findings)
+    else:
+        for finding in findings:
+            state = "FOUND" if finding.state == "found" else finding.state
+            say(f"{state:<7}  {finding.check}: {finding.text}")
+    if ops.health.cannot_look(findings) and (wrong := wrong_key(access.name, PEOPLE)) is not None:
+        raise wrong
+    if any(finding.state == "found" for finding in findings):
+        raise Leave(Exit.FAILED)
+
+
+def _fleet(named: Path | None) -> "FleetFile | None":
+    """Return the fleet to compare with: of the file that was named, else of the one here, if there is one."""
+    from mesh.fleet import FILE_NAME
+    from mesh.fleet.file import load_fleet
+
+    if named is None and not Path(FILE_NAME).is_file():
+        return None
+    return load_fleet(named or Path(FILE_NAME))
