@@ -1,26 +1,31 @@
-"""What a guard tells of its work: a span for each verdict and each consequence, and counts of them.
+"""What a guard tells of its work: a span for each verdict and each consequence, counts, and log lines.
 
-Names, ids and codes alone go into it: of a move its kind, of a refusal its rule.
+Names, ids and codes alone go into it: of a move its kind, of a refusal its rule. Where nothing is traced no
+span's code runs.
 """
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
-from opentelemetry.trace import Span, get_current_span
+from opentelemetry.trace import Span
 
 from mesh.service import telemetry, tracing
+from mesh.service.logger import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
 from protocol.wire import events
 from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove
-from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.events import AnyEvent, FactsWithheld, MoveRefused, RequestOpened, RequestRefused, type_of
+
+_log = get_logger(__name__)
 
 T = TypeVar("T")
-_ENDED = {
+Ruled = AnyEvent | Late | Rejected
+_ENDED: Mapping[type, str] = {
     events.RequestRefused: "refused",
     events.RequestCompleted: "completed",
     events.RequestFailed: "failed",
@@ -36,8 +41,16 @@ _VERDICTS: Mapping[type, str] = {
     events.TurnFailed: "recorded",
     events.EffectDoubted: "recorded",
 }
-Ruled = AnyEvent | Late | Rejected
-_CONSUMES = {tracing.SYSTEM: tracing.NATS, tracing.MESSAGING_OPERATION: tracing.PROCESS}
+_ROUTINE: Final = frozenset(
+    {
+        events.RequestOpened,
+        events.HandoffAdmitted,
+        events.FactsWithheld,
+        events.RequestCompleted,
+        events.TurnRetried,
+    }
+)
+"""Events of the usual path. The log of events tells them; the guard's own lines need not."""
 _TEMPLATES = {
     tracing.VERDICT: "mesh.prop.{sender}.{request}",
     tracing.CONTROL: "mesh.ctl.{sender}.{request}",
@@ -45,7 +58,10 @@ _TEMPLATES = {
 }
 
 
-def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]:
+# --- spans ----------------------------------------------------------------------------------------
+
+
+def traced(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]:
     """Pass all steps on: each verdict and each consequence is a span of its request's trace.
 
     Args:
@@ -53,46 +69,99 @@ def observed(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[
         handled: the command that they handle; None if a timer fired.
     """
     said: Any = None
-    deciding: Command | None = None
-    following = False  # from what is kept back for a consequence up to it: one span is both's
+    span: Span | None = None
+    about: Command | None = None
+    """What the span is about: a command, or None for a consequence."""
     with ExitStack() as spans:
         while True:
             try:
                 step = steps.send(said)
             except StopIteration as done:
-                if isinstance(done.value, Late | Rejected) and handled is not None and tracing.traced():
-                    if deciding is None:
-                        spans.enter_context(_verdict_span(handled, ledger))
-                    _ruled(done.value)
+                if isinstance(done.value, Late | Rejected) and handled is not None:
+                    _tell(span or spans.enter_context(_verdict_span(handled, ledger)), done.value)
                 return done.value  # type: ignore[no-any-return]
-            if isinstance(step, Append):
-                if step.command is None and not following and tracing.traced():
-                    spans.pop_all().close()
-                    spans.enter_context(_consequence_span(step.event, ledger))
-                step = _named(step)
-            elif isinstance(step, NeedVerdictContext) and deciding is None:
-                deciding = step.command
-                if tracing.traced():
-                    spans.enter_context(_verdict_span(deciding, ledger))
+            if isinstance(step, Append | NeedVerdictContext) and (span is None or about is not step.command):
+                spans.pop_all().close()
+                about = step.command
+                opening = _consequence_span(ledger) if about is None else _verdict_span(about, ledger)
+                span = spans.enter_context(opening)
+            if isinstance(step, Append):  # the current span is what brings the event about
+                event = replace(step.event, trace=tracing.current(step.event.trace))
+                step = step._replace(event=event)
             said = yield step
-            if isinstance(step, Appended):
-                _appended(step, handled)
-                withheld = isinstance(step.event, events.FactsWithheld)
-                following = withheld and step.command is None
-                if not withheld:
+            if isinstance(step, Appended) and span is not None:
+                _tell_event(span, step)
+                if not isinstance(step.event, FactsWithheld):  # one span is its and the next event's
                     spans.pop_all().close()
-                    deciding = None
+                    span = None
 
 
-def _named(step: Append) -> Append:
-    """Return the step with the current span in its event: that is what brings it about."""
-    if not tracing.traced():
-        return step
-    event, command = step
-    return Append(replace(event, trace=tracing.current(event.trace)), command)
+def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Span]:
+    """Open the span of a verdict, linked to the span that the message brought."""
+    what, came = command.what, command.trace
+    name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
+    said = _about(name, command.request) | {tracing.FROM: command.sender, tracing.MOVE: _asked(command)}
+    for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
+        if (value := getattr(what, field, None)) is not None:
+            said[attribute] = value
+    parent = trace_of(ledger.trace, came)
+    return tracing.span(name, tracing.CONSUMER, parent=parent, came=came, attributes=said)
 
 
-def counted(command: Command, outcome: Outcome) -> None:
+def _consequence_span(ledger: Ledger) -> AbstractContextManager[Span]:
+    """Open the span of a consequence, in its request's own trace."""
+    said = _about(tracing.CONSEQUENCE, str(ledger.request))
+    return tracing.span(tracing.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
+
+
+def _about(name: str, request: str) -> dict[str, str | int]:
+    return {
+        tracing.SYSTEM: tracing.NATS,
+        tracing.MESSAGING_OPERATION: tracing.PROCESS,
+        tracing.DESTINATION: _TEMPLATES[name],
+        tracing.REQUEST: request,
+        tracing.CONVERSATION: request,
+    }
+
+
+def _tell_event(span: Span, step: Appended) -> None:
+    event, command = step.event, step.command
+    if command is not None and not isinstance(event, FactsWithheld):
+        _tell(span, event)
+    span.set_attributes({tracing.EVENT: event.id, tracing.EVENT_TYPE: type_of(event), tracing.TO: event.to})
+    work = getattr(event, "work", None)
+    if work is not None:
+        span.set_attributes({tracing.DEPTH: work.depth, tracing.TURN: work.turn, tracing.ROUND: work.round})
+
+
+def _tell(span: Span, ruled: Ruled) -> None:
+    """Tell on a span what came of a message."""
+    span.set_attribute(tracing.VERDICT_IS, _verdict(ruled))
+    if rule := _rule(ruled):
+        span.set_attribute(tracing.RULE, rule)
+    if isinstance(ruled, Rejected):
+        span.set_attribute(tracing.REJECTION, ruled.code)
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+def count_event(step: Appended, handled: Command | None) -> None:
+    """Count an event that is in the log now, but not the verdict on `handled` (`count_outcome`)."""
+    event, command = step.event, step.command
+    if isinstance(event, RequestOpened):
+        telemetry.opened_requests.add(1)
+        telemetry.open_requests.add(1)
+    elif (ended := _ENDED.get(type(event))) is not None:
+        telemetry.ended_requests.add(1, {tracing.STATUS: ended})
+        if not isinstance(event, RequestRefused):
+            telemetry.open_requests.add(-1)
+    was_deferred = command is not None and (handled is None or handled.cause != command.cause)
+    if command is not None and was_deferred and not isinstance(event, FactsWithheld):
+        count_outcome(command, Decided(event))
+
+
+def count_outcome(command: Command, outcome: Outcome) -> None:
     """Count a message that was decided, came late or was objected to. Control messages are none of them."""
     if isinstance(command.what, Control) or isinstance(outcome, MeshFrozen):
         return
@@ -104,79 +173,9 @@ def counted(command: Command, outcome: Outcome) -> None:
     telemetry.handoffs.add(1, labels)
 
 
-def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Span]:
-    """Open the span of a verdict, linked to that which the message brought."""
-    if not tracing.traced():
-        return tracing.OFF
-    what, came = command.what, command.trace
-    name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
-    said: dict[str, str | int] = {
-        **_about(name, command.request),
-        tracing.FROM: command.sender,
-        tracing.MOVE: _asked(command),
-    }
-    for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
-        if (value := getattr(what, field, None)) is not None:
-            said[attribute] = value
-    parent = trace_of(ledger.trace, came)
-    return tracing.span(name, tracing.CONSUMER, parent=parent, came=came, attributes=said)
-
-
-def _consequence_span(event: AnyEvent, ledger: Ledger) -> AbstractContextManager[Span]:
-    """Open the span of a consequence, in its request's own trace."""
-    said = _about(tracing.CONSEQUENCE, event.request)
-    return tracing.span(tracing.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
-
-
-def _appended(step: Appended, handled: Command | None) -> None:
-    """Tell of an event that is in the log now: the current span is what brought it about."""
-    event, command = step.event, step.command
-    if isinstance(event, events.RequestOpened):
-        telemetry.opened_requests.add(1)
-        telemetry.open_requests.add(1)
-    elif (ended := _ENDED.get(type(event))) is not None:
-        telemetry.ended_requests.add(1, {tracing.STATUS: ended})
-        if not isinstance(event, events.RequestRefused):
-            telemetry.open_requests.add(-1)
-    if command is not None and not isinstance(event, events.FactsWithheld):
-        if handled is None or handled.cause != command.cause:
-            counted(
-                command, Decided(event)
-            )  # it was deferred; what is handled is counted once that is certain
-        _ruled(event)
-    if not tracing.traced():
-        return
-    span = get_current_span()
-    span.set_attributes({tracing.EVENT: event.id, tracing.EVENT_TYPE: type_of(event), tracing.TO: event.to})
-    work = getattr(event, "work", None)
-    if work is not None:
-        span.set_attributes({tracing.DEPTH: work.depth, tracing.TURN: work.turn, tracing.ROUND: work.round})
-
-
-def _ruled(ruling: Ruled) -> None:
-    """Tell on the current span what came of a message."""
-    if not tracing.traced():
-        return
-    span = get_current_span()
-    span.set_attribute(tracing.VERDICT_IS, _verdict(ruling))
-    if rule := _rule(ruling):
-        span.set_attribute(tracing.RULE, rule)
-    if isinstance(ruling, Rejected):
-        span.set_attribute(tracing.REJECTION, ruling.code)
-
-
-def _about(name: str, request: str) -> dict[str, str | int]:
-    return {
-        **_CONSUMES,
-        tracing.DESTINATION: _TEMPLATES[name],
-        tracing.REQUEST: request,
-        tracing.CONVERSATION: request,
-    }
-
-
-def _asked(hearing: Command) -> str:
+def _asked(command: Command) -> str:
     """Return what a message asks for, in one of our own words."""
-    what = hearing.what
+    what = command.what
     if isinstance(what, Submit):
         return "submit"
     if isinstance(what, MoveProposed):
@@ -184,10 +183,23 @@ def _asked(hearing: Command) -> str:
     return str(what.__struct_config__.tag)
 
 
-def _verdict(ruling: Ruled) -> str:
-    return _VERDICTS.get(type(ruling), "admitted")
+def _verdict(ruled: Ruled) -> str:
+    return _VERDICTS.get(type(ruled), "admitted")
 
 
-def _rule(ruling: Ruled) -> str:
-    refusal = getattr(ruling, "refusal", None)
-    return "" if refusal is None else str(refusal.rule)
+def _rule(ruled: Ruled) -> str:
+    return str(ruled.refusal.rule) if isinstance(ruled, MoveRefused | RequestRefused) else ""
+
+
+# --- log lines ------------------------------------------------------------------------------------
+
+
+def log_event(event: AnyEvent, seq: int) -> None:
+    """Log an event that is stored at `seq`: ids and codes, nothing that a person or a model wrote."""
+    said: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
+    if rule := _rule(event):
+        said["rule"] = rule
+    if isinstance(event, events.TurnFailed):
+        said["error"] = event.error.code
+    write = _log.debug if type(event) in _ROUTINE else _log.info
+    write(type_of(event).replace(".", "_"), **said)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -49,7 +50,7 @@ from protocol.domain.decider import (
 )
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.wire import codec, events, subjects
+from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control, Submit
 from protocol.wire.events import AnyEvent, FactsWithheld, type_of
 from protocol.wire.notices import Ended, Notice
@@ -127,14 +128,14 @@ class CachedRequest:
 
 
 class Cache:
-    """Dockets up to so many bytes of memory, the longest unused dropped first; a lock for each in hand."""
+    """Requests up to so many bytes of memory, the longest unused dropped first; a lock for each in hand."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self.held = 0
         """Bytes of memory that the cached requests take, as they were when they were last put."""
         self._requests: OrderedDict[str, tuple[CachedRequest, int]] = OrderedDict()
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -148,7 +149,7 @@ class Cache:
 
     def put(self, request: str, cached: CachedRequest) -> None:
         """Keep a request, and weigh it anew: it may have grown since. One beyond the bound is not kept."""
-        self._forget(request)
+        self.drop(request)
         if cached.weight > self._most:
             return
         self._requests[request] = cached, cached.weight
@@ -158,46 +159,15 @@ class Cache:
             self.held -= weighed
 
     def drop(self, request: str) -> None:
-        self._forget(request)
-
-    def _forget(self, request: str) -> None:
         _, weighed = self._requests.pop(request, (None, 0))
         self.held -= weighed
 
-    def lock(self, request: str) -> "_Held":
-        """Return a context in which this guard works on `request` alone."""
-        return _Held(self, request)
-
-
-class _Held:
-    """A lock that exists only while somebody holds or awaits it."""
-
-    __slots__ = ("_cache", "_lock", "_request")
-
-    def __init__(self, cache: Cache, request: str) -> None:
-        self._cache = cache
-        self._request = request
-        lock, users = cache._locks.get(request) or (asyncio.Lock(), 0)
-        self._lock = lock
-        cache._locks[request] = (lock, users + 1)
-
-    async def __aenter__(self) -> None:
-        try:
-            await self._lock.acquire()
-        except BaseException:
-            self._leave()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
-        self._leave()
-
-    def _leave(self) -> None:
-        lock, users = self._cache._locks[self._request]
-        if users == 1:
-            del self._cache._locks[self._request]
-        else:
-            self._cache._locks[self._request] = (lock, users - 1)
+    def lock(self, request: str) -> asyncio.Lock:
+        """Return the lock of `request`: this guard works on it alone. It exists while somebody uses it."""
+        lock = self._locks.get(request)
+        if lock is None:
+            lock = self._locks[request] = asyncio.Lock()
+        return lock
 
 
 # --- the processor --------------------------------------------------------------------------------
@@ -214,16 +184,16 @@ class RequestProcessor:
         self.conflicts = 0
         """How often another guard had been first."""
 
-    async def process(self, hearing: Command) -> Outcome:
+    async def process(self, command: Command) -> Outcome:
         """Decide one message, or say why it is not decided.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
-        async with self._cache.lock(hearing.request):
+        async with self._cache.lock(command.request):
             failpoint("guard.heard")
-            outcome = await self._until_settled(hearing.request, hearing)
+            outcome = await self._until_settled(command.request, command)
             assert outcome is not None
-        observer.counted(hearing, outcome)
+        observer.count_outcome(command, outcome)
         return outcome
 
     async def wake(self, request: str) -> None:
@@ -233,15 +203,15 @@ class RequestProcessor:
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for
             await self._until_settled(request, None)
 
-    async def _until_settled(self, request: str, hearing: Command | None) -> Outcome | None:
+    async def _until_settled(self, request: str, command: Command | None) -> Outcome | None:
         certain = False
-        what = None if hearing is None else hearing.what
+        what = None if command is None else command.what
         is_submit, is_control = isinstance(what, Submit), isinstance(what, Control)
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
                 cached = known or await self._cached_request(request, fresh=is_submit and not certain)
-                outcome = await self._session(cached, request, hearing)
+                outcome = await self._session(cached, request, command)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(outcome, Rejected) or (is_control and isinstance(outcome, Late))
                 if not unsure or certain or not (known or is_submit):
@@ -285,15 +255,16 @@ class RequestProcessor:
             cached.stored(stored.body, stored.seq)
         return cached
 
-    async def _session(self, cached: CachedRequest, request: str, hearing: Command | None) -> Outcome | None:
+    async def _session(self, cached: CachedRequest, request: str, command: Command | None) -> Outcome | None:
         """Take all steps of one command, or of what is due, on one copy of the request."""
         fleet, frozen = self._context.fleet, self._context.frozen.is_set()
         steps: Steps[Outcome | None]
-        if hearing is None:
+        if command is None:
             steps = cached.decider.wake(fleet, mesh_frozen=frozen)
         else:
-            steps = cached.decider.handle(hearing, fleet, mesh_frozen=frozen)
-        steps = observer.observed(steps, cached.ledger, hearing)
+            steps = cached.decider.handle(command, fleet, mesh_frozen=frozen)
+        if tracing.traced():
+            steps = observer.traced(steps, cached.ledger, command)
         said: object = None
         while True:
             try:
@@ -306,6 +277,8 @@ class RequestProcessor:
                 continue
             try:
                 said = await self._answer(step, cached, request)
+                if isinstance(step, Appended):
+                    observer.count_event(step, command)
             except BaseException as error:
                 steps.throw(error)
                 raise
@@ -355,7 +328,7 @@ class RequestProcessor:
                 _log.error("event_too_large", request=event.request, **said)
             return None
         cached.stored(body, seq)
-        _say(event, seq)
+        observer.log_event(event, seq)
         return Stored(event, body)
 
     async def _end(self, event: AnyEvent, turn: TurnState) -> None:
@@ -370,31 +343,6 @@ class RequestProcessor:
             await self._bus.publish_durable(end, msgspec.json.encode(ended))
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(subjects.note(turn.agent, event.request), msgspec.json.encode(notice))
-
-
-_ROUTINE = (
-    events.RequestOpened,
-    events.HandoffAdmitted,
-    events.FactsWithheld,
-    events.RequestCompleted,
-    events.TurnRetried,
-)
-"""What goes as it should: the log of events tells it; the guard's own lines need not."""
-
-
-def _say(event: AnyEvent, seq: int) -> None:
-    """Log an event: ids and codes, nothing that a person or a model wrote."""
-    said: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
-    refusal, error = getattr(event, "refusal", None), getattr(event, "error", None)
-    if refusal is not None:
-        said["rule"] = str(refusal.rule)
-    if error is not None:
-        said["error"] = error.code
-    name = type_of(event).replace(".", "_")
-    if isinstance(event, _ROUTINE):
-        _log.debug(name, **said)
-    else:
-        _log.info(name, **said)
 
 
 async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now: int) -> None:
