@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from opentelemetry.trace import Span
 
 from mesh.service import telemetry, tracing
-from mesh.service.logger import get_logger
+from mesh.service.logs import get_logger
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.domain.envelope import trace_of

@@ -1,4 +1,4 @@
-"""A prompt as the Claude Messages API takes it, and its reply as ours: pure, without the vendor's SDK.
+"""A prompt as the Claude Messages API takes it, and its streamed reply as ours: pure, without the SDK.
 
 A request is stable, so that the vendor's prompt cache helps: the system text first, then the tools sorted by
 name, then the brief. One marker ends the part that is the same for every turn of an agent, another one the
@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from mesh.model.anthropic.stream import Unreadable, text_of
 from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
 from protocol.wire.codec import MAX_MODEL_CHARS, check_nesting
 from protocol.wire.commands import Usage
@@ -45,6 +44,8 @@ OWN_TOOLS = frozenset(
 )
 """The vendor's own tools, which it runs in the middle of a reply."""
 _KNOWN = frozenset({"text", "tool_use", "container_upload", *THOUGHTS, *OWN_TOOLS})
+_AT_THE_END = ("stop_reason", "stop_sequence", "stop_details")
+"""Known only when a message ends."""
 _LONGEST_STOP = 64
 _LONGEST_TOOL = 64
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
@@ -208,7 +209,118 @@ def encodable(text: str) -> str:
     return text
 
 
-# --- what comes back ------------------------------------------------------------------------------
+# --- what comes in ------------------------------------------------------------------------------------
+
+
+class Unreadable(Exception):
+    """The events are no message of the API. The text names the fault, and repeats nothing of the reply."""
+
+
+class BrokenOff(Exception):
+    """The stream ended before the message did."""
+
+
+class Streamed:
+    """The events of one reply, added up to its message.
+
+    The SDK adds up, too. But it takes a stream that ends early for a whole message, and loses the whole reply
+    over one call whose arguments are no JSON. Here a message is whole only after its `message_stop`, and the
+    pieces of a call's arguments are read when all of them are there.
+    """
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] | None = None
+        self._blocks: dict[int, Block] = {}
+        """By the vendor's index, in the order in which they began."""
+        self._written: dict[int, str] = {}
+        """The JSON of calls' arguments so far, by the same index."""
+        self.ended = False
+        """True after `message_stop`."""
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """Add an event; return its piece of text, empty if it has none. Raises Unreadable."""
+        try:
+            return self._added(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+            raise Unreadable(f"an event that is none: {type(wrong).__name__}") from wrong
+
+    def message(self) -> Block:
+        """Return the message as the API gives it without a stream. Raises BrokenOff, Unreadable.
+
+        An `input` that cannot be read is None.
+        """
+        if self._message is None:
+            raise Unreadable("no message in it")
+        if not self.ended:
+            raise BrokenOff("the stream ended before the message")
+        if self._message.get("stop_reason") is None:
+            raise BrokenOff("the message does not say why it ended")
+        content = [
+            {**block, "input": _value(written)} if (written := self._written.get(index)) else block
+            for index, block in self._blocks.items()
+        ]
+        return {**self._message, "content": content}
+
+    def _added(self, event: Mapping[str, Any]) -> str:
+        kind, message = event["type"], self._message
+        if (message is None) is not (kind == "message_start"):
+            raise ValueError("a message begins with its only `message_start`")
+        if message is None:
+            begun = event["message"]
+            self._message = {**begun, "usage": dict(begun["usage"])}
+            for index, block in enumerate(begun["content"]):
+                self._open(index, block)
+        elif kind == "content_block_start":
+            self._open(event["index"], event["content_block"])
+        elif kind == "content_block_delta":
+            return self._grow(event["index"], event["delta"])
+        elif kind == "message_delta":
+            message |= {name: event["delta"][name] for name in _AT_THE_END if name in event["delta"]}
+            message["usage"] |= {name: count for name, count in event["usage"].items() if count is not None}
+        elif kind == "message_stop":
+            self.ended = True
+        return ""
+
+    def _open(self, index: int, block: Mapping[str, Any]) -> None:
+        if index in self._blocks:
+            raise ValueError("a block without an index of its own")
+        self._blocks[index] = {**block, "type": text_of(block, "type")}
+
+    def _grow(self, index: int, delta: Mapping[str, Any]) -> str:
+        block = self._blocks[index]
+        match delta["type"], block["type"]:
+            case "text_delta", "text":
+                piece = text_of(delta, "text")
+                block["text"] = text_of(block, "text") + piece
+                return piece
+            case "thinking_delta", "thinking":
+                block["thinking"] = text_of(block, "thinking") + text_of(delta, "thinking")
+            case "signature_delta", "thinking":
+                block["signature"] = text_of(delta, "signature")
+            case "citations_delta", "text":
+                block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+            case "input_json_delta", "tool_use" | "server_tool_use":
+                self._written[index] = self._written.get(index, "") + text_of(delta, "partial_json")
+        return ""
+
+
+def text_of(part: Mapping[str, Any], name: str) -> str:
+    """Return a text of a block or a message. Raises Unreadable."""
+    found = part.get(name)
+    if not isinstance(found, str):
+        raise Unreadable(f"`{name}` is no text")
+    return found
+
+
+def _value(written: str) -> Any:
+    """Return JSON as a value; None if it cannot be read."""
+    try:
+        return msgspec.json.decode(written)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+# --- what it says ---------------------------------------------------------------------------------
 
 
 def reply_of(message: Mapping[str, Any], *, asked: str, taken: Container[str] = ()) -> Reply:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mesh.agent.errors import Permanent, Retry
 from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
-from mesh.model.anthropic.messages import encodable, reply_of, request_of
-from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable
+from mesh.model.anthropic.messages import BrokenOff, Streamed, Unreadable, encodable, reply_of, request_of
 from mesh.model.port import Hear, Prompt, Reply, Said
 from mesh.service import tracing
 from mesh.service.logs import get_logger

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.anthropic.messages import MOST_TOKENS, reply_of, request_of
+from mesh.model.anthropic.messages import (
+    MOST_TOKENS,
+    BrokenOff,
+    Streamed,
+    Unreadable,
+    reply_of,
+    request_of,
+)
 from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
-from mesh.model.anthropic.stream import BrokenOff, Streamed, Unreadable
 from mesh.model.port import Prompt, ToolResult
 from protocol.wire.prices import Tokens
 from tests.claude_rules import violations
