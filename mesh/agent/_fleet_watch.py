@@ -17,9 +17,8 @@ from mesh.bus.roles import GET, TOLD_AGENTS
 from mesh.bus.stores import NO_FLEET, UNREADABLE
 from mesh.errors import PASSING, BusError, Denied
 from mesh.service.logs import get_logger
-from protocol.wire import codec, documents, subjects
-from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.documents import DocumentInvalid
+from protocol.wire import codec, config, subjects
+from protocol.wire.config import AgentEntry, DocumentInvalid, Fleet
 from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
 from protocol.wire.subjects import CONF_CHANGED
@@ -141,7 +140,7 @@ class FleetWatcher:
         if found.status:
             return False
         try:
-            self._document = documents.read_fleet(found.data)
+            self._document = config.read_fleet(found.data)
         except DocumentInvalid as invalid:
             self._unreadable = True
             self._bus.conditions.raise_(UNREADABLE, subjects.FLEET, reason=str(invalid))

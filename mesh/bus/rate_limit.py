@@ -29,9 +29,8 @@ from mesh.bus.reader import get
 from mesh.errors import PASSING, BusError, SequenceConflict
 from mesh.service.logs import get_logger
 from protocol.domain.rate_limit import LEASE_US, ModelUse, release, renew
-from protocol.wire import documents, subjects
-from protocol.wire.config import ModelLimits, RateLimitEntry
-from protocol.wire.documents import DocumentInvalid
+from protocol.wire import config, subjects
+from protocol.wire.config import DocumentInvalid, ModelLimits, RateLimitEntry
 
 _log = get_logger(__name__)
 
@@ -311,7 +310,7 @@ class RateLimiter:
         entry = RateLimitEntry()
         if found is not None:
             try:
-                entry = documents.read_rate_limit(found.data)
+                entry = config.read_rate_limit(found.data)
             except DocumentInvalid as invalid:
                 _log.warning("rate_limit_unreadable", model=self._model, seq=found.seq, reason=str(invalid))
         after = 0 if found is None else found.seq

@@ -17,7 +17,7 @@ from mesh.errors import MeshError, StreamFull, SubjectTaken
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.wire import codec
-from protocol.wire.documents import DocumentInvalid
+from protocol.wire.config import DocumentInvalid
 from protocol.wire.subjects import step, timer_at, timer_fire
 
 _log = get_logger(__name__)

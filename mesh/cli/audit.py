@@ -187,7 +187,7 @@ def read_policy(path: Path) -> "Policy":
     """Return the policy in a TOML file: its numbers, or a fleet file's default one. Raises UsageWrong."""
     import tomllib
 
-    from protocol.wire.documents import DocumentInvalid, policy_of
+    from protocol.wire.config import DocumentInvalid, policy_of
 
     try:
         said: dict[str, Any] = tomllib.loads(path.read_text())

@@ -12,8 +12,7 @@ import msgspec
 
 from mesh.cli.output import Line, remark
 from mesh.service.printable import counted, one_line, short, when
-from protocol.views.entries import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named
-from protocol.views.timeline import timeline
+from protocol.views.timeline import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN

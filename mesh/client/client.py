@@ -20,7 +20,7 @@ from mesh.bus.roles import GET
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import tracing
 from mesh.service.logs import get_logger
-from protocol.views.entries import named
+from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit
 from protocol.wire.handoff import Artifact, Constraints, Fact

@@ -17,8 +17,8 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every
 from mesh.bus.streams import steps_of
-from protocol.views.entries import Cost, StepEntry
 from protocol.views.spending import unpriced_in
+from protocol.views.timeline import Cost, StepEntry
 from protocol.wire import codec, subjects
 from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.ids import HUMAN

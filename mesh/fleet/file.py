@@ -98,11 +98,13 @@ from protocol.wire.config import (
     SHORTEST_LEASE_S,
     AgentEntry,
     BreakerRules,
+    DocumentInvalid,
     Fleet,
     ModelLimits,
     Policy,
+    fleet_mistakes,
+    policy_of,
 )
-from protocol.wire.documents import DocumentInvalid, fleet_mistakes, policy_of
 from protocol.wire.ids import AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
 

@@ -30,7 +30,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.breaker import Use
 from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
-from protocol.wire import documents, subjects
+from protocol.wire import config, subjects
 from protocol.wire.commands import Submit
 from protocol.wire.config import Fleet, FreezeEntry, Policy
 from protocol.wire.ids import HUMAN, is_token
@@ -151,7 +151,7 @@ class DecisionContext:
 
     async def _refresh(self) -> bool:
         found = await read_conf(self._bus, subjects.FLEET)
-        fleet = self._parsed(subjects.FLEET, found, documents.read_fleet, None)
+        fleet = self._parsed(subjects.FLEET, found, config.read_fleet, None)
         if found is not None and fleet is not None:
             self.fleet = msgspec.structs.replace(fleet, revision=found.seq)
         if not self.fleet.revision:
@@ -159,9 +159,9 @@ class DecisionContext:
         self.read_again.set()
         self._policies.clear()
         prices = await read_conf(self._bus, subjects.PRICES)
-        self._prices = self._parsed(subjects.PRICES, prices, documents.read_prices, self._prices)
+        self._prices = self._parsed(subjects.PRICES, prices, config.read_prices, self._prices)
         freeze = await read_conf(self._bus, subjects.FREEZE)
-        entry = self._parsed(subjects.FREEZE, freeze, documents.read_freeze, _TAKEN_FOR_FROZEN)
+        entry = self._parsed(subjects.FREEZE, freeze, config.read_freeze, _TAKEN_FOR_FROZEN)
         self._set_frozen(entry is not None and entry.frozen)
         await asyncio.gather(*(self.breakers.read(name) for name in self.fleet.agents))
         return True
@@ -207,7 +207,7 @@ class DecisionContext:
         subject = subjects.policy(name)
         found = await read_conf(self._bus, subject)
         try:
-            parse = partial(documents.read_policy, name=name)
+            parse = partial(config.read_policy, name=name)
             return None if found is None else parse_conf(found, parse)
         except ConfUnreadable as error:
             return error

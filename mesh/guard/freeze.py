@@ -10,8 +10,7 @@ from mesh.bus.stores import ConfUnreadable, parse_conf, read_conf, write_conf
 from mesh.errors import SequenceConflict
 from protocol.domain.admission import Rejected
 from protocol.wire.commands import Control, Freeze, Thaw
-from protocol.wire.config import FreezeEntry
-from protocol.wire.documents import read_freeze
+from protocol.wire.config import FreezeEntry, read_freeze
 from protocol.wire.subjects import FREEZE
 
 _ATTEMPTS = 8

@@ -11,8 +11,7 @@ import msgspec
 from mesh.errors import NotFound
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.rules import RULES_FOR
-from protocol.views.entries import named
-from protocol.views.timeline import timeline
+from protocol.views.timeline import named, timeline
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from protocol.wire.config import Policy

@@ -19,8 +19,8 @@ from mesh.ops.log import decoded
 from mesh.ops.roster import fleet_of, inbox_state, instances, mesh_freeze
 from mesh.service.printable import when
 from protocol.domain.ledger import fold
-from protocol.wire import codec, documents, subjects
-from protocol.wire.documents import DocumentInvalid, read_fleet, read_policy, read_prices
+from protocol.wire import codec, config, subjects
+from protocol.wire.config import DocumentInvalid, read_fleet, read_policy, read_prices
 from protocol.wire.notices import Card
 from protocol.wire.prices import price_list, price_of
 from protocol.wire.subjects import FLEET, PRICES, card, inbox
@@ -85,8 +85,8 @@ def _breaker(kept: StoredMessage) -> str | None:
     """Return what is to be said of a breaker's entry, None if it is closed."""
     agent = kept.subject.rpartition(".")[2]
     try:
-        entry = documents.read_breaker(kept.data)
-    except documents.DocumentInvalid as invalid:
+        entry = config.read_breaker(kept.data)
+    except config.DocumentInvalid as invalid:
         return f"the entry of {agent} cannot be read ({invalid}): it is taken for open, until a trial"
     if entry.state == "closed":
         return None

@@ -21,8 +21,7 @@ from mesh.replay.load import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break
 from protocol.domain.ledger import Ledger
-from protocol.views.entries import StepEntry, Timeline
-from protocol.views.timeline import prices_in
+from protocol.views.timeline import StepEntry, Timeline, prices_in
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.ids import RequestId, is_request_id

@@ -14,8 +14,7 @@ from mesh.model.agent import instead
 from mesh.model.anthropic.model import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
 from mesh.ops.log import decoded, request_bodies
-from protocol.wire.config import Fleet
-from protocol.wire.documents import read_fleet
+from protocol.wire.config import Fleet, read_fleet
 from protocol.wire.events import AnyEvent, Assignment, FactsWithheld
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import FLEET

@@ -18,8 +18,7 @@ from mesh.ops.log import decoded, glance, has_ended, request_bodies
 from mesh.ops.roster import fleet_of
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
-from protocol.views.entries import Timeline
-from protocol.views.timeline import timeline
+from protocol.views.timeline import Timeline, timeline
 from protocol.wire import events
 from protocol.wire.commands import Assign, Reply, Resolve, Settle
 from protocol.wire.config import Fleet

@@ -17,8 +17,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client
 from mesh.errors import UsageWrong
 from mesh.ops.log import decoded, documented, journals_of
-from protocol.views.entries import StepEntry, Timeline
-from protocol.views.timeline import timeline
+from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact

@@ -21,8 +21,7 @@ from mesh.ops.log import ENDS, NOT_THERE, check_numbers, decoded, glance, has_en
 from mesh.ops.queue import waiting_in
 from mesh.service.printable import when
 from protocol.domain.ledger import fold
-from protocol.views.entries import named
-from protocol.views.timeline import timeline
+from protocol.views.timeline import named, timeline
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, NOBODY

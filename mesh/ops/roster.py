@@ -11,10 +11,9 @@ from mesh.bus.reader import StoredMessage, get
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied, NotFound
 from mesh.service.printable import when
-from protocol.views.entries import Timeline, named
+from protocol.views.timeline import Timeline, named
 from protocol.wire import codec
-from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.documents import DocumentInvalid, read_fleet, read_freeze
+from protocol.wire.config import AgentEntry, DocumentInvalid, Fleet, read_fleet, read_freeze
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import Card
 from protocol.wire.subjects import FLEET, FREEZE, card

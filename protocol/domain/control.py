@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
-from protocol.domain.envelope import E, World, stamp
+from protocol.domain.envelope import E, World, place, stamp
 from protocol.domain.layers import Bringer, Load, followed, merge
 from protocol.domain.ledger import Ledger
-from protocol.domain.redaction import place
 from protocol.domain.submit import stale_id
 from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.wire.commands import (

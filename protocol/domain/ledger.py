@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
 from protocol.domain.layers import FactHistory, Load, Marks, Stash
-from protocol.domain.trail import Frame, Hop, Segment
-from protocol.domain.turns import NO_REPORT, TurnState, remembered, summed_up
+from protocol.domain.turns import NO_REPORT, Frame, Hop, Segment, TurnState, remembered, summed_up
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
 from protocol.wire.config import AgentEntry, Policy

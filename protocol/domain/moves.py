@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from protocol.domain import budget, layers, rules
 from protocol.domain.control import ASKED, decide_control
-from protocol.domain.envelope import E, World, stamp
+from protocol.domain.envelope import E, World, for_client, place, stamp
 from protocol.domain.layers import Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
-from protocol.domain.redaction import for_client, place
 from protocol.domain.rules import Case
 from protocol.domain.submit import decide_submit
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at

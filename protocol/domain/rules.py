@@ -14,8 +14,7 @@ from protocol.domain import budget, layers
 from protocol.domain.envelope import World
 from protocol.domain.layers import Load, Marks
 from protocol.domain.ledger import Ledger
-from protocol.domain.trail import Segment
-from protocol.domain.turns import TurnState
+from protocol.domain.turns import Segment, TurnState
 from protocol.wire.commands import (
     Ask,
     Complete,

@@ -4,10 +4,9 @@ from msgspec.structs import replace
 
 from protocol.domain import budget, rules
 from protocol.domain.admission import Rejected
-from protocol.domain.envelope import World, stamp
+from protocol.domain.envelope import World, for_client, place, stamp
 from protocol.domain.layers import NO_LOAD, merge
 from protocol.domain.ledger import Ledger
-from protocol.domain.redaction import for_client, place
 from protocol.domain.rules import breaker_open
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from protocol.domain import budget
-from protocol.domain.envelope import E, World, stamp
+from protocol.domain.envelope import E, World, for_client, show, stamp
 from protocol.domain.layers import merge
 from protocol.domain.ledger import Ledger
-from protocol.domain.redaction import for_client, show
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
 from protocol.wire.commands import Command, Failure, id_of

@@ -17,7 +17,7 @@ from mesh.bus.roles import GET
 from mesh.errors import Denied
 from mesh.testing import LocalBus
 from protocol.domain.rate_limit import LEASE_US, ModelUse, renew
-from protocol.wire import documents, subjects
+from protocol.wire import config, subjects
 from protocol.wire.config import ModelLimits, RateLimitEntry
 from tests.servers import ConnectAs, child, eventually, fresh, until
 
@@ -78,7 +78,7 @@ async def crew(model: str) -> AsyncIterator[Crew]:
 
 async def entry_of(bus: Bus, model: str) -> RateLimitEntry:
     found = await get(bus, "RATES", subjects.rate(model))
-    return RateLimitEntry() if found is None else documents.read_rate_limit(found.data)
+    return RateLimitEntry() if found is None else config.read_rate_limit(found.data)
 
 
 async def test_four_ask_three_at_once_and_all_come_forward(crew: Crew, connect_as: ConnectAs) -> None:

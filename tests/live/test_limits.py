@@ -10,7 +10,7 @@ from mesh.bus.reader import get
 from mesh.model import ROUTING
 from mesh.model import agent as driven
 from mesh.testing import LocalBus
-from protocol.wire import documents, subjects
+from protocol.wire import config, subjects
 from protocol.wire.config import ModelLimits
 from tests.claude_stub import Answer, StubClaude, says
 from tests.guard.stage import FLEET, Stage, furnish
@@ -58,7 +58,7 @@ async def test_instances_ask_no_faster_than_the_fleet_says(
         async with mesh.connected_as("a") as bus:
             found = await get(bus, "RATES", subjects.rate(ROUTING))
         assert found is not None
-        assert documents.read_rate_limit(found.data).shares == {}  # an agent that leaves gives its share back
+        assert config.read_rate_limit(found.data).shares == {}  # an agent that leaves gives its share back
         await driven.close_models()
         await mesh.server.kill()
     assert {outcome.answer for outcome in outcomes} == {"ok"}

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mesh.cli.exits import Exit
-from protocol.views.entries import Timeline
+from protocol.views.timeline import Timeline
 from protocol.wire import subjects
 from protocol.wire.commands import Complete
 from tests.guard.stage import Stage

@@ -21,7 +21,7 @@ from mesh.cli import main
 from mesh.guard import processor, queues, service
 from mesh.guard.processor import Cache
 from protocol.domain import decider, rules
-from protocol.domain.trail import Segment
+from protocol.domain.turns import Segment
 from protocol.wire.handoff import Rule
 
 

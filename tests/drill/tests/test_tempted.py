@@ -12,10 +12,10 @@ import pytest
 
 from mesh.testing.harness import FleetHarness
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
-from protocol.domain import budget, decider, layers, moves, redaction, rules, submit
+from protocol.domain import budget, decider, envelope, layers, moves, rules, submit
 from protocol.domain.layers import Load
 from protocol.domain.rules import Case
-from protocol.domain.trail import Segment
+from protocol.domain.turns import Segment
 from protocol.wire import codec, events
 from protocol.wire.commands import Submit
 from protocol.wire.config import BreakerEntry
@@ -201,7 +201,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another no_return",
     ),
     "what is hidden is shown": (
-        replaced(redaction, "divide", lambda load, clearance: layers.divide(load, None)),
+        replaced(envelope, "divide", lambda load, clearance: layers.divide(load, None)),
         "withheld",
         "hands over another facts",
     ),

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.wire.config import Fleet, Policy
-from protocol.wire.documents import DocumentInvalid, policy_of, read_fleet, read_policy, read_prices
+from protocol.wire.config import (
+    DocumentInvalid,
+    Fleet,
+    Policy,
+    policy_of,
+    read_fleet,
+    read_policy,
+    read_prices,
+)
 from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S
 from tests.unit.protocol.anything import policies
 

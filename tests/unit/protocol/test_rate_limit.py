@@ -10,18 +10,18 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from mesh.bus.streams import stream_table
 from protocol.domain.rate_limit import LEASE_US, MINUTE_US, TURN_US, ModelUse, release, renew
-from protocol.wire import documents, subjects
+from protocol.wire import config, subjects
 from protocol.wire.config import (
     MOST_AT_ONCE,
     MOST_PER_MINUTE,
     MOST_PROCESSES,
+    DocumentInvalid,
     Fleet,
     ModelLimits,
     RateLimitEntry,
     RatePart,
     RateShare,
 )
-from protocol.wire.documents import DocumentInvalid
 from protocol.wire.ids import AgentName, is_token
 
 T0 = 1_700_000_000_000_000
@@ -48,7 +48,7 @@ class Process:
         said = renew(entry, self.name, now, self.usage(now), limits)
         self.may_run, self.may_begin = said.concurrency, said.per_minute
         self.until = now + LEASE_US
-        return documents.read_rate_limit(msgspec.json.encode(said.entry))
+        return config.read_rate_limit(msgspec.json.encode(said.entry))
 
     def begin(self, now: int) -> None:
         """Begin what waits, as far as it may."""
@@ -274,11 +274,11 @@ FLEET = Fleet(name="t", entry=AgentName("a"))
 )  # fmt: skip
 def test_an_entry_with_a_mistake_is_refused(body: bytes) -> None:
     with pytest.raises(DocumentInvalid):
-        documents.read_rate_limit(body)
+        config.read_rate_limit(body)
 
 
 def test_an_entry_of_a_newer_version_is_read() -> None:
-    entry = documents.read_rate_limit(b'{"shares":{"p":{"until":7,"more":1}},"more":{}}')
+    entry = config.read_rate_limit(b'{"shares":{"p":{"until":7,"more":1}},"more":{}}')
     assert entry == RateLimitEntry(shares={"p": RateShare(until=7)})
 
 

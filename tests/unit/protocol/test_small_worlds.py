@@ -15,7 +15,7 @@ from protocol.domain.decider import RequestDecider
 from protocol.domain.layers import Load
 from protocol.domain.ledger import fold
 from protocol.domain.rules import Case
-from protocol.domain.trail import Segment
+from protocol.domain.turns import Segment
 from protocol.wire.commands import HandBack, Move, MoveProposed, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, HandoffAdmitted

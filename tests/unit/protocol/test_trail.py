@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.domain.trail import Frame, Segment
+from protocol.domain.turns import Frame, Segment
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName
 
