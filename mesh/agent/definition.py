@@ -2,7 +2,9 @@
 
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,3 +140,24 @@ def _agents_in(module_name: str, names: Mapping[str, object]) -> str:
     """Return by which references a module's agents are to be had."""
     found = [f"{module_name}:{name}" for name, each in names.items() if isinstance(each, Agent)]
     return f"say which agent, MODULE:NAME: {', '.join(found)}" if found else "there is no agent in it"
+
+
+_key_will_do: ContextVar[bool] = ContextVar("key_will_do", default=False)
+
+
+@contextmanager
+def key_will_do() -> Iterator[None]:
+    """Let a vendor's key in the environment be enough, in this block, to ask the real models, for money.
+
+    It stands here for agents without a model: to serve one loads nothing of `mesh.model`.
+    """
+    token = _key_will_do.set(True)
+    try:
+        yield
+    finally:
+        _key_will_do.reset(token)
+
+
+def a_key_will_do() -> bool:
+    """Return True inside of `key_will_do`."""
+    return _key_will_do.get()

@@ -48,8 +48,7 @@ agent_argument = click.argument("name", metavar="NAME", help="The agent's name i
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent._runtime import Runtime
-    from mesh.agent.definition import load
-    from mesh.model.agent import ModelUnavailable, driven_by, key_will_do
+    from mesh.agent.definition import key_will_do, load
 
     agent = load(reference)
     access = where.default_name(agent.name).access("agent")
@@ -58,11 +57,20 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
     with key_will_do():
-        try:
-            model = driven_by(agent.model, agent.prompt_version)
-        except ModelUnavailable as unavailable:
-            raise UsageWrong(str(unavailable)) from unavailable
+        model = _driven_by(agent)
         serve(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
+
+
+def _driven_by(agent: "Agent") -> str:
+    """Return what drives an agent, for its card. For one without a model nothing of models is loaded."""
+    if not agent.model and not agent.prompt_version:
+        return ""
+    from mesh.model.agent import ModelUnavailable, driven_by
+
+    try:
+        return driven_by(agent.model, agent.prompt_version)
+    except ModelUnavailable as unavailable:
+        raise UsageWrong(str(unavailable)) from unavailable
 
 
 @app.command("add")

@@ -10,8 +10,8 @@ agent = ClaudeAgent(
 
 The environment alone chooses the model. `MESH_MODEL` is `scripted` (a file of rules) or `claude` (the
 vendor's SDK). Left out, it is `scripted`: a key that happens to be there spends nothing in a test or a
-script. Only `mesh agent run` takes a key for a yes (`key_will_do`). The environment is read when a turn
-asks, not at import.
+script. Only `mesh agent run` takes a key for a yes (`definition.key_will_do`). The environment is read
+when a turn asks, not at import.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mesh.agent._toolbox import Toolbox, ToolsUnusable, unpacked
-from mesh.agent.definition import Agent, checked_name
+from mesh.agent.definition import Agent, a_key_will_do, checked_name
 from mesh.agent.errors import Permanent
 from mesh.agent.tools import Tool, short
 from mesh.model.anthropic.model import MAX_TOKENS, WORK, ClaudeModel
@@ -192,7 +192,7 @@ def mode() -> Mode:
     """Return which kind of model is asked for, for cards and summaries. Raises ModelUnavailable."""
     match os.environ.get(VARIABLE, ""):
         case "":
-            return "claude" if _key_will_do.get() and os.environ.get(KEY) and has_sdk() else "scripted"
+            return "claude" if a_key_will_do() and os.environ.get(KEY) and has_sdk() else "scripted"
         case "scripted":
             return "scripted"
         case "claude":
@@ -203,19 +203,6 @@ def mode() -> Mode:
             return "claude"
         case other:
             raise ModelUnavailable(other, "there is no such model; scripted or claude")
-
-
-_key_will_do: ContextVar[bool] = ContextVar("key_will_do", default=False)
-
-
-@contextmanager
-def key_will_do() -> Iterator[None]:
-    """Let a key in the environment be enough, in this block, to ask the real models, for money."""
-    token = _key_will_do.set(True)
-    try:
-        yield
-    finally:
-        _key_will_do.reset(token)
 
 
 def driven_by(model: str, prompt_version: str = "") -> str:

@@ -44,6 +44,24 @@ def test_importing_mesh_loads_neither_the_bus_nor_a_model() -> None:
     assert not loaded("import mesh") & HEAVY
 
 
+SERVING = """
+import os, sys
+os.environ |= {"MESH_NAME": "greeter", "MESH_CREDENTIALS": sys.executable}
+sys.argv = ["mesh", "agent", "run", "tests.system.desk:greeter"]
+from mesh.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code
+"""
+
+
+def test_serving_an_agent_without_a_model_loads_nothing_of_models() -> None:
+    modules = loaded(SERVING)
+    assert "nats" in modules  # it came so far as to load the runtime
+    assert not modules & {"anthropic", "jsonschema", "pydantic"}
+
+
 def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
     files = sorted(file.relative_to(ROOT) for file in (ROOT / "protocol").rglob("*.py"))
     modules = [".".join(file.with_suffix("").parts) for file in files if file.stem != "__init__"]

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent._toolbox import ToolsUnusable
+from mesh.agent.definition import key_will_do
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.agent import (
@@ -20,7 +21,6 @@ from mesh.model.agent import (
     VARIABLE,
     ModelUnavailable,
     close_models,
-    key_will_do,
     mode,
     model_for,
 )
