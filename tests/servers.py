@@ -47,16 +47,20 @@ def alive(pid: int) -> bool:
 
 async def until(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Wait for an observable change; TimeoutError means that it did not come."""
+    pause_s = 0.002
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is watched sets no event
-            await asyncio.sleep(0.005)
+        while not condition():
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, 0.03)  # who looks without a pause takes the time of what it awaits
 
 
 async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = PATIENCE_S) -> None:
     """As `until`, for a condition that has to be asked for."""
+    pause_s = 0.01
     async with asyncio.timeout(within_s):
-        while not await ask():  # noqa: ASYNC110 - it lies in another process
-            await asyncio.sleep(0.02)
+        while not await ask():
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, 0.1)
 
 
 class Child:

@@ -95,7 +95,7 @@ class LocalBus:
 
     async def connect_as(self, name: str) -> Bus:
         """Return a connection with the credentials of `name`; the caller closes it."""
-        return await connect(self.url, name=name, seed=self.keys[name].seed)
+        return await connect(self.url, name=name, seed=self.keys[name].seed, timeout_s=_READY_S)
 
     @contextlib.asynccontextmanager
     async def connected_as(self, name: str) -> AsyncIterator[Bus]:

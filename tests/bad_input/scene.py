@@ -20,7 +20,7 @@ from protocol.wire.notices import DeadLetter, Notice
 from tests.bad_input.rubbish import Known
 from tests.guard import stage
 from tests.guard.stage import Stage, human_turn
-from tests.servers import eventually, queues, until
+from tests.servers import PATIENCE_S, eventually, queues, until
 
 FLEET = msgspec.structs.replace(stage.FLEET, entry=AgentName("d"))
 """Nobody serves the entry agent, so that all that is counted is what the test sends."""
@@ -133,7 +133,9 @@ class Scene(Stage):
     async def still_works(self) -> None:
         """A sound request is decided, by the very guard and agent that met all that."""
         client = await self.client()
-        assert (await client.wait(await client.submit("hello", to="a"), timeout_s=60)).answer == "done"
+        assert (
+            await client.wait(await client.submit("hello", to="a"), timeout_s=PATIENCE_S)
+        ).answer == "done"
         assert self.alive(self.guarded)
         assert self.runs(self.served)
 

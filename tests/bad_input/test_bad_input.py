@@ -17,7 +17,7 @@ from protocol.wire import events, subjects
 from protocol.wire.ids import request_id
 from tests.bad_input.rubbish import SUBMIT, Known, almost, bodies, controls, proposals, tokens
 from tests.bad_input.scene import Scene, Sent
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 BATCH = 40
 _numbers = itertools.count()
@@ -152,7 +152,7 @@ async def test_a_schedule_that_says_no_time_is_replaced(scene: Scene, body: byte
     request = client.new_id()
     await admin.publish_durable(subjects.timer_at(request), body)
     await client.submit("hello", to="b", policy="short", request=request)
-    assert (await client.wait(request, timeout_s=60)).status == "expired"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "expired"
 
 
 @every(10)
@@ -183,7 +183,7 @@ async def test_whatever_a_note_says(scene: Scene, data: st.DataObject) -> None:
         await guard.publish(f"mesh.note.{name}.last")
     await until(lambda: len(set(heard)) == 2)
     await client.cancel(waiting)
-    outcome = await client.wait(waiting, timeout_s=60)  # type: ignore[arg-type]
+    outcome = await client.wait(waiting, timeout_s=PATIENCE_S)  # type: ignore[arg-type]
     assert isinstance(outcome.event, events.RequestCancelled)
     await scene.still_works()
 
@@ -193,7 +193,7 @@ async def test_whatever_a_note_says(scene: Scene, data: st.DataObject) -> None:
 async def test_whatever_lies_in_an_inbox(scene: Scene, data: st.DataObject) -> None:
     client = await scene.client()
     model = await client.submit("hello", to="a")
-    await client.wait(model, timeout_s=60)
+    await client.wait(model, timeout_s=PATIENCE_S)
     opened = msgspec.json.decode((await scene.bodies(model))[0])
     strange = st.lists(bodies([opened]) | almost(opened), min_size=BATCH, max_size=BATCH)
     after, proposed_before = await scene.last_seq("DEAD"), await scene.last_seq("PROP")
@@ -220,7 +220,7 @@ async def test_work_for_a_turn_that_was_never_opened_is_no_event(scene: Scene) -
     """A sound event in a log that does not fold: the agent works, and the guard decides nothing."""
     client, request = await scene.client(), fresh("c1")
     model = await client.submit("hello", to="a")
-    await client.wait(model, timeout_s=60)
+    await client.wait(model, timeout_s=PATIENCE_S)
     opened = msgspec.json.decode((await scene.bodies(model))[0])
     scene.spoiled.add(request)
     await scene.forge(msgspec.json.encode({**opened, "request": request, "n": 4}), "a", request, after=0)

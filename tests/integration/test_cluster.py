@@ -76,7 +76,7 @@ class Cluster:
                 return True
             return False
 
-        await eventually(provisioned, 60)
+        await eventually(provisioned)
 
     async def bus(self, name: str, node: str) -> Bus:
         bus = await connect(self.urls[node], name=name, seed=self.keys[name].seed, wait=True)

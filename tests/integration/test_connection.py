@@ -30,7 +30,7 @@ from mesh.local.server import EmbeddedServer
 from mesh.testing import LocalBus
 from protocol.wire.subjects import prop, step
 from tests.logs import captured_logs
-from tests.servers import ConnectAs, fresh, until
+from tests.servers import PATIENCE_S, ConnectAs, fresh, until
 from tests.trouble.proxy import Proxy
 
 
@@ -50,7 +50,7 @@ async def test_a_connection_without_credentials_is_the_anonymous_client(server: 
 async def test_a_denied_request_fails_at_once_and_names_the_subject(connect_as: ConnectAs) -> None:
     client = await connect_as("c1")
     with pytest.raises(Denied) as denied:
-        await client.request("mesh.conf.fleet", b"{}", timeout_s=60)
+        await client.request("mesh.conf.fleet", b"{}", timeout_s=PATIENCE_S)
     assert denied.value.subject == "mesh.conf.fleet"
     assert client.counters.denied == 1
     assert (await client.publish_durable(prop("c1", fresh()), b"{}")).seq > 0  # and the connection stands
@@ -67,7 +67,7 @@ async def test_a_denied_subscription_is_an_error_and_leaves_nothing_behind(conne
 async def test_nobody_there_is_known_at_once(connect_as: ConnectAs) -> None:
     guard = await connect_as("guard")
     with pytest.raises(NoResponders):
-        await guard.request("$SRV.PING.nobody", timeout_s=60)
+        await guard.request("$SRV.PING.nobody", timeout_s=PATIENCE_S)
 
 
 async def test_no_answer_in_time_leaves_the_outcome_unknown(connect_as: ConnectAs) -> None:
@@ -207,7 +207,7 @@ async def test_without_a_bus_a_call_fails_at_once_and_is_never_sent_later(tmp_pa
 async def test_what_is_awaited_when_the_connection_breaks_is_of_unknown_outcome(tmp_path: Path) -> None:
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         await bus.subscribe("silent", lambda message: None)
-        waiting = [asyncio.ensure_future(bus.request("silent", timeout_s=60)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(bus.request("silent", timeout_s=PATIENCE_S)) for _ in range(3)]
         await bus.flush()
         await server.kill()
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
@@ -285,7 +285,7 @@ async def test_a_connection_to_a_server_that_hangs_is_closed_all_the_same(tmp_pa
         for _ in range(40):
             assert bus.send("x", bytes(1 << 19))  # more than any socket buffers
         await asyncio.sleep(0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await bus.close()
 
 

@@ -44,7 +44,7 @@ async def test_what_expires_while_it_is_read_is_left_out_and_nothing_comes_twice
         await forgetful(admin)
         await fill(admin, 20_000)
         seen = list[int]()
-        async with asyncio.timeout(60), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
+        async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
             async for stored in events:
                 seen.append(stored.seq)
                 if len(seen) == 1:
@@ -69,7 +69,7 @@ async def _all(items: AsyncIterator[object]) -> None:
 async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus, tails: bool) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 8000)
-        async with asyncio.timeout(60), aclosing(JetStreamLog(viewer).follow()) as events:
+        async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow()) as events:
             for _ in range(8000 if tails else 1):
                 await anext(events)
             await viewer.close()
@@ -80,7 +80,7 @@ async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus,
 async def test_who_may_not_read_hears_it_at_once(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("c1") as client:
         await fill(admin, 3)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for reading in (JetStreamLog(client).follow(), every(client, "LOG", None)):
                 with pytest.raises(Denied):
                     await anext(aiter(reading))
@@ -98,7 +98,7 @@ async def test_who_may_no_longer_get_hears_it_while_reading(
 
     monkeypatch.setattr("mesh.bus.reader.bounds", ends)
     async with own_server.connected_as("c1") as client:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(Denied):
                 await anext(JetStreamLog(client).follow(tail=False))
 
@@ -127,7 +127,7 @@ async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: 
 async def test_who_may_not_read_dead_letters_hears_it(own_server: LocalBus) -> None:
     async with own_server.connected_as("c1") as client:
         with pytest.raises(Denied):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await anext(aiter(Watch(client, own_server.url)._buried(1)))
 
 
@@ -171,14 +171,14 @@ async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
             if back_first:
                 await until(lambda: viewer.connected)
             with pytest.raises(LogCutShort, match="ends at 50, and was read up to 300"):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     await anext(events)
 
 
 async def test_a_log_that_is_wiped_while_it_is_read_is_not_taken_for_read(own_server: LocalBus) -> None:
     async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
         await fill(admin, 9000, 100)
-        async with asyncio.timeout(60), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
+        async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
             await anext(events)
             await forgetful(admin)
             with pytest.raises(LogCutShort, match="ends at 0, and was read up to 9000"):

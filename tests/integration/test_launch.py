@@ -37,7 +37,7 @@ class Kept(LocalFleet):
         )
 
     async def says(self, what: str, times: int = 1) -> None:
-        await until(lambda: sum(what in line for line in self.said) >= times, 60)
+        await until(lambda: sum(what in line for line in self.said) >= times)
 
 
 @pytest_asyncio.fixture

@@ -19,7 +19,7 @@ from mesh.testing import LocalBus
 from protocol.domain.rate_limit import LEASE_US, ModelUse, renew
 from protocol.wire import config, subjects
 from protocol.wire.config import ModelLimits, RateLimitEntry
-from tests.servers import ConnectAs, child, eventually, fresh, until
+from tests.servers import PATIENCE_S, ConnectAs, child, eventually, fresh, until
 
 RENEW_S = 0.2
 
@@ -53,7 +53,7 @@ class Crew:
 
     async def _ask(self, number: int) -> None:
         while self.go_on:
-            async with self.limiters[number].room(30):
+            async with self.limiters[number].room(PATIENCE_S):
                 self.under_way[number] += 1
                 self.most = max(self.most, self.under_way.total())
                 await asyncio.sleep(0.01)
@@ -86,7 +86,7 @@ async def test_four_ask_three_at_once_and_all_come_forward(crew: Crew, connect_a
     for name in ("a", "b", "a", "b"):
         crew.add(await connect_as(name))
     crew.work(0, 1, 2, 3)
-    await until(lambda: all(crew.done[number] >= 10 for number in range(4)), within_s=60)
+    await until(lambda: all(crew.done[number] >= 10 for number in range(4)))
     assert crew.most == 3
     shares = (await entry_of(await connect_as("a"), crew.model)).shares
     assert len(shares) == 4
@@ -136,7 +136,7 @@ async def test_the_share_of_a_process_that_was_killed_returns(
             holder.signal(9)
             await holder.ended()
             crew.work(0)
-            await until(lambda: crew.done[0] > 0, within_s=LEASE_US / 1e6 + 15)
+            await until(lambda: crew.done[0] > 0)
             assert len((await entry_of(bus, crew.model)).shares) == 1
             await crew.end()
 
@@ -148,7 +148,7 @@ async def test_without_the_bus_the_last_grant_is_used_to_its_end(
     crew.limits = ModelLimits(concurrency=2)
     async with own_server.connected_as("a") as bus:
         own = crew.add(bus)
-        async with own.room(5):
+        async with own.room(PATIENCE_S):
             pass
         await own_server.server.kill()
         async with own.room(1):
@@ -158,7 +158,7 @@ async def test_without_the_bus_the_last_grant_is_used_to_its_end(
             async with own.room(0.5):
                 pass
         await own_server.server.start()
-        async with own.room(20):
+        async with own.room(PATIENCE_S):
             pass
         assert len((await entry_of(bus, crew.model)).shares) == 1  # it outlived the server
         await crew.end()
@@ -171,7 +171,7 @@ async def test_an_entry_that_cannot_be_read_is_written_over(
     crew.limits = ModelLimits(concurrency=2)
     bus = await connect_as("a")
     await bus.publish_durable(subjects.rate(crew.model), rubbish)
-    async with crew.add(bus).room(5):
+    async with crew.add(bus).room(PATIENCE_S):
         assert len((await entry_of(bus, crew.model)).shares) == 1
 
 
@@ -179,11 +179,11 @@ async def test_a_call_writes_nothing_and_a_share_is_given_back(crew: Crew, conne
     crew.limits = ModelLimits(concurrency=4)
     bus = await connect_as("a")
     own = RateLimiter(crew.model, crew.limits, bus)
-    async with own.room(5):
+    async with own.room(PATIENCE_S):
         pass
     sent = bus.counters.requests
     for _ in range(500):
-        async with own.room(5):
+        async with own.room(PATIENCE_S):
             pass
     assert bus.counters.requests <= sent + 2  # a renewal, should it have come in between
     assert len((await entry_of(bus, crew.model)).shares) == 1
@@ -198,14 +198,14 @@ async def test_a_process_that_asks_no_more_gives_its_share_back(
     crew.limits = ModelLimits(concurrency=4)
     bus = await connect_as("a")
     own = crew.add(bus)
-    async with own.room(5):
+    async with own.room(PATIENCE_S):
         pass
 
     async def is_empty() -> bool:
         return not (await entry_of(bus, crew.model)).shares
 
     await eventually(is_empty)
-    async with own.room(5):
+    async with own.room(PATIENCE_S):
         assert not await is_empty()
 
 
@@ -213,7 +213,7 @@ async def test_without_limits_no_call_waits_and_nothing_is_shared(crew: Crew, co
     bus = await connect_as("a")
     own = crew.add(bus)
     sent, tasks = bus.counters.requests, len(asyncio.all_tasks())
-    async with own.room(5), own.room(5):
+    async with own.room(PATIENCE_S), own.room(PATIENCE_S):
         assert len(asyncio.all_tasks()) == tasks
     assert bus.counters.requests == sent
     assert (await entry_of(bus, crew.model)).shares == {}
@@ -222,14 +222,14 @@ async def test_without_limits_no_call_waits_and_nothing_is_shared(crew: Crew, co
 async def test_changed_limits_hold_for_the_next_call(crew: Crew, connect_as: ConnectAs) -> None:
     bus = await connect_as("a")
     own = crew.add(bus)
-    async with own.room(5):
+    async with own.room(PATIENCE_S):
         own.configure(ModelLimits(concurrency=1), bus)
         with pytest.raises(HeldBack):
             async with own.room(1):
                 pass
-    async with own.room(5):
+    async with own.room(PATIENCE_S):
         own.configure(ModelLimits(), bus)
-        async with own.room(5):
+        async with own.room(PATIENCE_S):
             pass
 
 
@@ -237,14 +237,14 @@ async def test_a_model_that_the_fleet_does_not_limit_is_asked_at_once(
     connect_as: ConnectAs, model: str
 ) -> None:
     rate_limit.configure({}, await connect_as("a"))
-    async with rate_limit.limiter_of(model).room(5):
+    async with rate_limit.limiter_of(model).room(PATIENCE_S):
         pass
 
 
 async def test_a_process_that_leaves_gives_its_shares_back(connect_as: ConnectAs, model: str) -> None:
     bus = await connect_as("a")
     rate_limit.configure({model: ModelLimits(concurrency=4)}, bus)
-    async with rate_limit.limiter_of(model).room(5):
+    async with rate_limit.limiter_of(model).room(PATIENCE_S):
         assert len((await entry_of(bus, model)).shares) == 1
     await rate_limit.give_back(bus)
     assert (await entry_of(bus, model)).shares == {}

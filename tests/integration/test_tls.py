@@ -19,7 +19,7 @@ from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachabl
 from mesh.local.server import EmbeddedServer
 from tests.certificates import Authority
 from tests.logs import captured_logs
-from tests.servers import FLEET, ROOT, until
+from tests.servers import FLEET, PATIENCE_S, ROOT, until
 
 
 def block(server: TlsFiles, *, verify: bool, more: str = "") -> str:
@@ -274,7 +274,7 @@ async def mesh(*arguments: str, here: Path, **environment: str) -> tuple[int, st
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()

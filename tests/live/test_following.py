@@ -141,7 +141,7 @@ async def test_no_argument_and_no_result_of_a_tool_is_shown(
     await bus.subscribe("mesh.live.c1.>", seen.append)
     speaker.go_on.set()
     await client.submit("Where is it?", request=request)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await until(lambda: any(b'"ended"' in message.data for message in seen))
     assert not [message for message in seen if CANARY.encode() in message.data]
 
@@ -296,7 +296,7 @@ async def test_without_a_viewer_the_end_comes_after_the_last_words(
 async def test_after_the_end_there_is_the_end(client: Client, speaker: Speaker) -> None:
     speaker.go_on.set()
     request = await client.submit("Where is it?")
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     (outcome,) = await everything(client.follow(request))
     assert outcome.answer == ANSWER
     assert client._wakes == {}

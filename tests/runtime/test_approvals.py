@@ -13,7 +13,7 @@ from protocol.wire import events
 from protocol.wire.commands import Ask, Cancel, Move, Reply
 from protocol.wire.ids import HUMAN
 from tests.guard.stage import Stage
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 
 class Till:
@@ -48,7 +48,7 @@ async def says(stage: Stage, asked: events.TurnSuspended, value: Any, *, by: str
 
 
 async def ends(stage: Stage, request: str) -> events.AnyEvent:
-    return (await (await stage.client()).wait(request, timeout_s=60)).event  # type: ignore[arg-type]
+    return (await (await stage.client()).wait(request, timeout_s=PATIENCE_S)).event  # type: ignore[arg-type]
 
 
 def paying(till: Till) -> Callable[[Turn], Awaitable[Move]]:
@@ -101,7 +101,7 @@ async def test_the_client_approves_what_is_the_clients(stage: Stage) -> None:
         assert "pay" in question.question
         return True
 
-    await client.wait(request, timeout_s=60, on_question=answer)  # type: ignore[arg-type]
+    await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)  # type: ignore[arg-type]
     assert till.paid == [5]
 
 
@@ -198,7 +198,7 @@ async def test_whoever_replies_has_no_say_in_what_was_approved(stage: Stage) -> 
         return len(questions) == 1
 
     client = await stage.client()
-    event = (await client.wait(request, timeout_s=60, on_question=answer)).event  # type: ignore[arg-type]
+    event = (await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)).event  # type: ignore[arg-type]
     assert questions == ["shall we begin?", 'a asks for approval: pay {"amount":5}']
     assert till.paid == []
     assert isinstance(event, events.RequestCompleted)

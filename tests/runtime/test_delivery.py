@@ -59,7 +59,7 @@ async def test_a_killed_agents_turn_comes_again_and_has_one_successor(stage: Sta
     ran = Gate()
     ran.open.set()
     await stage.runtime(Agent("a", ran))
-    outcome = await client.wait(request, timeout_s=60)
+    outcome = await client.wait(request, timeout_s=PATIENCE_S)
     await until(lambda: ran.began == [request])
     await stage.drained("PROP")
     assert (outcome.answer == "done") == (point == "die-before-propose")
@@ -83,7 +83,7 @@ async def test_heartbeats_keep_a_long_turn_from_being_delivered_again(stage: Sta
     await until(lambda: max(deliveries, default=0) >= 5)  # four leases have gone by
     assert gate.began == [kept]
     gate.open.set()
-    assert (await client.wait(kept, timeout_s=60)).answer == "done"
+    assert (await client.wait(kept, timeout_s=PATIENCE_S)).answer == "done"
     await clock.close()
 
 
@@ -95,7 +95,9 @@ async def test_no_more_turns_run_at_once_than_the_agent_says(stage: Stage) -> No
     await until(lambda: gate.running == 3)
     await eventually(lambda: _waiting(stage, 5))
     gate.open.set()
-    assert {(await client.wait(request, timeout_s=60)).status for request in requests} == {"completed"}
+    assert {(await client.wait(request, timeout_s=PATIENCE_S)).status for request in requests} == {
+        "completed"
+    }
     assert gate.most == 3
     assert len(gate.began) == 8
 
@@ -115,7 +117,7 @@ async def test_two_instances_share_the_work_and_each_turn_is_run_once(stage: Sta
     for gate in gates:
         gate.open.set()
     for request in requests:
-        await client.wait(request, timeout_s=60)
+        await client.wait(request, timeout_s=PATIENCE_S)
     assert sorted(gates[0].began + gates[1].began) == sorted(requests)
 
 
@@ -173,7 +175,7 @@ async def test_a_note_that_says_a_turn_is_over_is_not_believed_without_the_guard
     await until(lambda: not runtime._running.checks)
     assert gate.running == 1
     gate.open.set()
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
 
 
 async def test_a_turn_that_was_ended_while_nobody_ran_it_is_not_begun(stage: Stage) -> None:
@@ -184,7 +186,7 @@ async def test_a_turn_that_was_ended_while_nobody_ran_it_is_not_begun(stage: Sta
         first.signal(signal.SIGKILL)
         await first.ended()
     await stage.control(request, Cancel(id="x"))
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await stage.drained("CTL")
     gate = Gate()
     await stage.runtime(Agent("a", gate))
@@ -206,11 +208,11 @@ async def test_sigterm_finishes_what_runs_and_exits_with_0(stage: Stage, tmp_pat
         later = await client.submit("hello")
         await until(lambda: later in gate.began)  # the one that leaves takes no more
         go.touch()
-        assert (await client.wait(request, timeout_s=60)).answer == f"from process {first.pid}"
+        assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == f"from process {first.pid}"
         assert await first.ended() == 0
     assert gate.began == [later]
     gate.open.set()
-    await client.wait(later, timeout_s=60)
+    await client.wait(later, timeout_s=PATIENCE_S)
 
 
 async def test_what_takes_longer_than_the_grace_is_given_back_at_once(stage: Stage) -> None:
@@ -227,7 +229,7 @@ async def test_what_takes_longer_than_the_grace_is_given_back_at_once(stage: Sta
     assert gate.running == 0
     heir.open.set()
     await stage.runtime(Agent("a", heir), use="heir")
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
 
 
 async def test_an_agent_that_is_told_to_end_while_it_starts_takes_no_turn(stage: Stage) -> None:
@@ -253,7 +255,7 @@ async def test_a_blocked_loop_loses_its_lease_and_harms_nothing(stage: Stage, tm
         await stage.runtime(Agent("a", gate))
         await until(lambda: gate.began == [request])  # its lease has ended
         gate.open.set()
-        outcome = await client.wait(request, timeout_s=60)
+        outcome = await client.wait(request, timeout_s=PATIENCE_S)
         late = await stage.notices("a")
         go.touch()
         await until(lambda: any(notice.ended and notice.request == request for notice in late))
@@ -272,7 +274,7 @@ async def test_a_broker_that_restarts_in_mid_turn_is_waited_for(stage: Stage) ->
     await until(lambda: gate.running == 0)  # its move is there, and there is nobody to store it
     await stage.mesh.server.start()
     await stage.back()
-    outcome = await client.wait(request, timeout_s=60)
+    outcome = await client.wait(request, timeout_s=PATIENCE_S)
     assert isinstance(outcome.event, RequestCompleted)
     await stage.drained("PROP")
 
@@ -294,7 +296,7 @@ async def test_a_proposal_whose_fate_nobody_knows_is_stored_again(stage: Stage) 
     await stage.runtime(Agent("a", gate))
     client = await stage.client()
     request = await client.submit("hello")
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
     await until(lambda: len(tries) == 2)
     await stage.drained("PROP")
     assert await stage.types(request) == ["request.opened", "request.completed"]

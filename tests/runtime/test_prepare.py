@@ -57,7 +57,7 @@ async def test_no_turn_is_taken_before_what_it_needs_is_loaded(stage: Stage) -> 
     assert not runtime.ready
     assert await stage.inbox_left("a") == 1
     go_on.set()
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
     assert runtime.ready
     await runtime.drain(1.0)
     running.cancel()
@@ -73,7 +73,7 @@ async def test_what_cannot_be_loaded_is_left_to_the_first_turn_to_say(stage: Sta
 
     runtime = await stage.runtime(Agent("a", answers, prepare=load))
     client = await stage.client()
-    assert (await client.wait(await client.submit("hello"), timeout_s=60)).answer == "done"
+    assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "done"
     assert tried == [True]
     await until(lambda: runtime.ready)
 

@@ -21,7 +21,7 @@ from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
 from tests.guard.stage import FLEET, Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 
 @tool(effect="once")
@@ -91,7 +91,7 @@ async def present(stage: Stage) -> dict[str, list[str]]:
 async def test_who_looks_sees_every_instance_and_what_it_did(stage: Stage) -> None:
     runtimes = [await stage.runtime(AGENT, use=str(number)) for number in range(2)]
     client = await stage.client()
-    await client.wait(await client.submit("hello"), timeout_s=60)
+    await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)
     assert await present(stage) == {"a": sorted(each.instance for each in runtimes)}
 
     async def counted() -> bool:
@@ -145,8 +145,8 @@ async def test_an_instance_answers_how_it_fares(stage: Stage) -> None:
 
     await stage.runtime(Agent("a", breaks))
     client = await stage.client()
-    await client.wait(await client.submit("hello"), timeout_s=60)
-    await client.wait(await client.submit("hello"), timeout_s=60)
+    await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)
+    await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)
     await stage.reaches(await client.submit("break", policy="strict"), "escalation.raised")
 
     async def counted() -> bool:
@@ -189,7 +189,7 @@ async def test_an_agent_without_a_fleet_begins_no_turn_until_there_is_one(
     await until(lambda: bus.counters.requests >= asked_before + 3)
     assert await stage.types(request) == ["request.opened"]
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
     await runtime.drain(5.0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -213,7 +213,7 @@ async def test_a_fleet_that_can_no_longer_be_read_leaves_the_last_good_one(
     assert stage.runs(runtime)
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(FLEET))
     await until(lambda: runtime._around.fleet.name == "stage")
-    assert (await client.wait(await client.submit("hello"), timeout_s=60)).answer == "done"
+    assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "done"
 
 
 # --- the inbox ------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ async def test_an_event_of_a_newer_version_waits_for_a_newer_instance_and_not_fo
         return int(info["num_redelivered"]) >= 1
 
     await eventually(given_back)
-    assert (await client.wait(await client.submit("hello"), timeout_s=60)).answer == "done"
+    assert (await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)).answer == "done"
     monkeypatch.setattr(runtime_module, "UNKNOWN_S", 0.0)
     letter = await stage.buried("protocol.unknown_event", by="a")
     assert (letter.original, letter.by) == (newer, "a")

@@ -14,7 +14,7 @@ from protocol.wire import events
 from protocol.wire.commands import Move, Usage
 from protocol.wire.journal_records import Record
 from tests.guard.stage import Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 
 
 class Costly:
@@ -168,7 +168,7 @@ async def test_what_a_round_cost_that_ran_out_of_time_is_reported_by_the_next(st
     await stage.runtime(Agent("a", slow))
     client = await stage.client()
     request = await client.submit("hello", policy="brisk")
-    event: Any = (await client.wait(request, timeout_s=60)).event
+    event: Any = (await client.wait(request, timeout_s=PATIENCE_S)).event
     assert isinstance(event, events.RequestCompleted)
     assert fold(await stage.log(request)).report_of(event).usage == Usage(tokens=10, model_calls=1)
     assert (event.answer, costly.asked) == (10, 1)
@@ -194,6 +194,6 @@ async def test_code_that_wraps_what_stops_it_proposes_nothing(stage: Stage) -> N
     await stage.runtime(Agent("a", wraps))
     client = await stage.client()
     request = await client.submit("hello")
-    outcome = await client.wait(request, timeout_s=60)  # it comes again when its lease has ended
+    outcome = await client.wait(request, timeout_s=PATIENCE_S)  # it comes again when its lease has ended
     assert outcome.answer == "by the other one"
     assert await stage.types(request) == ["request.opened", "request.completed"]

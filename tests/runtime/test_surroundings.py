@@ -23,7 +23,7 @@ from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
 from protocol.wire.prices import MTOK, Tokens
 from tests.guard.stage import FLEET, Stage
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 JOINED = msgspec.structs.replace(
     FLEET, agents={**FLEET.agents, "late": AgentEntry(name=AgentName("late"), description="Comes late")}
@@ -44,11 +44,11 @@ async def test_who_joins_can_be_handed_to_without_a_restart(stage: Stage) -> Non
 
     runtime = await stage.runtime(Agent("a", work))
     client, admin = await stage.client(), await stage.bus("admin")
-    await client.wait(await client.submit("hello"), timeout_s=60)
+    await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)
     assert "transfer_to_late" not in offered(model)
     await admin.publish_durable(subjects.FLEET, msgspec.json.encode(JOINED))
     await until(lambda: "late" in runtime._around.fleet.agents)
-    await client.wait(await client.submit("hello"), timeout_s=60)
+    await client.wait(await client.submit("hello"), timeout_s=PATIENCE_S)
     assert offered(model)["transfer_to_late"] == "Give the work to late: Comes late"
 
 
@@ -101,7 +101,7 @@ async def test_a_request_keeps_the_prices_that_it_began_with(stage: Stage) -> No
     await stage.reaches(request, "handoff.admitted")
     await priced(stage, 50)
     await stage.runtime(Agent("b", work))
-    assert (await client.wait(request, timeout_s=60)).answer == "two"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "two"
     happened = await stage.log(request)
     refused, completed = happened[-3], happened[-1]
     assert isinstance(refused, MoveRefused)

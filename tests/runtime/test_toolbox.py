@@ -14,7 +14,7 @@ from mesh.agent.tools import Tool, tool
 from protocol.wire import subjects
 from protocol.wire.notices import Card
 from tests.guard.stage import Stage
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 
 @tool(effect="once")
@@ -78,7 +78,7 @@ async def test_until_the_box_opens_no_turn_is_taken_and_the_agent_says_why(
     assert (reason.code, reason.text) == ("tools_missing", "the tools of things are not there")
     assert not runtime.ready
     box.openable = True
-    assert (await client.wait(request, timeout_s=60)).answer == "done"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"
     assert bus.conditions.reasons() == []
     await runtime.drain(1.0)
     running.cancel()

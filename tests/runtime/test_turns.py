@@ -15,6 +15,7 @@ from protocol.wire import events
 from protocol.wire.commands import Complete, Fail, Move, Usage
 from protocol.wire.handoff import Fact
 from tests.guard.stage import Stage, human_turn
+from tests.servers import PATIENCE_S
 
 Handler = Callable[[Turn], Awaitable[Any]]
 
@@ -26,7 +27,7 @@ async def run(stage: Stage, handler: Handler, *, policy: str = "eager", name: st
 
 
 async def ends(stage: Stage, request: str) -> events.AnyEvent:
-    return (await (await stage.client()).wait(request, timeout_s=60)).event  # type: ignore[arg-type]
+    return (await (await stage.client()).wait(request, timeout_s=PATIENCE_S)).event  # type: ignore[arg-type]
 
 
 async def fails(stage: Stage, handler: Handler, **more: str) -> events.TurnFailed:
@@ -191,7 +192,7 @@ async def test_an_agent_goes_on_after_turns_that_broke(stage: Stage) -> None:
     for handler in (*UNSOUND, comes_back_never, misuses_a_move):
         await client.submit(handler.__name__, policy="eager")
     request = await client.submit("now something else")
-    assert (await client.wait(request, timeout_s=60)).answer == "well"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "well"
     assert stage.runs(runtime)
 
 
@@ -275,7 +276,7 @@ async def test_an_ask_suspends_the_turn_and_its_reply_comes_to_the_code(stage: S
         assert question.question == "which colour?"
         return "red"
 
-    outcome = await client.wait(request, timeout_s=60, on_question=answer)  # type: ignore[arg-type]
+    outcome = await client.wait(request, timeout_s=PATIENCE_S, on_question=answer)  # type: ignore[arg-type]
     assert outcome.answer == "painted red"
 
 

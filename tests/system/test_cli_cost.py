@@ -19,7 +19,7 @@ from protocol.wire.ids import AgentName
 from protocol.wire.journal_records import Record
 from protocol.wire.prices import MTOK, Metered, Tokens
 from tests.guard.stage import FLEET, Stage
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
 
 TOKENS = Tokens(input=70, cache_read=20, cache_write=6, cache_write_1h=4, output=10, thinking=3)
@@ -99,7 +99,7 @@ async def test_what_a_cancelled_turn_spent_is_counted_once_while_it_runs_and_aft
     await model.halts.wait()
     assert sums(await costs(office, "--by", "request")) == {request: 3 * CALL}
     await client.cancel(request, "enough")
-    assert (await client.wait(request, timeout_s=60)).status == "cancelled"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "cancelled"
     assert sums(await costs(office, request)) == {"a": 3 * CALL}
     exported = tmp_path / "log.jsonl"
     exported.write_bytes(b"\n".join(await own_stage.bodies(request)))
@@ -138,7 +138,7 @@ async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
     await driven_by(own_stage, "b", StrictModel(costing("done", model="unheard-of")))
     client = await own_stage.client()
     for to in ("a", "b"):
-        await client.wait(await client.submit("hello", to=to), timeout_s=60)
+        await client.wait(await client.submit("hello", to=to), timeout_s=PATIENCE_S)
     found = await costs(office, "--by", "turn")
     assert [row["name"].split()[0] for row in found["rows"]] == ["a", "b"]
     assert found["rows"][0] | {"name": "a"} == {

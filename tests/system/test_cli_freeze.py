@@ -8,7 +8,7 @@ from protocol.wire import subjects
 from protocol.wire.commands import Complete, Transfer
 from protocol.wire.events import type_of
 from tests.guard.stage import Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 from tests.system.office import Office
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ async def test_cancelling_stops_the_running_turn_before_its_next_model_call(
     assert "kim (op): cancel (never mind)." in why
     may_go_on.set()
     other = await client.submit("slow", to="d")
-    assert (await client.wait(other, timeout_s=60)).answer == "done"
+    assert (await client.wait(other, timeout_s=PATIENCE_S)).answer == "done"
     await until(lambda: steps.count("model") == 1)
     assert stage.runs(runtime)
     assert await stage.inbox_left("d") == 0

@@ -14,7 +14,7 @@ from protocol.wire.commands import Ask, Complete
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, RequestId
 from tests.guard.stage import Stage
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 from tests.system.office import Office
 
 COLOUR = {"type": "string", "enum": ["red", "blue"]}
@@ -212,7 +212,7 @@ async def test_a_clients_own_code_cannot_send_a_reply_that_was_not_asked_for(
         return "green"
 
     with pytest.raises(ReplyInvalid, match="green"):
-        await (await stage.client()).wait(request, timeout_s=60, on_question=wrong)
+        await (await stage.client()).wait(request, timeout_s=PATIENCE_S, on_question=wrong)
     assert await stage.types(request) == ["request.opened", "turn.suspended"]
 
 

@@ -13,6 +13,7 @@ from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName
 from protocol.wire.journal_records import Record
 from tests.guard.stage import Stage
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.system.terminal import Finished
 
@@ -117,7 +118,7 @@ async def test_what_the_old_request_did_is_said_first_and_happens_again_under_ne
     await stage.runtime(teller)
     client = await stage.client()
     old = await client.submit("pay", to="d")
-    assert (await client.wait(old, timeout_s=60)).status == "failed"
+    assert (await client.wait(old, timeout_s=PATIENCE_S)).status == "failed"
     mended = True
     new, done = await rerun(office, old)
     assert f"1 effect of {old} can happen again" in done.err
@@ -219,7 +220,7 @@ async def test_a_request_that_was_never_opened_is_submitted_again_as_it_was(
 ) -> None:
     client = await stage.client()
     old = await client.submit("hello", to="nobody", facts={"k": 1}, intent="chat")
-    await client.wait(old, timeout_s=60)
+    await client.wait(old, timeout_s=PATIENCE_S)
     again, _ = await rerun(office, old)
     refused = (await stage.reaches(again, "request.refused"))[-1]
     assert isinstance(refused, events.RequestRefused)

@@ -17,6 +17,7 @@ from protocol.wire.ids import AgentName
 from protocol.wire.journal_records import Record, Refused
 from protocol.wire.prices import Metered
 from tests.guard.stage import Stage
+from tests.servers import PATIENCE_S
 from tests.system.office import Office
 from tests.system.test_cli_cost import CALL, Halting, costing, priced
 
@@ -133,7 +134,7 @@ async def test_steps_are_told_once_beneath_what_their_rounds_came_to(
     assert not any("0-0" in line for line in (await shown(office, request)).splitlines())
 
     await client.cancel(request, "enough")
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     found = json.loads(await shown(office, request, "--json"))
     assert (found["running"], found["moves"][-1]["move"], found["moves"][-1]["turn"]["agent"]) == (
         [],
@@ -241,7 +242,7 @@ async def test_at_an_event_later_steps_are_not_there_and_a_file_has_those_it_was
     await own_stage.runtime(Agent("a", work, tools=TOOLS))
     client = await own_stage.client()
     request = await client.submit("hello")
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     then = json.loads(await shown(office, request, "--json", "--at", "0"))
     assert [move["turn"]["steps"] for move in then["moves"]] == [[]]
     exported = tmp_path / "log.jsonl"

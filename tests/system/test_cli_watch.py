@@ -22,7 +22,7 @@ from mesh.ops.watch import Watch
 from protocol.wire.commands import Escalate, Resolve
 from protocol.wire.notices import DeadLetter
 from tests.guard.stage import Stage
-from tests.servers import eventually, until
+from tests.servers import PATIENCE_S, eventually, until
 from tests.system.office import Office
 from tests.system.terminal import Folder
 
@@ -177,7 +177,7 @@ async def test_what_is_raised_while_the_watch_begins_is_told_once(
 
     monkeypatch.setattr(watching, "queue", slowly)
     told, last = list[str](), ""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         async for alarm in Watch(await stage.bus("op"), "nats://").alarms():
             told.append(alarm.request)
             if alarm.request == last:
@@ -203,7 +203,7 @@ async def test_a_bus_that_is_away_for_a_while_hides_no_dead_letter(
             yield each
 
     monkeypatch.setattr(dead_letters, "letters", flaky)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         async for alarm in Watch(await stage.bus("op"), "nats://").alarms(waiting=False):
             if alarm.what == "dead_letter" and alarm.request == request:
                 break

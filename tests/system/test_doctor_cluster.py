@@ -83,12 +83,12 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
                 return False
             return True
 
-        await eventually(provisioned, 60)
+        await eventually(provisioned)
 
         async def current() -> bool:
             return [each.state async for each in durability(bus, ("LOG", "STEPS-a"), [])] == ["unknown"]
 
-        await eventually(current, 60)
+        await eventually(current)
         yield mine
         await asyncio.gather(*(server.kill() for server in servers))
 
@@ -143,4 +143,4 @@ async def test_a_stream_on_fewer_servers_and_a_server_that_is_away_are_found(clu
                 return False
             return "away, or without everything yet: n3" in found
 
-        await eventually(told, 60)
+        await eventually(told)

@@ -109,13 +109,13 @@ async def asked(stage: Stage, **ask: object) -> tuple[Actor, str]:
 
 
 async def test_the_patience_ends_though_nobody_presses_enter(office: Office, stage: Stage) -> None:
-    with seated(office, "send", "hello", "--timeout", "4") as seat:
+    with seated(office, "send", "hello", "--timeout", "12") as seat:
         _, request = await asked(stage)
         await seat.shows("which one?\n> ")
         seat.type("re")
         assert await seat.ends() == Exit.TIMED_OUT
     last = seat.shown.splitlines()[-1]
-    assert last.startswith(f"mesh: {request} has not ended within 4 s; you are asked: which one?; ")
+    assert last.startswith(f"mesh: {request} has not ended within 12 s; you are asked: which one?; ")
     assert last.endswith(f"it goes on with a reply: mesh human reply {request} '…' [timeout]")
 
 

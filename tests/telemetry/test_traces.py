@@ -18,6 +18,7 @@ from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Reply, 
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, TurnId
 from tests.guard.stage import Stage
+from tests.servers import PATIENCE_S
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said, trace_of, traceparent_of
 
 CANARY = "xylophone"
@@ -55,7 +56,7 @@ async def completed(stage: Stage, **more: Any) -> str:
     await stage.runtime(b)
     client = await stage.client()
     request = await client.submit(f"hello {CANARY}", facts={"name": CANARY}, **more)
-    assert (await client.wait(request, timeout_s=60)).status == "completed"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "completed"
     await stage.drained()
     return request
 
@@ -209,7 +210,7 @@ async def test_a_refusal_names_its_rule_and_no_target_that_there_is_not(
     await stage.runtime(Agent("d", code))
     client = await stage.client()
     request = await client.submit("hello", to="d")
-    assert (await client.wait(request, timeout_s=60)).status == "completed"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "completed"
     await seen.one(request, "invoke_agent d", 2)
     refused = seen.named(request, "process mesh.prop")[1]
     assert said(refused)["mesh.verdict"] == "refused"
@@ -235,7 +236,7 @@ async def test_nothing_that_anybody_wrote_is_in_any_span(stage: Stage, seen: See
     held = (await stage.log(request))[-1]
     reply = Reply(id="r1", turn=held.turn, round=0, value=CANARY)  # type: ignore[union-attr]
     await client.control(request, reply)
-    await client.wait(request, timeout_s=60)
+    await client.wait(request, timeout_s=PATIENCE_S)
     await seen.one(request, "invoke_agent d", 2)
     exported = seen.text()
     assert "execute_tool pay" in exported
@@ -257,7 +258,7 @@ async def test_a_step_that_is_read_from_the_journal_is_marked_and_has_no_span(
     await stage.runtime(Agent("c", code, tools=(look,)), "again")
     client = await stage.client()
     request = await client.submit("hello", to="c")
-    assert (await client.wait(request, timeout_s=60)).status == "completed"
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).status == "completed"
     second = await seen.one(request, "invoke_agent c", 2)
     assert len(seen.named(request, "execute_tool look")) == 1
     assert [(event.name, dict(event.attributes or {})) for event in second.events] == [

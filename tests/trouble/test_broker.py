@@ -11,7 +11,7 @@ import pytest
 from mesh.bus.streams import Storage
 from mesh.errors import StreamFull
 from protocol.wire.subjects import step
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 from tests.trouble.crew import Crew, crew, furnish
 
 FILLER = bytes(60_000)
@@ -45,7 +45,7 @@ async def test_services_that_are_there_before_the_broker_wait_for_it(tmp_path: P
         await furnish(own.mesh)
         await own.all_ready()
         client = await own.client()
-        await own.audit([await client.wait(await client.submit("please"), timeout_s=60)])
+        await own.audit([await client.wait(await client.submit("please"), timeout_s=PATIENCE_S)])
         for service in own.services.values():
             assert len(service.said("bus_awaited")) == len(service.said("bus_found")) == 1
             assert set(service.conditions().values()) == {1}, service.conditions()
@@ -125,7 +125,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         await everybody(own)
         guard, a, b = (own.services[name] for name in ("g1", "a", "b"))
         client = await own.client()
-        outcomes = [await client.wait(await client.submit("please"), timeout_s=60)]
+        outcomes = [await client.wait(await client.submit("please"), timeout_s=PATIENCE_S)]
 
         await fill(own, "LOG", "mesh.evt._.filler-{}")
         requests = [await client.submit("please") for _ in range(5)]
@@ -133,7 +133,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         assert (await guard.probe())[1]["reasons"][0]["text"] == "LOG is full"
         assert not any(request in line for line in own.world() for request in requests)
         await limit(own, "LOG", -1)
-        outcomes += [await client.wait(request, timeout_s=60) for request in requests]
+        outcomes += [await client.wait(request, timeout_s=PATIENCE_S) for request in requests]
         await own.all_ready()
 
         await fill(own, "STEPS-a", step("a", "filler", "turn", "x") + "{}")
@@ -141,7 +141,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         await a.stands(lambda status, codes: status == 503 and codes == ["stream_full"])
         assert not any(line.startswith(f"pay {request}") for line in own.world()), "no intent, no effect"
         await limit(own, "STEPS-a", -1)
-        outcomes.append(await client.wait(request, timeout_s=60))
+        outcomes.append(await client.wait(request, timeout_s=PATIENCE_S))
         await own.all_ready()
 
         go = tmp_path / "go"
@@ -156,7 +156,7 @@ async def test_full_streams_hold_everything_up_until_there_is_room(tmp_path: Pat
         await a.stands(lambda status, codes: status == 503 and codes == ["stream_full"])
         await limit(own, "PROP-a", -1)
         await limit(own, "PROP-c1", -1)
-        outcomes.append(await client.wait(request, timeout_s=60))
+        outcomes.append(await client.wait(request, timeout_s=PATIENCE_S))
         await own.all_ready()
 
         await own.audit(outcomes)
@@ -180,7 +180,7 @@ async def test_a_client_with_no_room_for_its_submit_can_repeat_it(tmp_path: Path
         await limit(own, "PROP-c1", -1)
         await everybody(own)
         await client.submit("please", request=request)
-        await own.audit([await client.wait(request, timeout_s=60)])
+        await own.audit([await client.wait(request, timeout_s=PATIENCE_S)])
 
 
 async def test_an_address_for_probes_that_is_none_is_wrong_use(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mesh.client import Outcome
 from tests.logs import captured_logs
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 from tests.trouble.proxy import Frame
 from tests.trouble.wired import Wired, finish
 
@@ -81,7 +81,7 @@ async def test_a_guard_whose_wire_stalls_loses_its_work_to_another_and_wakes_har
     for stalled in ("g1", "g2"):
         requests = [await client.submit("please") for _ in range(10)]
         wired.wires[stalled].stall()  # in the middle of them, with whatever it holds
-        outcomes += await asyncio.gather(*(client.wait(each, timeout_s=60) for each in requests))
+        outcomes += await asyncio.gather(*(client.wait(each, timeout_s=PATIENCE_S) for each in requests))
         wired.wires[stalled].flow()
     outcomes += await finish(client, 5)
     await wired.audit(outcomes)

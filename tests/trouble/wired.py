@@ -81,7 +81,7 @@ class Wired:
                     task.result()
             return all(service.ready for service in self._services)
 
-        await until(settled, 60)
+        await until(settled)
 
     def _tool(self, name: str) -> Tool:
         def find(key: str) -> object:

@@ -27,6 +27,7 @@ from tests.drill.log_checks import SLACK_S
 from tests.drill.stories import Op, Story, story
 from tests.drill.tests import broken_agent, broken_guard
 from tests.drill.tests.broken_guard import GoneAway, replace
+from tests.servers import PATIENCE_S
 
 AGENT = "front"
 LEASE_S = 1.0
@@ -113,8 +114,6 @@ TEMPTED = {
 }
 """Guards without rules: the stories that tempt them, and the rule that each of them breaks."""
 LOOK_S = 0.05
-PATIENCE_S = 90.0
-"""So long is waited for what comes of a scene."""
 
 
 async def played(scene: Scene, commands: Mapping[str, Sequence[str]], directory: Path) -> Findings:

@@ -15,10 +15,10 @@ from tests.drill.check import check
 from tests.drill.evidence import Deed, Evidence
 from tests.drill.fleet import drill_fleet
 from tests.drill.stories import SECRET, Op, Story
+from tests.servers import PATIENCE_S
 
 LEASE_S = 1.0
 """The shortest that a fleet may have: what a killed process held comes again soon."""
-PATIENCE_S = 60.0
 
 LOOK: Op = ["look", "c1", 0.0]
 MODEL: Op = ["model", "c2", 0.0]
