@@ -11,8 +11,8 @@ import click
 from mesh.cli.exits import EPILOG, ReportingGroup
 
 COMMANDS = {
-    "demo": "mesh.cli.demo:demo",
-    "dev": "mesh.cli.dev:dev",
+    "demo": "mesh.cli.local:demo",
+    "dev": "mesh.cli.local:dev",
     "send": "mesh.cli.send:send",
     "request": "mesh.cli.request:app",
     "why": "mesh.cli.audit:why",
@@ -29,8 +29,8 @@ COMMANDS = {
     "doctor": "mesh.cli.fleet:doctor",
     "cost": "mesh.cli.audit:cost",
     "check-agent": "mesh.cli.agent:check_agent",
-    "schema": "mesh.cli.schema:app",
-    "bench": "mesh.cli.schema:bench",
+    "schema": "mesh.cli.local:schema",
+    "bench": "mesh.cli.local:bench",
 }
 """Where each command is."""
 

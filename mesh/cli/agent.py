@@ -224,8 +224,8 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
     import sys
 
     from mesh.agent.definition import load
-    from mesh.cli.checkout import find_fleet
     from mesh.fleet import FILE_NAME
+    from mesh.local.choice import find_fleet
 
     if module is None:
         if fleet is None and not Path(FILE_NAME).is_file():

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -14,9 +14,9 @@ from mesh.agent import Turn, _live, agent
 from mesh.agent._tool_calls import MAX_RESULT_BYTES
 from mesh.bus import rate_limit
 from mesh.cli import app
-from mesh.cli.models import Kind
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
+from mesh.local.choice import ModelKind
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.prompt import PromptContext, render
 from mesh.ops.spending import Row
@@ -118,7 +118,8 @@ def test_the_json_of_costs_has_the_fields_that_the_page_names() -> None:
 
 
 def test_the_kinds_of_models_are_those_of_the_option() -> None:
-    assert [codes(row[0])[0] for row in table(PAGE, Kind.SCRIPTED.value)] == [kind.value for kind in Kind]
+    kinds = get_args(ModelKind)
+    assert [codes(row[0])[0] for row in table(PAGE, "scripted")] == list(kinds)
 
 
 def test_the_numbers_are_those_of_the_code() -> None:

@@ -73,5 +73,5 @@ def test_an_agent_without_rules_is_named_by_demo(desk: Folder, tmp_path: Path) -
     (fleet / "requests.jsonl").write_text(json.dumps(sample) + "\n")
     done = desk.process("demo", "--fleet", "desk")
     first, second = (n for n, line in enumerate(done.out.splitlines()) if line == f"  {SAID}{WAYS}")
-    assert "scripted model: " in done.out.splitlines()[first - 1]
+    assert "model: scripted " in done.out.splitlines()[first - 1]
     assert second > first

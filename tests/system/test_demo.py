@@ -94,7 +94,7 @@ def test_for_people_it_tells_each_story_and_sums_up(tmp_path: Path) -> None:
     file.write_text(f"{json.dumps(loop)}\n{json.dumps(away)}\n")
     done = Folder(tmp_path).process("demo", "--requests", file)
     assert done.status == Exit.DONE, done  # nothing that a rule was written for is wrong
-    assert "scripted model: rules in agents/support/rules.toml, not a language model" in done.out
+    assert "model: scripted (rules in agents/support/rules.toml, not a language model)" in done.out
     assert "refused by rule cycle" in done.out
     assert "WRONG hopeless (paraphrase): expected failed, came out completed" in done.out
     assert "2 requests, " in done.out

@@ -75,7 +75,7 @@ def test_with_the_vendors_sdk_the_verdicts_are_the_same(tmp_path: Path) -> None:
 
 def test_without_a_word_nothing_is_spent_and_nobody_gets_the_key(tmp_path: Path) -> None:
     with Folder(tmp_path).running("demo", until="sample requests;", ANTHROPIC_API_KEY=KEY) as demo:
-        assert "scripted model: rules in" in demo.said
+        assert "model: scripted (rules in" in demo.said
         assert all("ANTHROPIC_API_KEY" not in each for each in environments(demo).values())
         demo.end(signal.SIGINT)
 

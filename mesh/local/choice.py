@@ -1,19 +1,23 @@
-"""Where fleets are found: a fleet file, a directory, the name of a reference fleet, or modules of agents.
+"""What runs in a mesh on this machine: which fleet, found by a file, a name or its modules, and which model.
 
-The reference fleets and the benchmarks are in a checkout, never in the wheel; whoever needs them and is
-outside of one is told so.
+The reference fleets are in a checkout, never in the wheel. Outside of a checkout they are refused.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import mesh
 from mesh.agent.definition import load
 from mesh.errors import UsageWrong
 from mesh.fleet import FILE_NAME
 from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
+from mesh.local.server import VENDOR_KEYS
+from mesh.model.agent import KEY, VARIABLE, has_sdk
+
+ModelKind = Literal["scripted", "claude"]
+"""What replies to prompts: rules, or the real models."""
 
 ROOT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""
@@ -35,7 +39,7 @@ def reference_fleet(name: str) -> Path:
 
 
 def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
-    """Return a fleet and the directories in which its modules are looked for.
+    """Return a fleet and the directories that hold its modules.
 
     Args:
         named: nothing, for mesh.toml here; a fleet file or its directory; the name of a reference
@@ -87,18 +91,21 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
 
 
 def data_environment(directory: Path) -> dict[str, str]:
-    """Return what keeps the reference fleets' data in `directory`, unless the caller has chosen a place."""
+    """Return the variables that keep the reference fleets' data in `directory`; those that are set stay."""
     own = {f"{fleet.upper()}_DB": str(directory.absolute() / f"{fleet}.db") for fleet in KEEPING_DATA}
     return {name: value for name, value in own.items() if name not in os.environ}
 
 
-def measurements() -> Any:
-    """Return the checkout's `bench` package. Raises UsageWrong outside of a checkout."""
-    import importlib
-    import sys
+def model_environment(kind: ModelKind) -> dict[str, str | None]:
+    """Return the variables of agents that such a model drives; None takes a variable away.
 
-    if not (ROOT / "bench" / "__init__.py").is_file():
-        raise UsageWrong("the measurements are in a checkout (bench/), not in the installed package")
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    return importlib.import_module("bench")
+    Nothing is spent unasked: agents that rules drive do not get the key. Raises UsageWrong if the SDK or the
+    key is missing.
+    """
+    if kind == "scripted":
+        return {VARIABLE: kind, **dict.fromkeys(VENDOR_KEYS)}
+    if not has_sdk():
+        raise UsageWrong("--model claude needs the vendor's SDK: install handoff-mesh[claude]")
+    if not os.environ.get(KEY):
+        raise UsageWrong(f"--model claude asks the real models, and needs {KEY} in the environment")
+    return {VARIABLE: kind}
