@@ -8,33 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mesh.agent.definition import Agent, agent
-    from mesh.agent.errors import ApprovalNeeded, BudgetExhausted, EffectUnknown, Permanent, Retry
-    from mesh.agent.tools import NOT_DONE, Tool, ToolError, ToolRefused, tool
+    from mesh.agent.errors import (
+        ApprovalNeeded,
+        BudgetExhausted,
+        EffectUnknown,
+        Permanent,
+        Retry,
+        ToolError,
+        ToolRefused,
+    )
+    from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import Refusal, Turn
     from protocol.wire.commands import Move
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
-
-_HOME = {
-    "NOT_DONE": "mesh.agent.tools",
-    "Agent": "mesh.agent.definition",
-    "ApprovalNeeded": "mesh.agent.errors",
-    "Artifact": "protocol.wire.handoff",
-    "Budget": "protocol.wire.handoff",
-    "BudgetExhausted": "mesh.agent.errors",
-    "Constraints": "protocol.wire.handoff",
-    "EffectUnknown": "mesh.agent.errors",
-    "Fact": "protocol.wire.handoff",
-    "Move": "protocol.wire.commands",
-    "Permanent": "mesh.agent.errors",
-    "Refusal": "mesh.agent.turn",
-    "Retry": "mesh.agent.errors",
-    "Tool": "mesh.agent.tools",
-    "ToolError": "mesh.agent.tools",
-    "ToolRefused": "mesh.agent.tools",
-    "Turn": "mesh.agent.turn",
-    "agent": "mesh.agent.definition",
-    "tool": "mesh.agent.tools",
-}
 
 __all__ = [
     "NOT_DONE",
@@ -58,9 +44,20 @@ __all__ = [
     "tool",
 ]
 
+_HOMES = (
+    "mesh.agent.errors",
+    "mesh.agent.tools",
+    "mesh.agent.definition",
+    "protocol.wire.handoff",
+    "protocol.wire.commands",
+    "mesh.agent.turn",
+)
+"""In the order in which they are looked through: the last one loads the bus."""
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mesh.agent' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if name in vars(home):
+                return vars(home)[name]
+    raise AttributeError(f"module 'mesh.agent' has no attribute {name!r}")

@@ -8,9 +8,9 @@ to the letter; at the first one that does not, the journal says so, and whatever
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from mesh.agent._journal import Journal
-from mesh.agent._step_store import Call
-from mesh.agent._tool_calls import Produce, digest_of
+from mesh.agent._execution import Execution
+from mesh.agent._journal import Journal, Produce
+from mesh.agent._step_store import Call, digest_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import JournalMismatch, TurnError
 from mesh.agent.turn import Turn
@@ -76,16 +76,16 @@ async def rebuild(
         version=agent.version,
         past=work.past,
     )
-    turn = _Turn(request, work, fleet, journal=journal, prompt_version=agent.prompt_version)
-    turn.replies = [record for name, body in steps.items() if (record := decode_record(body)).kind == "model"]
+    replies = [record for body in steps.values() if (record := decode_record(body)).kind == "model"]
+    execution = _Execution(request, work, fleet, journal, replies)
     ended, differs = "", False
     try:
-        await agent(turn)
+        await agent(Turn(execution))
     except Exception as error:
         broken = journal.broken or error
         differs = isinstance(broken, JournalMismatch) or not isinstance(broken, TurnError)
         ended = str(broken) if isinstance(broken, TurnError) else f"the code broke: {type(broken).__name__}"
-    return Rebuilt(tuple(turn.sent), journal.version or "", ended, differs)
+    return Rebuilt(tuple(execution.sent), journal.version or "", ended, differs)
 
 
 class _Store:
@@ -109,25 +109,30 @@ class _Recorded(Journal):
         raise self.stop(JournalEnds(f"the journal ends here: {what} was never recorded"))
 
 
-class _Turn(Turn):
-    """A turn that keeps what its code would send."""
+class _Execution(Execution):
+    """A round that keeps the prompts which its code would send.
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    Args:
+        replies: the turn's model's, of all its rounds.
+    """
+
+    def __init__(
+        self, request: str, work: Assignment, fleet: Fleet, journal: Journal, replies: list[Record]
+    ) -> None:
+        super().__init__(request, work, fleet, journal)
         self.sent: list[Sent] = []
-        self.replies: list[Record] = []
-        """What the turn's model said in all its rounds."""
+        self._replies = replies
 
     def knows(self, name: str, prompt: Any) -> bool:
         digest = digest_of(prompt)
-        return any(record.digest == digest for record in self.replies)
+        return any(record.digest == digest for record in self._replies)
 
     async def model(
         self, name: str, prompt: Any, produce: Produce, kind: type[T], **named: Any
     ) -> tuple[T, bool]:
         digest = digest_of(prompt)
-        said = next((record for record in self.replies if record.digest == digest), None)
-        known = said or next(iter(self.replies), None)
+        said = next((record for record in self._replies if record.digest == digest), None)
+        known = said or next(iter(self._replies), None)
         name = known.name if known is not None else name  # here another model may be the agent's
         self.sent.append(Sent(prompt, name, digest, said))
         return await super().model(name, prompt, produce, kind, **named)

@@ -16,15 +16,23 @@ import msgspec
 import structlog
 
 from mesh.agent import _telemetry as telling
+from mesh.agent._execution import Execution
 from mesh.agent._executor import Attempts, ForeignRounds, RunningRounds, Watchdog, sound, store
 from mesh.agent._fleet_watch import FleetWatcher
 from mesh.agent._journal import Journal
-from mesh.agent._live import SILENT, LiveOutput
 from mesh.agent._presence import Presence, card_of, publish_card
 from mesh.agent._step_store import WINDOW
-from mesh.agent._toolbox import ToolsUnusable, put_away, unpacked_in_time
-from mesh.agent.definition import Agent
-from mesh.agent.errors import ApprovalNeeded, Fenced, InDoubt, Superseded, TurnError, failure_of
+from mesh.agent._telemetry import SILENT, LiveOutput
+from mesh.agent.definition import Agent, put_away, unpacked_in_time
+from mesh.agent.errors import (
+    ApprovalNeeded,
+    Fenced,
+    InDoubt,
+    Superseded,
+    ToolsUnusable,
+    TurnError,
+    failure_of,
+)
 from mesh.agent.turn import Turn
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
@@ -47,12 +55,10 @@ from protocol.wire.commands import (
     Report,
     ReportFailure,
     ReportInDoubt,
-    move_name,
 )
 from protocol.wire.events import Assignment, type_of
 from protocol.wire.ids import AgentName, is_token
 from protocol.wire.notices import dead_letter
-from protocol.wire.prices import price_list
 
 _log = get_logger(__name__)
 
@@ -167,7 +173,7 @@ class Runtime:
             seq=message.stream_seq,
             agent=self._agent.name,
         ):
-            trace = telling.came_with(message, event.trace)
+            trace = tracing.brought(message.headers) or tracing.sound(event.trace)
             with telling.round_span(self._agent, message, event.request, work, trace):
                 await self._work(message, event.request, work, trace)
 
@@ -208,13 +214,13 @@ class Runtime:
                 message.nak(VERSION_AGAIN_S)
                 return
             if begun and await attempts.is_crash_loop():
-                proposal: Proposal | None = _crash_loop(work, self._turn(request, work, journal).report)
+                proposal: Proposal | None = _crash_loop(work, self._execution(request, work, journal).report)
             else:
                 proposal = await self._propose(request, work, journal, live)
             if proposal is not None:
                 failpoint("turn.journaled")
                 proposal = sound(proposal)
-                _show_end(live, proposal)  # before the proposal: nothing that follows from it comes earlier
+                live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
                 with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
                     await store(self._bus, self._agent.name, request, proposal, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
@@ -233,7 +239,7 @@ class Runtime:
             raise
         finally:
             heart.cancel()
-            live.close()
+            live.flush()
             self._presence.handled += 1
             self._presence.busy_s += time.perf_counter() - started
 
@@ -285,14 +291,15 @@ class Runtime:
             await asyncio.sleep(self._around.fleet.heartbeat_s)
             message.in_progress()
 
-    def _turn(self, request: str, work: Assignment, journal: Journal, live: LiveOutput = SILENT) -> Turn:
-        return Turn(
+    def _execution(
+        self, request: str, work: Assignment, journal: Journal, live: LiveOutput = SILENT
+    ) -> Execution:
+        return Execution(
             request,
             work,
             self._around.fleet,
-            journal=journal,
+            journal,
             is_over=lambda: self._was_ended(request, work.turn),
-            prices=price_list(work.prices),
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
         )
@@ -303,9 +310,9 @@ class Runtime:
         """Return what the agent's code asks for; None if the turn was ended while it ran. Raises Fenced."""
         if journal.owes:
             await journal.load()  # what the turn has cost is known before its code asks
-        turn = self._turn(request, work, journal, live)
+        turn = self._execution(request, work, journal, live)
         live.began()
-        code = asyncio.ensure_future(self._to_its_end(turn, journal))
+        code = asyncio.ensure_future(self._to_its_end(Turn(turn), journal))
         running = self._running.begin(request, work, code)
         try:
             move = await code
@@ -337,7 +344,7 @@ class Runtime:
         await journal.finish()
         return move
 
-    def _stopped(self, turn: Turn, work: Assignment, error: Exception) -> Proposal | None:
+    def _stopped(self, turn: Execution, work: Assignment, error: Exception) -> Proposal | None:
         """Return what to propose for a round whose code came to no move; None for nothing. Raises Fenced."""
         match error:
             case Fenced():
@@ -353,7 +360,7 @@ class Runtime:
         return self._failed(turn, work, failure_of(error), bug=error)
 
     def _failed(
-        self, turn: Turn, work: Assignment, failure: Failure, *, bug: BaseException | None = None
+        self, turn: Execution, work: Assignment, failure: Failure, *, bug: BaseException | None = None
     ) -> ReportFailure:
         self._presence.failed += 1
         self._presence.last_error = failure.code
@@ -416,17 +423,6 @@ def _journaled(work: Assignment) -> str:
 def _has_a_place(work: Assignment) -> bool:
     """Say whether a turn's id, and that of its journal, can stand in a subject."""
     return is_token(work.turn) and is_token(_journaled(work))
-
-
-def _show_end(live: LiveOutput, proposal: Proposal) -> None:
-    """Show what a round came to."""
-    match proposal:
-        case MoveProposed(move=move):
-            live.proposed(move_name(move), str(getattr(move, "to_agent", None) or ""))
-        case ReportFailure(error=error):
-            live.stopped(error.code)
-        case ReportInDoubt():
-            live.stopped("in_doubt")
 
 
 def _crash_loop(work: Assignment, report: Report) -> ReportFailure:

@@ -1,9 +1,9 @@
-"""The steps of a turn's journal: their records, where they are stored, and what is known of each place.
+"""The steps of a turn's journal: their values, where they are stored, and the place of each in its round.
 
-Steps are written once. Places are given out in the order of the calls: one at which a step stands already
-belongs to the same call as then, and another order is a `JournalMismatch`, never a guess. A fence takes the
-next free place of an earlier round, and every place that was left free below it, so that a process that still
-runs that round finds each place taken.
+Steps are written once. Places are given out in the order of the calls. A place that holds a step already
+belongs to the same call as then: another order is a `JournalMismatch`, never a guess. A fence takes the next
+free place of an earlier round, and every free place below it. So a process that still runs that round finds
+each place taken.
 """
 
 import asyncio
@@ -12,28 +12,32 @@ import inspect
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mesh.agent.errors import Fenced, JournalFull, JournalMismatch
 from mesh.bus.stores import StepStore, StepTaken
-from protocol.domain.budget import NOTHING, minus, plus
+from protocol.domain.budget import NOTHING, plus
 from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Usage
 from protocol.wire.events import RoundOutcome
 from protocol.wire.journal_records import DONE, FENCE, Record, decode_record, place_of
 
 Call = tuple[str, str, str]
-"""(kind, name, digest of the arguments): what makes two steps equal."""
+"""(kind, name, digest of the arguments): two steps are equal if these are."""
+Named = tuple[str, Record]
+"""A step's name and its record."""
+
+
+# --- values ---------------------------------------------------------------------------------------
 
 
 class Recorded(Exception):
     """A no that is an outcome: it is journaled, and said again when the step is replayed.
 
     Args:
-        begun: whether it is the tool's own no. If nothing was run, it says nothing of an earlier attempt.
+        begun: True if it is the tool's own no. If nothing was run, it says nothing of an earlier attempt.
     """
 
     def __init__(self, reason: str, message: str, *, begun: bool = True) -> None:
@@ -49,7 +53,7 @@ def value_of(record: Record) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """Return what JSON makes of an object that it does not know. Raises TypeError for what is no value."""
+    """Return an object that JSON does not know as JSON. Raises TypeError for one that is no value."""
     dump = getattr(value, "model_dump", None)  # a pydantic model
     if dump is not None:
         return dump(mode="json")
@@ -57,6 +61,18 @@ def as_json(value: Any) -> Any:
         raise TypeError(f"a {type(value).__name__} is no result")
     return str(value)
 
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON makes it: the same the first time and when it is read from the journal."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=as_json))
+
+
+def digest_of(value: Any) -> str:
+    """Return SHA-256 (hex) of a value's canonical JSON."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic", enc_hook=str)).hexdigest()
+
+
+# --- where they are stored ------------------------------------------------------------------------
 
 WINDOW = 16
 """Steps read at once, and the most that may run at once: a gap longer than this ends a round's journal."""
@@ -71,14 +87,25 @@ class StoredSteps:
         self._request, self._turn = request, turn
         self._nonce, self._version = nonce, version
 
+    def record(self, kind: str, call: Call, **known: Any) -> Record:
+        """Return a step of ours, as of now."""
+        return Record(
+            kind=kind,
+            name=call[1],
+            digest=call[2],
+            version=self._version,
+            nonce=self._nonce,
+            at=time.time_ns() // 1000,
+            **known,
+        )
+
     async def read(self, round_: int, first: int = 0) -> dict[str, Record]:
         """Return a round's steps by name, from place `first` on. Raises BusError."""
         found: dict[str, Record] = {}
         for n in range(first, MAX_STEPS + WINDOW, WINDOW):
             names = [f"{round_}-{at}{tail}" for at in range(n, n + WINDOW) for tail in ("", DONE)]
-            reads = (self._store.get(self._request, self._turn, name) for name in names)
-            bodies = await asyncio.gather(*reads)
-            part = {name: decode_record(body) for name, body in zip(names, bodies, strict=True) if body}
+            records = await asyncio.gather(*map(self.get, names))
+            part = {name: record for name, record in zip(names, records, strict=True) if record is not None}
             if not part:
                 break
             found |= part
@@ -87,7 +114,7 @@ class StoredSteps:
     async def close(self, round_: int) -> dict[str, Record]:
         """Fence an earlier round, and return the steps that it had come to by then. Raises BusError.
 
-        What is read after the fence stood is all there is: an effect whose intent came later is not
+        The fence stands before the last read, so nothing is missed: an effect whose intent came later is not
         begun, since its writer looks at the free places below it first.
         """
         found = await self.read(round_)
@@ -95,17 +122,13 @@ class StoredSteps:
             end = max(map(place_of, found), default=-1) + 1
             free = [n for n in range(end) if f"{round_}-{n}" not in found]
             for n in (*free, end):
-                await self.put(f"{round_}-{n}", self._fence())
+                fence = self.record(FENCE, (FENCE, FENCE, ""))
+                await self.put(f"{round_}-{n}", msgspec.json.encode(fence))
             found |= await self.read(round_, first=min((*free, end)))
         return found
 
-    def _fence(self) -> bytes:
-        at = time.time_ns() // 1000
-        fence = Record(kind=FENCE, name=FENCE, version=self._version, nonce=self._nonce, at=at)
-        return msgspec.json.encode(fence)
-
     async def put(self, name: str, body: bytes) -> bool:
-        """Store a step; say whether the one that stands there is ours."""
+        """Store a step. Return False if another instance has stored it."""
         try:
             await self._store.put(self._request, self._turn, name, body)
         except StepTaken:
@@ -120,20 +143,21 @@ class StoredSteps:
 
 
 def _is_closed(found: dict[str, Record]) -> bool:
-    """Say whether a round's last place is a fence, and no place below it is free."""
+    """Return True if a round's last place is a fence, and no place below it is free."""
     places = {place_of(name) for name in found}
     last = max(places, default=-1)
     highest = [record for name, record in found.items() if place_of(name) == last]
     return any(record.kind == FENCE for record in highest) and len(places) == last + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a step is, and what is there already."""
+# --- the place of each ----------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a step is, and what stands there already."""
 
     n: int
-    nth: int
-    """Which of the round's calls it is, those that were taken over from earlier rounds counted too."""
+    name: str
     record: Record | None
     intent: Record | None
 
@@ -153,10 +177,6 @@ class Places:
         self._moved = asyncio.Condition()
         self._order = asyncio.Lock()
 
-    def name(self, n: int) -> str:
-        """Return the name of the step at a place."""
-        return f"{self._round}-{n}"
-
     # --- what stands ------------------------------------------------------------------------------
 
     def fill(self, stored: dict[str, Record]) -> None:
@@ -172,11 +192,11 @@ class Places:
     @property
     def version(self) -> str | None:
         """The agent's version that recorded the first step; None if there was none to begin with."""
-        first = self._stored.get(self.name(0))
+        first = self._stored.get(f"{self._round}-0")
         return None if first is None else first.version
 
     def holds(self, call: Call) -> bool:
-        """Say whether an equal step is recorded that the code has not come to again."""
+        """Return True if an equal step is recorded that the code has not come to again."""
         ahead = (record for name, record in self._stored.items() if place_of(name) >= self._next)
         return any((record.kind, record.name, record.digest) == call for record in ahead)
 
@@ -188,51 +208,49 @@ class Places:
 
     def free_beneath(self, n: int) -> list[str]:
         """Return the names of the places below `n` that were taken and hold nothing."""
-        return [self.name(free) for free in sorted(self._free) if free < n]
+        return [f"{self._round}-{free}" for free in sorted(self._free) if free < n]
 
     # --- taking -----------------------------------------------------------------------------------
 
-    async def take(self, call: Call, nth: int, *, with_effect: bool) -> Place:
+    async def take(self, call: Call, *, with_effect: bool) -> Place:
         """Return the next place, in the order of the calls. Where nothing stands, a step runs until `ended`.
 
         So many places may be free beneath a stored one that reading does not take the gap for the end.
 
         Args:
-            with_effect: whether the turn's journal has an effect: then a mismatch is no try's end alone.
+            with_effect: True if the turn's journal has an effect: then a mismatch ends more than one try.
 
         Raises JournalMismatch, JournalFull, Fenced.
         """
-        async with self._order:
-            while self._next - self._highest > WINDOW:
-                if self._running == 0:
-                    raise JournalFull(f"{WINDOW} steps in a row broke: nothing came of them")
-                async with self._moved:
-                    await self._moved.wait()
-            place = self._placed(call, nth, with_effect)
+        async with self._order, self._moved:
+            await self._moved.wait_for(lambda: self._next - self._highest <= WINDOW or not self._running)
+            if self._next - self._highest > WINDOW:
+                raise JournalFull(f"{WINDOW} steps in a row broke: nothing came of them")
+            place = self._placed(call, with_effect)
             if place.record is None:
                 self._running += 1
             return place
 
     async def ended(self) -> None:
-        """A step that ran at its place has come to its end, whatever that was."""
+        """Take note that a step which ran at its place has come to its end, whatever that was."""
         self._running -= 1
         async with self._moved:
             self._moved.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, which is looked at whenever a step ends."""
+        """Wait until a condition holds; it is looked at whenever a step ends."""
         async with self._moved:
             await self._moved.wait_for(condition)
 
-    def _placed(self, call: Call, nth: int, with_effect: bool) -> Place:
+    def _placed(self, call: Call, with_effect: bool) -> Place:
         if self._next >= MAX_STEPS:
             raise JournalFull(f"a turn journals {MAX_STEPS} steps at most")
         n, self._next = self._next, self._next + 1
-        name = self.name(n)
+        name = f"{self._round}-{n}"
         found = self._stored.get(name)
         if found is None:
             self._free.add(n)
-            return Place(n, nth, None, None)
+            return Place(n, name, None, None)
         if found.kind == FENCE:
             raise Fenced(f"a later round has fenced this one at step {name}")
         kind = "effect" if found.kind == "intent" else found.kind
@@ -240,12 +258,11 @@ class Places:
             recorded, called = (f"{what[0]} {what[1]}".strip() for what in ((kind, found.name), call))
             raise JournalMismatch(name, recorded, called, with_effect=with_effect)
         if found.kind == "intent":
-            return Place(n, nth, self._stored.get(f"{name}{DONE}"), found)
-        return Place(n, nth, found, None)
+            return Place(n, name, self._stored.get(f"{name}{DONE}"), found)
+        return Place(n, name, found, None)
 
 
-Named = tuple[str, Record]
-"""A step's name and what it holds."""
+# --- what they add up to ---------------------------------------------------------------------------
 
 
 class Earlier:
@@ -277,7 +294,7 @@ class Earlier:
     def keep(self, name: str, record: Record) -> None:
         """Keep a step for an equal call.
 
-        An effect is known by its key, which tells calls with equal arguments apart; its result counts for
+        An effect is known by its key, which tells calls with equal arguments apart. Its result counts for
         more than its intent, and a later intent for more than an earlier one.
         """
         if record.key:
@@ -288,14 +305,14 @@ class Earlier:
             self._steps[record.kind, record.name, record.digest].append((name, record))
 
     def holds(self, call: Call) -> bool:
-        """Say whether an equal step waits to be taken."""
+        """Return True if an equal step waits to be taken."""
         return bool(self._steps.get(call))
 
     def take(self, call: Call, *, refusals: bool) -> Named | None:
         """Return the next equal step, and keep it no longer; None if there is none.
 
         Args:
-            refusals: whether a refusal will do, too.
+            refusals: True if a refusal will do, too.
         """
         kept = self._steps.get(call, ())
         for at, (name, record) in enumerate(kept):
@@ -304,29 +321,30 @@ class Earlier:
                 return name, record
         return None
 
-    def effect(self, key: str) -> tuple[str, Record | None]:
-        """Return what is known of an effect: its result, or the intent of one without; ("", None) of none."""
-        return self._effects.get(key, ("", None))
+    def effect(self, key: str) -> Named | None:
+        """Return the result of an effect, or the intent of one without; None if no round came to it."""
+        return self._effects.get(key)
 
     def settled(self, name: str) -> RoundOutcome | None:
-        """Return what a person said of the doubtful effect at a step; None if nobody did."""
+        """Return a person's word on the doubtful effect at a step; None if nobody gave it."""
         return next((past for past in self._past if past.how == "settled" and past.step == name), None)
 
 
 class Tally:
-    """What a round's steps add up to, and what earlier rounds owe to a report."""
+    """The sum of a round's steps, as a report needs it, and what earlier rounds owe to a report."""
 
     def __init__(self) -> None:
         self.spent: Usage = NOTHING
-        """What this round's steps cost, up to where its code is now; the same whenever it runs again."""
-        self.owed: Usage = NOTHING
-        """What rounds cost that were ended by the clock since the turn's last report."""
+        """Cost of earlier rounds that nobody reported, and of this one up to where its code is now.
+
+        It is the same at the same place whenever this round runs again.
+        """
+        self.paid: Usage = NOTHING
+        """The same, with recorded steps of this round that its code has not come to (yet)."""
         self.owed_actions: frozenset[str] = frozenset()
         """Tools that those rounds called, and earlier deliveries of this one."""
-        self._unseen: Usage = NOTHING
-        """What recorded steps of this round cost that its code has not come to (yet)."""
         self._lines: dict[int, str] = {}
-        """What the digest is made of, by the order of the calls: side by side, steps end in any order."""
+        """Lines of the digest, by the order of the calls: side by side, steps end in any order."""
 
     @property
     def steps(self) -> int:
@@ -335,40 +353,27 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) over this round's steps, in order of their calls; empty without any."""
-        lines = "".join(self._lines[nth] for nth in sorted(self._lines))
-        return hashlib.sha256(lines.encode()).hexdigest() if lines else ""
+        """SHA-256 (hex) over this round's steps, in order of their calls."""
+        return hashlib.sha256("".join(self._lines[nth] for nth in sorted(self._lines)).encode()).hexdigest()
 
-    @property
-    def paid(self) -> Usage:
-        """What this round's recorded steps cost, whether or not its code came to them again."""
-        return plus(self.spent, self._unseen)
-
-    def owe(self, records: Iterable[Record]) -> None:
-        """Take in the steps of an earlier round that nobody reported."""
+    def find(self, records: Iterable[Record], *, earlier: bool) -> None:
+        """Take in recorded steps: of this round, or of an earlier one that nobody reported."""
         for record in records:
-            self.owed = plus(self.owed, record.usage or NOTHING)
-            self._owe_action(record)
-
-    def find(self, records: Iterable[Record]) -> None:
-        """Take in the steps that earlier deliveries of this round recorded."""
-        for record in records:
-            self._unseen = plus(self._unseen, record.usage or NOTHING)
-            self._owe_action(record)
-
-    def _owe_action(self, record: Record) -> None:
-        if record.kind in ("call", "effect", "intent"):
-            self.owed_actions |= {record.name}
+            if earlier:
+                self.come_to(record)
+            self.paid = plus(self.paid, record.usage or NOTHING)
+            if record.kind in ("call", "effect", "intent"):
+                self.owed_actions |= {record.name}
 
     def come_to(self, record: Record) -> None:
         """Count the cost of a step of this round that was found, and that its code comes to again."""
-        self.spend(record)
-        self._unseen = minus(self._unseen, record.usage or NOTHING)
-
-    def spend(self, record: Record) -> None:
-        """Count the cost of a step."""
         if record.usage is not None:
             self.spent = plus(self.spent, record.usage)
+
+    def spend(self, record: Record) -> None:
+        """Count the cost of a fresh step."""
+        if record.usage is not None:
+            self.spent, self.paid = plus(self.spent, record.usage), plus(self.paid, record.usage)
 
     def count(self, name: str, record: Record, nth: int) -> None:
         """Count a step, which is the `nth` call of the round."""

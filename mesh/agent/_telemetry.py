@@ -1,18 +1,25 @@
-"""What an agent's process tells of its work: spans of rounds, proposals and steps, and how long they took.
+"""What a round shows while it works: live notes for its client; spans, counts and times for operators.
 
-Names, ids and codes alone go into it. A model may ask for an agent that there is not; only those of the
-fleet are named.
+A live note is a hint for display, over core NATS and never through the log. It may be lost, nothing rests on
+it, and labels do not withhold what a model says in it. It goes to the request's own client. A turn waits for
+no listener. Spans hold names, ids and codes alone. A model may ask for an agent that does not exist: only
+agents of the fleet are named.
 """
 
+import asyncio
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
+import msgspec
 from opentelemetry.trace import Span, get_current_span
 
-from mesh.agent.definition import Agent
-from mesh.bus.consumer import Message
 from mesh.service import telemetry, tracing
+from mesh.service.logs import get_logger
 from protocol.wire.commands import (
+    Ask,
     Escalate,
     HandBack,
     MoveProposed,
@@ -20,27 +27,164 @@ from protocol.wire.commands import (
     ReportFailure,
     Transfer,
     UnknownMove,
+    move_name,
 )
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment
-from protocol.wire.ids import HUMAN
+from protocol.wire.ids import HUMAN, submitter_of
 from protocol.wire.journal_records import Record
+from protocol.wire.notices import LiveNote, What
+from protocol.wire.subjects import live
+
+if TYPE_CHECKING:
+    from mesh.agent.definition import Agent
+    from mesh.bus.consumer import Message
+
+_log = get_logger(__name__)
+
+# --- live notes -----------------------------------------------------------------------------------
+
+TEXT_S = 0.05
+"""Text goes out at most this often: pieces that come faster are put together."""
+MOST_A_SECOND = 100
+"""Notes of one round; more are not sent, and the numbers of the others show the gap."""
+NOTE_CHARS = 4_000
+MOST_CHARS = 16 * NOTE_CHARS
+"""Of text that waits to go out; a model's text beyond that is not shown."""
+_NAME_CHARS = 128
+
+Send = Callable[[str, bytes], object]
+"""Publishes (subject, data) and waits for nothing."""
+
+
+class LiveOutput:
+    """The notes of one run of a round. Its methods return at once and raise nothing.
+
+    Args:
+        send: None for a turn that nobody can hear.
+    """
+
+    def __init__(self, send: Send | None, *, request: str, agent: str, turn: str, round_: int) -> None:
+        self._turn, self._round = turn, round_
+        self._send, self._subject = send, ""
+        try:
+            if send is not None:
+                self._subject = live(submitter_of(request), request, agent, turn)
+        except ValueError:  # an id that is none: nobody can listen there
+            self._send = None
+        self._n = 0
+        self._second, self._sent = 0, 0
+        self._text: list[str] = []
+        self._chars = 0
+        self._last_text = 0.0
+        """When text went out (monotonic seconds)."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def began(self) -> None:
+        """Show that the round's code begins."""
+        self._say("began")
+
+    def hear(self, piece: str | None) -> None:
+        """Show another piece of a model's reply; None: all earlier pieces of it are void."""
+        if self._send is None:
+            return
+        if piece is None:
+            self._text.clear()
+            self._chars = 0
+            self._say("text", again=True)
+            return
+        if self._chars < MOST_CHARS:
+            self._text.append(piece[: MOST_CHARS - self._chars])
+            self._chars += len(self._text[-1])
+        if self._timer is None:
+            with contextlib.suppress(RuntimeError):  # without a loop it goes out with the next note
+                wait_s = self._last_text + TEXT_S - time.monotonic()
+                self._timer = asyncio.get_running_loop().call_later(max(0.0, wait_s), self.flush)
+
+    @contextlib.contextmanager
+    def doing(self, what: What, name: str) -> Iterator[None]:
+        """Show that something is called, and how that ends; not with which arguments."""
+        self._say("step", what=what, name=name[:_NAME_CHARS], state="called")
+        state = "failed"
+        try:
+            yield
+            state = "returned"
+        finally:
+            self._say("step", what=what, name=name[:_NAME_CHARS], state=state)
+
+    def ended(self, proposal: Proposal) -> None:
+        """Show the round's proposal."""
+        if isinstance(proposal, MoveProposed):
+            move = proposal.move
+            to = move.to_agent if isinstance(move, Transfer | HandBack | Ask) else ""
+            self._say("ended", move=move_name(move)[:_NAME_CHARS], to=(to or "")[:_NAME_CHARS])
+        else:
+            code = proposal.error.code if isinstance(proposal, ReportFailure) else "in_doubt"
+            self._say("ended", failed=code[:_NAME_CHARS])
+
+    def flush(self) -> None:
+        """Send the text that waits. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        text = "".join(self._text)
+        self._text.clear()
+        self._chars = 0
+        for at in range(0, len(text), NOTE_CHARS):
+            self._last_text = time.monotonic()
+            self._publish("text", {"text": text[at : at + NOTE_CHARS]})
+
+    def _say(self, kind: str, **said: object) -> None:
+        if self._send is not None:
+            self.flush()
+            self._publish(kind, said)
+
+    def _publish(self, kind: str, said: dict[str, object]) -> None:
+        n, self._n = self._n, self._n + 1
+        if not self._has_room() and kind != "ended":
+            return
+        try:
+            note = LiveNote(
+                v=1,
+                turn=self._turn,
+                round=self._round,
+                n=n,
+                at=time.time_ns() // 1000,
+                kind=kind,  # type: ignore[arg-type]  # one of them
+                **said,  # type: ignore[arg-type]  # fields of a note
+            )
+            assert self._send is not None
+            self._send(self._subject, msgspec.json.encode(note))
+        except Exception as error:  # of any kind: no turn fails of it
+            _log.debug("live_note_lost", error=type(error).__name__)
+
+    def _has_room(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._sent = second, 0
+        self._sent += 1
+        return self._sent <= MOST_A_SECOND
+
+
+SILENT = LiveOutput(None, request="", agent="", turn="", round_=0)
+"""Of a turn that nobody can hear."""
+
+
+# --- spans, counts and times ----------------------------------------------------------------------
 
 _SENDS = {
     tracing.SYSTEM: tracing.NATS,
     tracing.MESSAGING_OPERATION: tracing.SEND,
     tracing.DESTINATION: "mesh.prop.{sender}.{request}",
 }
-_STRANGER = "unknown"
 
 
-def came_with(message: Message, recorded: str) -> str:
-    """Return the `traceparent` of an inbox event: its header's, or the one that it holds itself."""
-    return tracing.brought(message.headers) or tracing.sound(recorded)
+def _whose(agent: str, request: str) -> dict[str, str | int]:
+    return {tracing.AGENT: agent, tracing.CONVERSATION: request, tracing.REQUEST: request}
 
 
 def round_span(
-    agent: Agent, message: Message, request: str, work: Assignment, trace: str
+    agent: "Agent", message: "Message", request: str, work: Assignment, trace: str
 ) -> AbstractContextManager[Span]:
     """Open the span of one delivery of a round, and count how long the event waited for its first one.
 
@@ -53,12 +197,9 @@ def round_span(
     tracing.conversation.set(request)  # in this delivery's own task
     if not tracing.traced():
         return tracing.OFF
-    said: dict[str, str | int] = {
+    said = _whose(agent.name, request) | {
         tracing.OPERATION: tracing.INVOKE_AGENT,
-        tracing.AGENT: agent.name,
         tracing.AGENT_VERSION: agent.version,
-        tracing.CONVERSATION: request,
-        tracing.REQUEST: request,
         tracing.TURN: work.turn,
         tracing.ROUND: work.round,
         tracing.DEPTH: work.depth,
@@ -68,28 +209,25 @@ def round_span(
 
 
 def proposal_span(
-    agent: Agent, request: str, proposal: Proposal, fleet: Fleet
+    agent: "Agent", request: str, proposal: Proposal, fleet: Fleet
 ) -> AbstractContextManager[Span]:
     """Open the span in which a proposal is stored: for a handoff that of a tool, as GenAI has it."""
     if not tracing.traced():
         return tracing.OFF
     asked = _asked(proposal)
-    said: dict[str, str | int] = {
-        tracing.AGENT: agent.name,
-        tracing.CONVERSATION: request,
-        tracing.REQUEST: request,
-        tracing.TURN: proposal.turn,
-        tracing.ROUND: proposal.round,
-        tracing.MOVE: asked,
-    }
     turn = get_current_span()
     turn.set_attribute(tracing.MOVE, asked)
     if isinstance(proposal, ReportFailure):
         tracing.failed(turn, proposal.error.code)
+    said = _whose(agent.name, request) | {
+        tracing.TURN: proposal.turn,
+        tracing.ROUND: proposal.round,
+        tracing.MOVE: asked,
+    }
     target, tool = "", ""
     match proposal.move if isinstance(proposal, MoveProposed) else None:
         case Transfer(to_agent=wanted):
-            target = str(wanted) if wanted in fleet.agents else _STRANGER
+            target = str(wanted) if wanted in fleet.agents else "unknown"
             tool = f"transfer_to_{target}"
         case Escalate():
             target, tool = HUMAN, f"transfer_to_{HUMAN}"
@@ -104,37 +242,25 @@ def proposal_span(
     }
     if target:
         said[tracing.TRANSFER_TARGET] = target
-    name = f"{tracing.EXECUTE_TOOL} {tool} {target}".strip()
-    return tracing.span(name, attributes=said)
+    return tracing.span(f"{tracing.EXECUTE_TOOL} {tool} {target}".strip(), attributes=said)
 
 
-def proposed(agent: Agent, proposal: Proposal, took_s: float) -> None:
+def proposed(agent: "Agent", proposal: Proposal, took_s: float) -> None:
     """Count a round that came to a proposal, which is stored now."""
-    labels = {tracing.AGENT: agent.name, tracing.MOVE: _asked(proposal)}
-    telemetry.turn_duration.record(took_s, labels)
+    telemetry.turn_duration.record(took_s, {tracing.AGENT: agent.name, tracing.MOVE: _asked(proposal)})
 
 
 def _asked(proposal: Proposal) -> str:
-    if isinstance(proposal, MoveProposed):
-        unknown = isinstance(proposal.move, UnknownMove)
-        return "unknown" if unknown else str(proposal.move.__struct_config__.tag)
-    return str(proposal.__struct_config__.tag)
-
-
-_TOOLS = ("call", "effect")
+    if not isinstance(proposal, MoveProposed):
+        return str(proposal.__struct_config__.tag)
+    return "unknown" if isinstance(proposal.move, UnknownMove) else move_name(proposal.move)
 
 
 def tool_span(agent: str, request: str, tool: str) -> AbstractContextManager[Span]:
-    """Open the span of one run of a tool. What it is called with and what it returns are not told."""
+    """Open the span of one run of a tool. Its arguments and its result are not told."""
     if not tracing.traced():
         return tracing.OFF
-    said = {
-        tracing.OPERATION: tracing.EXECUTE_TOOL,
-        tracing.TOOL: tool,
-        tracing.AGENT: agent,
-        tracing.CONVERSATION: request,
-        tracing.REQUEST: request,
-    }
+    said = _whose(agent, request) | {tracing.OPERATION: tracing.EXECUTE_TOOL, tracing.TOOL: tool}
     return tracing.span(f"{tracing.EXECUTE_TOOL} {tool}", attributes=said)
 
 
@@ -143,6 +269,6 @@ def replayed(step: str, record: Record) -> None:
     if not tracing.traced():
         return
     said = {tracing.STEP: step, tracing.KIND: record.kind}
-    if record.kind in _TOOLS:
+    if record.kind in ("call", "effect"):
         said[tracing.TOOL] = record.name
     tracing.happened(tracing.REPLAYED, said)

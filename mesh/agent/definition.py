@@ -1,20 +1,27 @@
-"""An agent: a plain async function from a turn to a move, with what others may know about it."""
+"""An agent: a plain async function from a turn to a move, with its tools and its card.
 
+Some tools are known only once somebody was asked, such as those of an MCP server. Among an agent's tools a
+`Toolbox` stands for them. It is opened before the agent takes turns, so that its card and its model's prompts
+name the same tools; and closed as the agent leaves.
+"""
+
+import asyncio
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mesh.agent.errors import Retry, ToolsUnusable
+from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
 from mesh.errors import MeshError
+from mesh.service.conditions import Conditions, Kind
 from protocol.wire.ids import is_name
 
 if TYPE_CHECKING:
-    from mesh.agent._toolbox import Toolbox
-    from mesh.agent.tools import Tool
     from mesh.agent.turn import Turn
     from protocol.wire.commands import Move
 
@@ -22,6 +29,24 @@ if TYPE_CHECKING:
 
 
 VERSION_GRACE_S = 30.0
+AGAIN_S = 5.0
+"""Between two tries to open a box of tools."""
+DOWN = Kind("tools_missing", "tools_found", "the tools of {} are not there", lasts=True)
+
+
+@runtime_checkable
+class Toolbox(Protocol):
+    """Where tools come from."""
+
+    name: str
+
+    async def tools(self) -> tuple[Tool, ...]:
+        """Return the tools; the same as long as the process lives. Raises Retry, Permanent."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what was opened. Idempotent; whatever is used later opens it again."""
+        ...
 
 
 class AgentNotFound(MeshError):
@@ -161,3 +186,44 @@ def key_will_do() -> Iterator[None]:
 def a_key_will_do() -> bool:
     """Return True inside of `key_will_do`."""
     return _key_will_do.get()
+
+
+# --- boxes of tools -------------------------------------------------------------------------------
+
+
+async def unpacked(tools: Iterable[Tool | Toolbox]) -> tuple[Tool, ...]:
+    """Return the tools, those of boxes too. Raises ToolsUnusable, and what a box raises."""
+    found: dict[str, Tool] = {}
+    for each in tools:
+        for tool in (each,) if isinstance(each, Tool) else await each.tools():
+            if not is_tool_name(tool.name):
+                raise ToolsUnusable(f"no model can call a tool {short(tool.name)!r}: a name is {NAME_SYNTAX}")
+            if tool.name in found:
+                raise ToolsUnusable(f"two tools are called {tool.name}")
+            found[tool.name] = tool
+    return tuple(found.values())
+
+
+async def unpacked_in_time(tools: Iterable[Tool | Toolbox], conditions: Conditions) -> tuple[Tool, ...]:
+    """Return the tools as `unpacked` does, and wait for boxes that cannot be opened yet."""
+    boxes = tuple(tools)
+    for box in boxes:
+        if isinstance(box, Tool):
+            continue
+        while True:
+            try:
+                await box.tools()
+            except Retry as down:
+                conditions.raise_(DOWN, box.name, reason=str(down))
+                await asyncio.sleep(AGAIN_S)
+            else:
+                conditions.clear(DOWN, box.name)
+                break
+    return await unpacked(boxes)
+
+
+async def put_away(tools: Iterable[Tool | Toolbox]) -> None:
+    """Close every box."""
+    for each in tools:
+        if not isinstance(each, Tool):
+            await each.close()

@@ -1,7 +1,14 @@
-"""What a handler raises to say how it failed, and what stops its round whatever it catches.
+"""Errors by which an agent's code and its tools say how they failed, and errors that stop a round.
 
-Anything else that it raises is a bug. What stops a round is not for the code: the journal keeps it and raises
-it again at every step. A tool's no (`ToolError`) is an outcome, and stops nothing.
+    TurnError               a round's end: a handler raises it, or the runtime does
+    ├── Retry               the next round may not fail
+    ├── Permanent           no further round can help
+    ├── EffectUnknown       nobody knows if an effect happened
+    └── Superseded, Fenced, JournalMismatch, InDoubt, RoundOver, ApprovalNeeded
+    ToolError               a tool's no: an outcome, which stops nothing
+
+Anything else that a handler raises is a bug. An error that stops a round is not for the code: the journal
+keeps it and raises it again at every step.
 """
 
 from typing import ClassVar
@@ -11,11 +18,11 @@ from protocol.wire.commands import Ask, Failure
 
 
 class TurnError(MeshError):
-    """Root of what a handler may raise. `str(error)` goes on the bus: keep it a safe sentence."""
+    """Root of what ends a round. `str(error)` goes on the bus: keep it a safe sentence."""
 
     code: ClassVar[str] = "turn.error"
     permanent = False
-    """Whether no further round can help."""
+    """True if no further round can help."""
 
 
 class Retry(TurnError):
@@ -45,8 +52,26 @@ class ActionNotAllowed(Permanent):
     code: ClassVar[str] = "action_not_allowed"
 
 
+class BudgetExhausted(Permanent):
+    """The turn has spent its grant: no further model call is made."""
+
+    code: ClassVar[str] = "budget_exhausted"
+
+
+class JournalFull(Permanent):
+    """More steps, or a larger value, than a turn may journal."""
+
+    code: ClassVar[str] = "journal_full"
+
+
+class ToolsUnusable(Permanent):
+    """A model cannot be told an agent's tools: one lacks a name of its own, a schema, or a description."""
+
+    code: ClassVar[str] = "tools.unusable"
+
+
 class EffectUnknown(TurnError):
-    """A tool raises it of its own effect: it was asked for, and nobody answered whether it happened.
+    """A tool raises it of its own effect: it was asked for, and nobody answered if it happened.
 
     An effect that can be run again, or asked about, is: in the next round. Any other is in doubt.
     """
@@ -60,22 +85,16 @@ class Superseded(TurnError):
     code: ClassVar[str] = "superseded"
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
-    match error:
-        case Retry(after_s=after_s):
-            return Failure(code=error.code, message=str(error), retry_after_s=after_s)
-        case TurnError(permanent=permanent):
-            return Failure(code=error.code, message=str(error), permanent=permanent)
-        case MeshError():
-            return Failure(code=error.code, message="the runtime could not go on")
-    return Failure(code="bug", message=f"the handler raised {type(error).__name__}")
-
-
 class Fenced(TurnError):
     """Another instance, or a later round, has this turn; nothing may be done or proposed any more."""
 
     code: ClassVar[str] = "journal.fenced"
+
+
+class RoundOver(TurnError):
+    """The code has returned its move, and something that it left running begins another step."""
+
+    code: ClassVar[str] = "round_over"
 
 
 class JournalMismatch(TurnError):
@@ -101,18 +120,6 @@ class InDoubt(TurnError):
         self.step, self.action, self.key = step, action, key
 
 
-class JournalFull(Permanent):
-    """More steps, or a larger value, than a turn may journal."""
-
-    code: ClassVar[str] = "journal_full"
-
-
-class RoundOver(TurnError):
-    """The code has returned its move, and something that it left running begins another step."""
-
-    code: ClassVar[str] = "round_over"
-
-
 class ApprovalNeeded(TurnError):
     """An effect waits for somebody's yes: the turn is suspended with this ask."""
 
@@ -123,7 +130,67 @@ class ApprovalNeeded(TurnError):
         self.ask = ask
 
 
-class BudgetExhausted(Permanent):
-    """The turn has spent its grant: no further model call is made."""
+def failure_of(error: BaseException) -> Failure:
+    """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
+    match error:
+        case Retry(after_s=after_s):
+            return Failure(code=error.code, message=str(error), retry_after_s=after_s)
+        case TurnError(permanent=permanent):
+            return Failure(code=error.code, message=str(error), permanent=permanent)
+        case MeshError():
+            return Failure(code=error.code, message="the runtime could not go on")
+    return Failure(code="bug", message=f"the handler raised {type(error).__name__}")
 
-    code: ClassVar[str] = "budget_exhausted"
+
+# --- a tool's no ----------------------------------------------------------------------------------
+
+
+class ToolError(MeshError):
+    """A tool cannot do what was asked, and did nothing. The text is for the model: say what would do.
+
+    It is an outcome: the journal keeps it, and a turn that runs again gets it again, as a `ToolRefused`.
+    """
+
+    code: ClassVar[str] = "tool.error"
+
+
+class ToolRefused(ToolError):
+    """A tool's no as `turn.call` raises it, the first time and every time it is replayed.
+
+    `reason` is the code of the error that the tool raised; `not_approved` or `approval_expired` where an
+    effect waited for a yes and did not get it.
+    """
+
+    code: ClassVar[str] = "tool.refused"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ToolTimedOut(ToolError):
+    """A tool that only reads took longer than it may. It is an outcome, like a no."""
+
+    code: ClassVar[str] = "tool.timed_out"
+
+
+class NotBegun(ToolError):
+    """Nothing was run, this time. What became of an effect that was tried before, it does not say."""
+
+    code: ClassVar[str] = "tool.not_begun"
+
+
+class ToolBusy(NotBegun):
+    """So many calls of this tool are under way and do not end that none can begin; nothing was run."""
+
+    code: ClassVar[str] = "tool.busy"
+
+
+class ToolArgumentsInvalid(ToolError):
+    """The arguments do not fit the tool's schema; nothing was run. The text names each mistake."""
+
+    code: ClassVar[str] = "tool.arguments_invalid"
+
+    def __init__(self, tool: str, mistakes: tuple[str, ...]) -> None:
+        super().__init__(f"{tool} was not called: {'; '.join(mistakes)}")
+        self.tool, self.mistakes = tool, mistakes

@@ -14,16 +14,18 @@ pydantic is imported when a schema is first needed, not when an agent's module i
 """
 
 import asyncio
+import contextvars
 import inspect
 import re
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints, overload
+from weakref import WeakKeyDictionary
 
-from mesh.agent._threads import NoThread, Threads
-from mesh.agent.errors import EffectUnknown
-from mesh.errors import MeshError
+from mesh.agent.errors import EffectUnknown, ToolArgumentsInvalid, ToolBusy, ToolTimedOut
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -43,56 +45,87 @@ _MOST_MISTAKES = 5
 _SHOWN_CHARS = 300
 
 
-class ToolError(MeshError):
-    """A tool cannot do what was asked, and did nothing. The text is for the model: say what would do.
+# --- threads --------------------------------------------------------------------------------------
 
-    It is an outcome: the journal keeps it, and a turn that runs again gets it again, as a `ToolRefused`.
+MOST = 32
+"""Calls of one function that run at once in an event loop; the next one waits for one of them to end."""
+
+_Ended = asyncio.Future[tuple[Any, BaseException | None]]
+
+
+class NoThread(Exception):
+    """There is no thread for a call; nothing was run."""
+
+
+class Threads:
+    """The threads of one function that is not async: one for each call, which no other function takes up.
+
+    A thread cannot be stopped. In a pool that everybody shares, as `asyncio.to_thread` has one, a few calls
+    that never come back would in the end leave no thread for anything else. They are daemons: a process that
+    leaves does not wait for them.
     """
 
-    code: ClassVar[str] = "tool.error"
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self.under_way: set[str] = set()
+        """Names of the calls whose threads have not ended, even if nobody waits for them."""
+
+    async def begin(
+        self, call: Callable[[], Any], *, name: str = "", within_s: float | None = None
+    ) -> Awaitable[Any]:
+        """Begin a call in a thread of its own, in this context; return an awaitable of its result.
+
+        If nobody awaits it any more, the thread goes on.
+
+        Args:
+            name: the call's, for `under_way`.
+            within_s: how long a thread may be waited for; None for as long as it takes.
+
+        Raises NoThread.
+        """
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        free = self._free.setdefault(loop, asyncio.Semaphore(self._most))
+        try:
+            async with asyncio.timeout(within_s):
+                await free.acquire()
+        except TimeoutError:
+            raise NoThread(f"{self._most} calls are under way, and none of them ends") from None
+        ended: _Ended = loop.create_future()
+
+        def tell(value: Any, error: BaseException | None) -> None:
+            free.release()
+            if not ended.done():  # nobody waits any more
+                ended.set_result((value, error))
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                value = context.run(call)
+            except BaseException as raised:  # whoever awaits the result gets it
+                error = raised
+            self.under_way.discard(name)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, value, error)
+
+        self.under_way.add(name)
+        try:
+            threading.Thread(target=work, name="mesh-tool", daemon=True).start()
+        except RuntimeError:
+            self.under_way.discard(name)
+            free.release()
+            raise NoThread("the system gives no more threads") from None
+        return _result_of(ended)
 
 
-class ToolRefused(ToolError):
-    """A tool's no as `turn.call` raises it, the first time and every time it is replayed.
-
-    `reason` is the code of the error that the tool raised; `not_approved` or `approval_expired` where an
-    effect waited for a yes and did not get it.
-    """
-
-    code: ClassVar[str] = "tool.refused"
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+async def _result_of(ended: _Ended) -> Any:
+    value, error = await ended
+    if error is not None:
+        raise error
+    return value
 
 
-class ToolTimedOut(ToolError):
-    """A tool that only reads took longer than it may. It is an outcome, like a no."""
-
-    code: ClassVar[str] = "tool.timed_out"
-
-
-class NotBegun(ToolError):
-    """Nothing was run, this time. What became of an effect that was tried before, it does not say."""
-
-    code: ClassVar[str] = "tool.not_begun"
-
-
-class ToolBusy(NotBegun):
-    """So many calls of this tool are under way and do not end that none can begin; nothing was run."""
-
-    code: ClassVar[str] = "tool.busy"
-
-
-class ToolArgumentsInvalid(ToolError):
-    """The arguments do not fit the tool's schema; nothing was run. The text names each mistake."""
-
-    code: ClassVar[str] = "tool.arguments_invalid"
-
-    def __init__(self, tool: str, mistakes: tuple[str, ...]) -> None:
-        super().__init__(f"{tool} was not called: {'; '.join(mistakes)}")
-        self.tool = tool
-        self.mistakes = mistakes
+# --- tools ----------------------------------------------------------------------------------------
 
 
 class NotDone:
@@ -172,7 +205,7 @@ class Tool:
         raise ToolTimedOut(why) if self.effect is None else EffectUnknown(why)
 
     def is_under_way(self, key: str) -> bool:
-        """Say whether a thread of this process is still at the effect with this key: none can be stopped."""
+        """Return True if a thread of this process is still at the effect with this key."""
         return key in self._threads.under_way
 
     async def ask(self, key: str) -> Any:
@@ -252,7 +285,7 @@ def short(text: str, chars: int = _SHOWN_CHARS) -> str:
 
 
 def is_tool_name(text: str) -> bool:
-    """Say whether a model can be offered a tool of this name (`NAME_SYNTAX`)."""
+    """Return True if a model can be offered a tool of this name (`NAME_SYNTAX`)."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -4,33 +4,35 @@ A `Turn` is one *round* of a turn. After a refusal, a retry or a reply the same 
 the top with a new one, in which `refusals`, `failures` or `reply` say what happened.
 """
 
-import hashlib
-import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import SystemRandom
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
-from mesh.agent._live import SILENT, LiveOutput
-from mesh.agent._moves import Moves
-from mesh.agent._tool_calls import Produce, ToolCalls, digest_of, plain
-from mesh.agent.errors import BudgetExhausted, Superseded, TurnError
-from protocol.domain import budget
-from protocol.wire.commands import Failure, Move, Report, Usage
-from protocol.wire.config import AgentEntry, Fleet
-from protocol.wire.events import Assignment, RoundOutcome
-from protocol.wire.handoff import Budget, Handoff
+from mesh.agent._execution import Execution
+from mesh.agent._journal import Produce
+from mesh.agent._reply_schema import check_schema
+from mesh.agent.tools import Tool
+from protocol.wire.commands import (
+    Ask,
+    Complete,
+    Escalate,
+    Fail,
+    Failure,
+    HandBack,
+    Move,
+    Transfer,
+    Usage,
+)
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import RoundOutcome
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
-from protocol.wire.prices import Price
-
-if TYPE_CHECKING:
-    from mesh.agent._journal import Journal
-    from mesh.agent.tools import Tool
 
 T = TypeVar("T")
+Facts = Mapping[str, Any] | Iterable[Fact] | None
 
 
 class Refusal(NamedTuple):
@@ -42,84 +44,51 @@ class Refusal(NamedTuple):
     hint: str
 
 
-class Turn(Moves):
+class Turn:
     """One round. Made by the runtime; `mesh.testing.turn` makes one for tests."""
 
-    def __init__(
-        self,
-        request: str,
-        work: Assignment,
-        fleet: Fleet,
-        *,
-        journal: "Journal | None" = None,
-        is_over: Callable[[], Awaitable[bool]] | None = None,
-        prices: Mapping[str, Price] | None = None,
-        prompt_version: str = "",
-        live: LiveOutput = SILENT,
-    ) -> None:
-        self._work = work
-        self._journal = journal
-        self._is_over = is_over
-        self._fleet = fleet
-        self._actions = set(work.reported.actions)
-        self._usage: Usage = work.reported.usage
-        self._calls = ToolCalls(self, work, self._actions, journal, fleet.lease_s)
-        self.prices: Mapping[str, Price] = prices or {}
-        """What models' tokens cost, by model."""
-        self._prompt_version = prompt_version
-        self.live = live
-        """What the client is shown while this turn works."""
-        self.request = request
+    def __init__(self, execution: Execution) -> None:
+        work = execution.work
+        self.execution = execution
+        """The round as the runtime runs it. An agent's code does not need it."""
+        self.request = execution.request
         """The request's id."""
+        self.client = submitter_of(self.request)
+        """Name of the request's submitter."""
         self.id = work.turn
         self.round = work.round
         """0 the first time this turn's code runs."""
         self.handoff: Handoff = work.handoff
         """The whole of what was handed over."""
+        self.agent: AgentName = work.handoff.to_agent
         self.facts: Mapping[str, Any] = MappingProxyType(
             {fact.key: fact.value for fact in work.handoff.facts}
         )
         """Facts by key, values only; `handoff.facts` has the labels too."""
-
-    @property
-    def agent(self) -> AgentName:
-        return self.handoff.to_agent
-
-    @property
-    def client(self) -> AgentName:
-        """Who submitted the request."""
-        return submitter_of(self.request)
-
-    @property
-    def path(self) -> tuple[AgentName, ...]:
+        self.path: tuple[AgentName, ...] = work.path
         """Holders from the entry agent to this one."""
-        return self._work.path
-
-    @property
-    def depth(self) -> int:
+        self.depth = work.depth
         """Agent-to-agent hops so far."""
-        return self._work.depth
+        self.withheld: tuple[str, ...] = () if work.withheld is None else work.withheld.labels
+        """Labels of what this agent may not see and is carried past it."""
+        self.past: tuple[RoundOutcome, ...] = work.past
+        """How the rounds before this one ended."""
+        self.has_human = execution.fleet.human
+        """True if `escalate` can be admitted."""
+        self.allowed_actions = execution.allowed_actions
+        """Names of the tools that may be called; None if there is no limit."""
 
     @property
     def peers(self) -> Mapping[str, AgentEntry]:
         """Agents that this one may hand to, by name."""
-        own = self._fleet.agents.get(self.agent)
-        allowed = () if own is None else own.to  # who is not in the fleet (any more) may do nothing there
+        agents = self.execution.fleet.agents
+        own = agents.get(self.agent)
+        allowed = () if own is None else own.to  # an agent that has left the fleet may do nothing there
         return {
             name: entry
-            for name, entry in self._fleet.agents.items()
+            for name, entry in agents.items()
             if name != self.agent and (allowed is None or name in allowed)
         }
-
-    @property
-    def has_human(self) -> bool:
-        """Whether `escalate` can be admitted."""
-        return self._fleet.human
-
-    @property
-    def past(self) -> tuple[RoundOutcome, ...]:
-        """How the rounds before this one ended."""
-        return self._work.past
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -142,81 +111,36 @@ class Turn(Moves):
 
     @property
     def expired(self) -> bool:
-        """Whether the newest `turn.ask` expired without a reply."""
+        """True if the newest `turn.ask` expired without a reply."""
         return self._answered is not None and self._answered.how == "expired"
 
     @property
     def _answered(self) -> RoundOutcome | None:
-        """The newest ask's end. Approvals are none of the code's business: their calls find them."""
+        """The newest ask's end. Approvals are not the code's business: their calls find them."""
         ends = (past for past in reversed(self.past) if past.how in ("replied", "expired"))
         return next((past for past in ends if not past.asked), None)
 
     @property
-    def stretch(self) -> int:
-        """The round, counted without those that ended in an approval: after one, all goes on as before."""
-        return self.round - sum(bool(past.asked) for past in self.past)
-
-    @property
-    def withheld(self) -> tuple[str, ...]:
-        """Labels of what this agent may not see and is carried past it."""
-        return () if self._work.withheld is None else self._work.withheld.labels
-
-    @property
     def budget_left(self) -> Budget:
-        """What this turn may still spend; None in what has no limit, below 0 where more was spent.
+        """The rest that this turn may still spend; None in what has no limit, below 0 where more was spent.
 
-        It counts what the rounds before this one cost, and this one's model calls as far as the code
-        has come; so it is the same at the same place whenever this round runs again.
+        It counts the cost of the rounds before this one, and of this one's model calls up to where the code
+        is. So it is the same at the same place whenever this round runs again.
         """
-        return budget.left(self.handoff.constraints.budget or budget.UNLIMITED, self._spent)
+        return self.execution.budget_left
 
     # --- doing ------------------------------------------------------------------------------------
 
-    @property
-    def allowed_actions(self) -> frozenset[str] | None:
-        """Names of the tools that may be called; None if there is no limit."""
-        own = self._fleet.agents.get(self.agent)
-        limits = [self.handoff.constraints.allowed_actions, () if own is None else own.actions]
-        given = [frozenset(limit) for limit in limits if limit is not None]
-        return frozenset.intersection(*given) if given else None
-
-    async def call(self, tool: "Tool", /, **arguments: Any) -> Any:
+    async def call(self, tool: Tool, /, **arguments: Any) -> Any:
         """Run a tool and return its result, as JSON makes it; a step that was recorded is not run again.
 
         Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
         fit, ToolRefused for the tool's own no and for an approval that was not given, Superseded when the
-        turn was ended meanwhile, ApprovalNeeded to suspend the turn, and whatever else the tool raises.
-        What stops the round (`mesh.agent.errors`) is not for the code to catch; an effect that broke does.
+        turn was ended meanwhile, ApprovalNeeded to suspend the turn, and any other error of the tool.
+        The code does not catch an error that stops the round (`mesh.agent.errors`): an effect that broke is
+        one.
         """
-        self._calls.require_allowed(tool)
-        return await self._calls.call(tool, arguments, for_model=False)
-
-    async def outcome(self, tool: "Tool", arguments: Mapping[str, Any]) -> Any:
-        """Run a tool for a model, as `call` does, but for what the model is told instead of a result.
-
-        What it is told, its next words rest on. So a reading tool that broke, a result that is too large
-        and a tool that is not allowed are recorded as ToolRefused too, and told again in every round.
-        """
-        return await self._calls.call(tool, arguments, for_model=True)
-
-    async def require_open(self) -> None:
-        """Raise Superseded if a guard ended this turn; asked before whatever counts or costs."""
-        if self._is_over is not None and await self._is_over():
-            raise self._stopped(Superseded("the turn was ended"))
-
-    def _require_budget(self) -> None:
-        """Raise BudgetExhausted if nothing is left of something that the grant limits."""
-        granted, left = self.handoff.constraints.budget, self.budget_left
-        gone = [
-            name for name in left.__struct_fields__ if (rest := getattr(left, name)) is not None and rest <= 0
-        ]
-        if gone:
-            spent = (f"{getattr(self._spent, name)} of {getattr(granted, name)} {name}" for name in gone)
-            raise self._stopped(BudgetExhausted(f"spent {', '.join(spent)}"))
-
-    def _stopped(self, error: TurnError) -> TurnError:
-        """Return an error that the code cannot swallow."""
-        return error if self._journal is None else self._journal.stop(error)
+        return await self.execution.call(tool, arguments, for_model=False)
 
     async def model(
         self,
@@ -226,110 +150,122 @@ class Turn(Moves):
         kind: type[T],
         *,
         cost: Callable[[T], Usage] | None = None,
-        began: Any = None,
     ) -> tuple[T, bool]:
-        """Return a model's reply to `prompt`, and whether this round is the one that pays for it.
+        """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
 
-        The prompt is recorded by its digest, the reply as JSON.
-
-        Args:
-            cost: what a reply cost. It is recorded with the reply, so that a process that dies
-                afterwards takes nothing of the bill with it.
-            began: of a conversation's first call: what it begins with, for `begun` to return from now on.
+        The prompt is recorded by its digest, the reply as JSON; with it `cost`, which returns what it cost.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         """
-        paid = True
-
-        async def ask() -> Any:
-            await self.require_open()
-            self._require_budget()
-            with self.live.doing("model", name):
-                return plain(await produce())
-
-        def reused() -> None:
-            nonlocal paid
-            paid = False
-
-        if self._journal is None:
-            self._require_budget()
-            reply: T = await produce()
-            self._usage = budget.plus(self._usage, budget.NOTHING if cost is None else cost(reply))
-            return reply, True
-        priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
-        call = ("model", name, digest_of(prompt))
-        kept = None if began is None else plain(began)
-        value = await self._journal.step(call, ask, cost=priced, on_reuse=reused, began=kept)
-        return msgspec.convert(value, kind), paid
-
-    def knows(self, name: str, prompt: Any) -> bool:
-        """Say whether a reply to this prompt is recorded; asked after `begun`."""
-        return self._journal is not None and self._journal.holds(("model", name, digest_of(prompt)))
-
-    async def begun(self) -> tuple[Any, ...]:
-        """Return what the turn's conversations with models began with, as it was recorded, in their order.
-
-        Without those that the code took up; what begins only now, `model` is told with its first call.
-        """
-        return () if self._journal is None else await self._journal.begun()
-
-    def take_up(self, began: Any) -> None:
-        """Go on with one of the conversations that `begun` gave."""
-        if self._journal is not None:
-            self._journal.take_up(began)
+        return await self.execution.model(name, prompt, produce, kind, cost=cost)
 
     async def remark(self, text: str) -> None:
-        """Put a line into the journal, for whoever reads it later."""
-        await self._noted("remark", text, text)
+        """Put a line into the journal, for people who read it later."""
+        await self.execution.note("remark", text, said=text)
 
     async def now(self) -> int:
         """Return the time (UTC µs); the same when this round runs again."""
-        return int(await self._noted("now", "", time.time_ns() // 1000))
+        return int(await self.execution.note("now", time.time_ns() // 1000))
 
     async def random(self) -> float:
         """Return a number from 0 up to 1, exclusive; the same when this round runs again."""
-        return float(await self._noted("random", "", random.SystemRandom().random()))
-
-    async def _noted(self, kind: str, said: str, value: Any) -> Any:
-        async def produce() -> Any:
-            return value
-
-        if self._journal is None:
-            return value
-        # Each of these is its own: an earlier round's time is not this round's. But an approval's yes
-        # must find the very call that asked for it, whatever its arguments were made of.
-        digest = digest_of([said, self.stretch])
-        return await self._journal.step((kind, "", digest), produce)
+        return float(await self.execution.note("random", SystemRandom().random()))
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
         """Account for a cost that no step records: one of a model call by other means than `turn.model`."""
-        more = Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls)
-        self._usage = budget.plus(self._usage, more)
+        self.execution.spend(Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls))
 
-    @property
-    def _spent(self) -> Usage:
-        """What the turn has cost, up to where its code is now."""
-        if self._journal is None:
-            return self._usage
-        tally = self._journal.tally
-        return budget.plus(self._usage, budget.plus(tally.owed, tally.spent))
+    # --- moves: each returns a value, and nothing happens before the code returns it ---------------
 
-    @property
-    def report(self) -> Report:
-        """What this turn did in all its rounds, as it goes to the guard with the proposal."""
-        steps, digest = self._work.reported.steps, self._work.reported.digest
-        usage, actions = self._usage, self._actions
-        if self._journal is not None:
-            tally = self._journal.tally
-            usage = budget.plus(usage, budget.plus(tally.owed, tally.paid))
-            actions = actions | tally.owed_actions
-            if tally.steps:
-                steps += tally.steps
-                digest = hashlib.sha256(f"{digest}{tally.digest}".encode()).hexdigest()
-        return Report(
-            usage=usage,
-            actions=tuple(sorted(actions)),
-            steps=steps,
-            digest=digest,
-            prompt=self._prompt_version,
+    def transfer(
+        self,
+        to: str,
+        *,
+        summary: str,
+        intent: str | None = None,
+        facts: Facts = None,
+        artifacts: Sequence[Artifact] = (),
+        drop: Sequence[str] = (),
+        constraints: Constraints | None = None,
+        return_to: str | None = None,
+        no_return: bool = False,
+    ) -> Move:
+        """Give the work to another agent.
+
+        Args:
+            summary: one line: what is wanted and why.
+            facts: only new ones. The facts that were handed to this turn are carried on by themselves.
+            drop: keys of facts not to carry on.
+            constraints: only where they narrow this turn's own.
+            return_to: whom a hand-back goes to, if on the path; by default to this agent.
+            no_return: nobody from there on gives the work back to this agent or beneath.
+        """
+        return Transfer(
+            to_agent=AgentName(to),
+            summary=_line(summary),
+            intent=intent,
+            facts=_facts(facts),
+            artifacts=tuple(artifacts),
+            drop=tuple(drop),
+            constraints=constraints or Constraints(),
+            return_to=None if return_to is None else AgentName(return_to),
+            no_return=no_return,
         )
+
+    def hand_back(
+        self,
+        reason: str,
+        *,
+        to: str | None = None,
+        facts: Facts = None,
+        artifacts: Sequence[Artifact] = (),
+        drop: Sequence[str] = (),
+    ) -> Move:
+        """Give the work back along the path, with what was found out."""
+        return HandBack(
+            summary=_line(reason),
+            to_agent=None if to is None else AgentName(to),
+            facts=_facts(facts),
+            artifacts=tuple(artifacts),
+            drop=tuple(drop),
+        )
+
+    def ask(
+        self,
+        question: str,
+        *,
+        of: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        expires_s: float | None = None,
+    ) -> Move:
+        """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`.
+
+        Raises SchemaUnusable for a schema by which no reply could be judged.
+        """
+        check_schema(schema)
+        asked = AgentName(of) if of is not None else self.client
+        return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
+
+    def complete(self, answer: Any) -> Move:
+        """Answer the request; any JSON value, mostly a string."""
+        return Complete(answer=answer)
+
+    def escalate(self, reason: str, *, facts: Facts = None) -> Move:
+        """Give the work to a person."""
+        return Escalate(summary=_line(reason), facts=_facts(facts))
+
+    def fail(self, reason: str) -> Move:
+        """Give the request up."""
+        return Fail(reason=reason)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _facts(facts: Facts) -> tuple[Fact, ...]:
+    if facts is None:
+        return ()
+    if isinstance(facts, Mapping):
+        return tuple(Fact(key=key, value=value) for key, value in facts.items())
+    return tuple(facts)

@@ -13,7 +13,6 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from mesh.agent._live import read_note
 from mesh.bus.connection import Bus, Subscription
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import batch
@@ -145,7 +144,7 @@ class Following:
         return task
 
     def _on_note(self, message: Incoming) -> None:
-        note = read_note(message.data)
+        note = codec.readable(message.data, LiveNote)
         parts = message.subject.split(".")
         if note is None or len(parts) != 6 or note.turn != parts[5]:
             return

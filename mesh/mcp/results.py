@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from mesh.agent.errors import Permanent, Retry
-from mesh.agent.tools import NotBegun, ToolError, short
+from mesh.agent.errors import NotBegun, Permanent, Retry, ToolError
+from mesh.agent.tools import short
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent.tools import KEY, Tool, ToolArgumentsInvalid, few, short
+from mesh.agent.errors import ToolArgumentsInvalid
+from mesh.agent.tools import KEY, Tool, few, short
 from mesh.mcp.results import McpUnusable
 
 _UNIONS = ("anyOf", "oneOf", "allOf")

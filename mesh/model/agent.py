@@ -24,9 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mesh.agent._toolbox import Toolbox, ToolsUnusable, unpacked
-from mesh.agent.definition import Agent, a_key_will_do, checked_name
-from mesh.agent.errors import Permanent
+from mesh.agent.definition import Agent, Toolbox, a_key_will_do, checked_name, unpacked
+from mesh.agent.errors import Permanent, ToolsUnusable
 from mesh.agent.tools import Tool, short
 from mesh.model.anthropic.model import MAX_TOKENS, WORK, ClaudeModel
 from mesh.model.loop import MAX_CALLS, drive

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from mesh.agent.errors import Permanent
-from mesh.agent.tools import Tool, ToolError
+from mesh.agent.errors import Permanent, ToolError
+from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.model.moves import Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
@@ -99,10 +99,10 @@ async def drive(
         live=live,
         answer=answer,
     )
-    for began in await turn.begun():
+    for began in await turn.execution.journal.begun():
         going_on = conversation(msgspec.convert(began, PromptContext), is_new=False)
-        if turn.knows(model.mode, going_on.prompt):
-            turn.take_up(began)
+        if turn.execution.knows(model.mode, going_on.prompt):
+            turn.execution.journal.take_up(began)
             return await going_on.until_a_move()
     # It begins: for the first time, or because prompt, model or handoff changed: the brief tells the past.
     return await conversation(context_now(turn, offered), is_new=True).until_a_move()
@@ -130,7 +130,7 @@ class _Conversation:
         self._pricing = Pricing(turn, model)
         self._tools = {tool.name: tool for tool in tools if tool.name in seen.tools}
         self._moves = MoveTools(turn, seen, labels, handoffs, answer)
-        self._hear = turn.live.hear if live else None
+        self._hear = turn.execution.live.hear if live else None
         self._brief = render(turn, seen, handoffs)
         self._begins = seen if is_new else None
         """Recorded with the first reply."""
@@ -171,12 +171,12 @@ class _Conversation:
 
     async def _ask(self) -> Reply:
         prompt = self.prompt
-        if self._answered and not self._turn.knows(self._model.mode, prompt):
+        if self._answered and not self._turn.execution.knows(self._model.mode, prompt):
             # The code no longer comes to moves that were made: the model is told their outcomes all the same.
             self._transcript += [ToolResult("", "", told(past), is_error=True) for past in self._answered]
             self._answered.clear()
             prompt = self.prompt
-        reply, is_paid_now = await self._turn.model(
+        reply, is_paid_now = await self._turn.execution.model(
             self._model.mode,
             prompt,
             lambda: self._reply(prompt),
@@ -310,7 +310,7 @@ class _Conversation:
         if call.unreadable:
             return _error(call, call.unreadable)
         try:
-            result = await self._turn.outcome(tool, call.arguments)
+            result = await self._turn.execution.call(tool, call.arguments, for_model=True)
         except ToolError as refused:
             return _error(call, str(refused))
         return ToolResult(call.id, call.name, msgspec.json.encode(result, enc_hook=str).decode())

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, c
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from mesh.agent._reply_schema import SchemaUnusable
-from mesh.agent._toolbox import ToolsUnusable
-from mesh.agent.tools import Tool, ToolArgumentsInvalid, mistakes_in, short, untitled
+from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
+from mesh.agent.tools import Tool, mistakes_in, short, untitled
 from mesh.agent.turn import Turn
 from mesh.model.port import ToolCall, ToolSpec
 from mesh.model.prompt import PromptContext, context_now, one_line

@@ -46,7 +46,7 @@ class Pricing:
 
     def _price(self, reply: Reply) -> Price | None:
         """Return the price of the model that replied, else of the one that was asked."""
-        prices = self._turn.prices
+        prices = self._turn.execution.prices
         asked_of = getattr(self._model, "asked_of", None)
         asked = reply.asked or (self._model.mode if asked_of is None else asked_of(reply.model))
         return price_of(reply.model, prices) or price_of(asked, prices)
@@ -66,7 +66,7 @@ class Pricing:
         return self._model
 
     def _is_unpriced(self, model: str) -> bool:
-        return price_of(model, self._turn.prices) is None
+        return price_of(model, self._turn.execution.prices) is None
 
     @property
     def _in_dollars(self) -> bool:

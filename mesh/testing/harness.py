@@ -13,7 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from mesh.agent._journal import Journal
+import msgspec
+
+from mesh.agent._execution import Execution
+from mesh.agent._journal import Journal, never
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, failure_of
 from mesh.agent.turn import Turn
@@ -27,7 +30,7 @@ from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
-from protocol.wire.prices import Price, price_list
+from protocol.wire.prices import Price
 
 REQUEST = "client_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 _INSTANCES = count()
@@ -72,7 +75,7 @@ def turn(
     past: Iterable[RoundOutcome] = (),
     reported: Report | None = None,
     steps: MemorySteps | None = None,
-    is_over: Callable[[], Awaitable[bool]] | None = None,
+    is_over: Callable[[], Awaitable[bool]] = never,
     prices: Mapping[str, Price] | None = None,
 ) -> Turn:
     """Return the first round of a turn, or a later one after refusals.
@@ -84,9 +87,9 @@ def turn(
         refused: (move, rule) of each round that the guard refused, in order.
         past: how further rounds ended, after those; see `replied` and `unanswered`.
         reported: what the rounds before this one reported, cumulative.
-        steps: where this turn's journal is kept. The same for each `turn` of a test, and what one of them
-            did the next one finds, as after a crash; without it, nothing is journaled.
-        is_over: what says whether a guard has ended the turn.
+        steps: where this turn's journal is kept; its own by default. With the same for each `turn` of a test,
+            the next one finds what the one before did, as after a crash.
+        is_over: returns True if a guard has ended the turn.
         prices: what models' tokens cost, by model.
     """
     given = (
@@ -129,28 +132,39 @@ def turn(
         depth=len(held) - 1,
         past=ended,
         reported=reported or Report(),
+        prices=msgspec.to_builtins(prices or {}),
     )
-    journal = None
-    if steps is not None:
-        journal = Journal(
-            steps,
-            request=REQUEST,
-            turn=work.turn,
-            round_=work.round,
-            nonce=f"n{next(_INSTANCES)}",
-            version="0",
-            past=ended,
-        )
-    return Turn(REQUEST, work, fleet, journal=journal, is_over=is_over, prices=prices)
+    return turn_of(REQUEST, work, fleet, steps, is_over=is_over)
+
+
+def turn_of(
+    request: str,
+    work: Assignment,
+    fleet: Fleet,
+    steps: MemorySteps | None = None,
+    *,
+    version: str = "0",
+    is_over: Callable[[], Awaitable[bool]] = never,
+) -> Turn:
+    """Return a round as a guard gave it, with a journal in memory; `version` is the agent's."""
+    journal = Journal(
+        MemorySteps() if steps is None else steps,
+        request=request,
+        turn=work.continues or work.turn,
+        round_=work.round,
+        nonce=f"n{next(_INSTANCES)}",
+        version=version,
+        past=work.past,
+    )
+    return Turn(Execution(request, work, fleet, journal, is_over=is_over))
 
 
 def turn_in(guard: InMemoryGuard) -> Turn:
-    """Return the turn of the request's holder, with what the guard lets them see. Nothing is journaled.
+    """Return the turn of the request's holder, with what the guard lets them see, and an empty journal.
 
     Raises NotDecided when it is nobody's.
     """
-    work = guard.holder.work
-    return Turn(guard.request, work, guard.fleet, prices=price_list(work.prices))
+    return turn_of(guard.request, guard.holder.work, guard.fleet)
 
 
 def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> RoundOutcome:
@@ -188,7 +202,6 @@ class FleetHarness:
         self.approvals: list[Ask] = []
         """What somebody was asked to say yes to."""
         self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
-        self._deliveries = 0
 
     async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
         """Submit, and follow the request until it ends or waits for somebody who says nothing.
@@ -219,34 +232,24 @@ class FleetHarness:
         raise NotDecided(f"no end after {MOST_ROUNDS} rounds: {self.path}")
 
     async def _round(self, held: TurnState) -> Proposal:
-        agent = self._agents[held.agent]
-        self._deliveries += 1
-        journal = Journal(
-            self._journals[held.agent],
-            request=self.guard.request,
-            turn=held.work.continues or held.id,
-            round_=held.round,
-            nonce=f"n{self._deliveries}",
-            version=agent.version,
-            past=held.work.past,
-        )
-        prices = price_list(held.work.prices)
-        turn = Turn(self.guard.request, held.work, self.guard.fleet, journal=journal, prices=prices)
+        agent, steps = self._agents[held.agent], self._journals[held.agent]
+        turn = turn_of(self.guard.request, held.work, self.guard.fleet, steps, version=agent.version)
         self.turns.append(turn)
+        execution, journal = turn.execution, turn.execution.journal
         place: dict[str, Any] = {"turn": turn.id, "round": turn.round}
         try:
             move = await agent(turn)
             await journal.finish()
         except ApprovalNeeded as needed:
             self.approvals.append(needed.ask)
-            return MoveProposed(move=needed.ask, report=turn.report, **place)
+            return MoveProposed(move=needed.ask, report=execution.report, **place)
         except ModelUnavailable:
             raise  # it is the test that lacks something
         except Exception as error:
             stopped = journal.broken or error
             self.broke.append(failure_of(stopped).code)
-            return ReportFailure(error=failure_of(stopped), report=turn.report, **place)
-        return MoveProposed(move=move, report=turn.report, **place)
+            return ReportFailure(error=failure_of(stopped), report=execution.report, **place)
+        return MoveProposed(move=move, report=execution.report, **place)
 
     # --- what came of it --------------------------------------------------------------------------
 

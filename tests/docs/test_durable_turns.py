@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import _approvals, _executor, _journal, _step_store, definition
+from mesh.agent import _execution, _executor, _journal, _step_store, definition
 from protocol.wire.config import LEASE_S
 from tests.docs.pages import DOCS, Block, blocks
 from tests.servers import PATIENCE_S
@@ -39,13 +39,13 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"{_step_store.MAX_STEPS:,} steps at most" in PAGE
     assert f"{_journal.MAX_STEP_BYTES // 1024} KiB" in PAGE
     assert f"more than {_step_store.WINDOW} steps at once" in PAGE
-    assert f"first {_approvals.SHOWN_CHARS:,} characters" in PAGE
+    assert f"first {_execution.SHOWN_CHARS:,} characters" in PAGE
     assert f"`version_grace_s` ({definition.VERSION_GRACE_S:g} s)" in PAGE
     assert f"whole lease ({LEASE_S:g} s;" in PAGE
     assert _executor.CRASHES == 5
     assert "Five more attempts" in PAGE
 
 
-@pytest.mark.parametrize("reason", [_approvals.NOT_APPROVED, _approvals.EXPIRED])
+@pytest.mark.parametrize("reason", ["not_approved", "approval_expired"])
 def test_the_reasons_are_those_of_the_code(reason: str) -> None:
     assert f"`{reason}`" in PAGE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mesh import mcp
-from mesh.agent._toolbox import DOWN
+from mesh.agent.definition import DOWN
 from mesh.mcp import results, server
 from mesh.mcp.results import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
 from tests.docs.pages import DOCS, blocks

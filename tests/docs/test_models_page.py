@@ -10,8 +10,8 @@ from typing import Any, get_args
 import click
 import pytest
 
-from mesh.agent import Turn, _live, agent
-from mesh.agent._tool_calls import MAX_RESULT_BYTES
+from mesh.agent import Turn, _telemetry, agent
+from mesh.agent._execution import MAX_RESULT_BYTES
 from mesh.bus import rate_limit
 from mesh.cli import app
 from mesh.fleet.file import parse_fleet
@@ -123,7 +123,7 @@ def test_the_kinds_of_models_are_those_of_the_option() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    assert f"at most every {_live.TEXT_S * 1000:g} ms, {_live.MOST_A_SECOND} notes a second" in PAGE
+    assert f"at most every {_telemetry.TEXT_S * 1000:g} ms, {_telemetry.MOST_A_SECOND} notes a second" in PAGE
     assert f"more than {rate_limit.LONGEST_HOLD_S:g} s is not waited for" in PAGE
     lease_s = LEASE_US / 1e6
     assert f"renews it every {rate_limit.RENEW_S:g} s" in PAGE

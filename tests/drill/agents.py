@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from mesh.agent.definition import Agent, agent
-from mesh.agent.errors import Permanent, Retry
-from mesh.agent.tools import NOT_DONE, ToolError, ToolRefused, tool
+from mesh.agent.errors import Permanent, Retry, ToolError, ToolRefused
+from mesh.agent.tools import NOT_DONE, tool
 from mesh.agent.turn import Turn
 from protocol.wire.commands import Move
 from protocol.wire.handoff import Constraints

@@ -42,7 +42,7 @@ def _give_back(turn: Turn) -> Move:
 
 def _lie(turn: Turn) -> Move:
     """Report an action that no runtime would have let happen."""
-    turn._actions.add("fly")
+    turn.execution.actions.add("fly")
     return turn.complete({"done": []})
 
 

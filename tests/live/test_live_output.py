@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from mesh.agent import _live
-from mesh.agent._live import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput, read_note
+from mesh.agent import _telemetry
+from mesh.agent._telemetry import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput
+from protocol.wire import codec
+from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
+from protocol.wire.ids import AgentName, TurnId
 from protocol.wire.notices import LiveNote
 from tests.servers import until
 
@@ -22,7 +25,7 @@ class Sent:
         self.notes: list[LiveNote] = []
 
     def __call__(self, subject: str, data: bytes) -> bool:
-        note = read_note(data)
+        note = codec.readable(data, LiveNote)
         assert note is not None
         self.subjects.add(subject)
         self.notes.append(note)
@@ -42,12 +45,16 @@ def sent() -> Sent:
 def still(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that stands until it is set."""
     now = [1000.0]
-    monkeypatch.setattr("mesh.agent._live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mesh.agent._telemetry.time.monotonic", lambda: now[0])
     return lambda at: now.__setitem__(0, at)
 
 
-def output(send: _live.Send) -> LiveOutput:
+def output(send: _telemetry.Send) -> LiveOutput:
     return LiveOutput(send, request=REQUEST, agent="a", turn="t", round_=1)
+
+
+def proposing(move: Move) -> MoveProposed:
+    return MoveProposed(turn=TurnId("t"), round=1, move=move)
 
 
 def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) -> None:
@@ -55,7 +62,7 @@ def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) 
     said.began()
     with said.doing("tool", "find"):
         pass
-    said.proposed("transfer", "b")
+    said.ended(proposing(Transfer(to_agent=AgentName("b"), summary="go")))
     assert sent.subjects == {f"mesh.live.c1.{REQUEST}.a.t"}
     assert [(note.v, note.turn, note.round, note.n) for note in sent.notes] == [
         (1, "t", 1, n) for n in range(4)
@@ -72,7 +79,7 @@ async def test_pieces_that_come_fast_go_out_together_and_in_their_order(sent: Se
     said = output(sent)
     for number in range(1000):
         said.hear(f"{number} ")
-    said.stopped("enough")
+    said.ended(ReportFailure(turn=TurnId("t"), round=1, error=Failure(code="enough")))
     assert [note.kind for note in sent.notes] == ["text", "ended"]
     assert sent.text == "".join(f"{number} " for number in range(1000))
 
@@ -98,14 +105,14 @@ async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float
         said = output(sent)
         still(5000.0)
         said.hear("one")
-        said.close()
-        still(5000.0 + _live.TEXT_S / 4)
+        said.flush()
+        still(5000.0 + _telemetry.TEXT_S / 4)
         said.hear("two")
         said.hear("three")
     assert asked[0] == 0.0
-    assert asked[1] == pytest.approx(_live.TEXT_S * 3 / 4)
+    assert asked[1] == pytest.approx(_telemetry.TEXT_S * 3 / 4)
     assert len(asked) == 2, "one timer for all that waits"
-    said.close()
+    said.flush()
     assert [note.text for note in sent.notes] == ["one", "twothree"]
 
 
@@ -119,7 +126,7 @@ async def test_a_flood_is_cut_and_the_numbers_show_it(sent: Sent, still: Callabl
     said.began()
     assert sent.notes[-1].n == MOST_A_SECOND * 6
     said.hear("x" * (MOST_CHARS * 2))
-    said.close()
+    said.flush()
     assert max(len(note.text) for note in sent.notes) == NOTE_CHARS
     assert len(sent.text) == MOST_CHARS
 
@@ -128,7 +135,7 @@ async def test_the_end_is_said_even_after_a_flood(sent: Sent, still: Callable[[f
     said = output(sent)
     for _ in range(MOST_A_SECOND * 2):
         said.began()
-    said.proposed("complete")
+    said.ended(proposing(Complete(answer="")))
     assert sent.notes[-1].kind == "ended"
 
 
@@ -137,7 +144,7 @@ async def test_a_reply_that_begins_anew_makes_void_what_was_said(sent: Sent) -> 
     said.hear("half a")
     said.hear(None)
     said.hear("whole")
-    said.close()
+    said.flush()
     assert [(note.text, note.again) for note in sent.notes] == [("", True), ("whole", False)]
 
 
@@ -151,10 +158,10 @@ async def test_nothing_of_it_fails_a_turn() -> None:
         said.hear(None)
         with pytest.raises(ValueError, match="own"), said.doing("tool", "t\ud800"):
             raise ValueError("the tool's own")
-        said.proposed("\ud800")
-        said.close()
+        said.ended(proposing(UnknownMove(name="\ud800")))
+        said.flush()
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"v":1,"kind":"shout"}'])
 def test_what_is_no_note_is_none(data: bytes) -> None:
-    assert read_note(data) is None
+    assert codec.readable(data, LiveNote) is None

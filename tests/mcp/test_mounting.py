@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mesh.agent._toolbox import ToolsUnusable, unpacked
-from mesh.agent.tools import ToolArgumentsInvalid, tool
+from mesh.agent.definition import unpacked
+from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
+from mesh.agent.tools import tool
 from mesh.mcp import McpServer, McpUnusable
 from tests.mcp.conftest import Mount
 

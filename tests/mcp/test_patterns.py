@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import ToolRefused
-from mesh.agent.tools import ToolArgumentsInvalid
+from mesh.agent.errors import ToolArgumentsInvalid
 from mesh.mcp.tool import McpTool
 from mesh.testing import turn
 from tests.mcp.conftest import Mount

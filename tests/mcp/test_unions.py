@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mesh.agent.tools import Tool, ToolArgumentsInvalid
+from mesh.agent.errors import ToolArgumentsInvalid
+from mesh.agent.tools import Tool
 from mesh.mcp.tool import McpTool
 from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive

@@ -1,7 +1,10 @@
 """What an agent's file imports is what `mesh.agent` lists, and nobody reaches behind it."""
 
 import re
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import mesh.agent
 
@@ -16,11 +19,16 @@ def test_every_other_module_of_the_room_begins_with_an_underscore() -> None:
 
 
 def test_the_room_lists_what_its_public_modules_and_the_wire_define() -> None:
-    for name in mesh.agent.__all__:
-        home = mesh.agent._HOME[name]
+    homes = {name: _home(name) for name in mesh.agent.__all__}
+    for name, home in homes.items():
         assert home.startswith("protocol.wire.") or home.removeprefix("mesh.agent.") in PUBLIC, name
         assert getattr(mesh.agent, name) is not None
-    assert set(mesh.agent._HOME) == set(mesh.agent.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Journal'"):
+        _ = mesh.agent.Journal
+
+
+def _home(name: str) -> str:
+    return next(home for home in mesh.agent._HOMES if name in vars(import_module(home)))
 
 
 def test_reference_agents_and_docs_import_from_the_room_alone() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mesh.agent._runtime import Runtime
-from mesh.agent._toolbox import ToolsUnusable
 from mesh.agent.definition import Agent
+from mesh.agent.errors import ToolsUnusable
 from mesh.agent.turn import Turn
 from mesh.cli.exits import Exit
 from protocol.wire.commands import Move

@@ -163,7 +163,7 @@ async def test_what_a_round_cost_that_ran_out_of_time_is_reported_by_the_next(st
         if turn.round == 0:
             await costly.ask(turn)
             await asyncio.Event().wait()  # until somebody stops it
-        return turn.complete(turn.report.usage.tokens)
+        return turn.complete(turn.execution.report.usage.tokens)
 
     await stage.runtime(Agent("a", slow))
     client = await stage.client()
@@ -181,8 +181,7 @@ async def test_code_that_wraps_what_stops_it_proposes_nothing(stage: Stage) -> N
     async def wraps(turn: Turn) -> Move:
         began.append(turn.round)
         if len(began) == 1:
-            assert turn._journal is not None
-            store = turn._journal._steps._store
+            store = turn.execution.journal._steps._store
             other = Record(kind="remark", version="0", nonce="other", at=0)
             await store.put(turn.request, turn.id, "0-0", msgspec.json.encode(other))
             try:

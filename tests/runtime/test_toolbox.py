@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mesh.agent import Move, Turn
-from mesh.agent import _toolbox as toolbox_module
+from mesh.agent import definition as toolbox_module
 from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Retry

@@ -7,7 +7,7 @@ import msgspec
 
 from mesh.agent import Turn, tool
 from mesh.agent.definition import Agent
-from mesh.agent.tools import ToolError
+from mesh.agent.errors import ToolError
 from mesh.cli.exits import Exit
 from mesh.model.loop import drive
 from mesh.testing import StrictModel

@@ -10,8 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from mesh.agent import Turn, agent, tool
 from mesh.agent.definition import Agent
-from mesh.agent.errors import Permanent
-from mesh.agent.tools import ToolError
+from mesh.agent.errors import Permanent, ToolError
 from mesh.service import tracing
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Complete, Freeze, Move, MoveProposed, Reply, Submit, Transfer

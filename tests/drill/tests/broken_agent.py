@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mesh.agent import _runtime
+from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
 from mesh.agent._step_store import StoredSteps
-from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.cli import main
 from mesh.testing import MemorySteps
@@ -48,16 +48,15 @@ def no_fence() -> None:
 
 
 def new_key_each_round() -> None:
-    def key(turn: Turn, tool: str, digest: str) -> Any:
-        return derive(sound(turn, tool, digest), turn.round)
+    def key(execution: Execution, tool: str, digest: str) -> Any:
+        return derive(sound(execution, tool, digest), execution.work.round)
 
-    sound = replace(Turn, "_key", key)
+    sound = replace(Execution, "_key", key)
 
 
 def _losing(kind: str) -> None:
-    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
-        if record.kind != kind:
-            await sound(journal, name, record, nth)
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> Any:
+        return record if record.kind == kind else await sound(journal, name, record, nth)
 
     sound = replace(Journal, "_write", write)
 
@@ -75,10 +74,10 @@ def lost_result() -> None:
 
 
 def stuck_step() -> None:
-    async def write(journal: Journal, name: str, record: Record, nth: int) -> None:
+    async def write(journal: Journal, name: str, record: Record, nth: int) -> Any:
         if record.kind == "remark":
             await asyncio.Event().wait()
-        await sound(journal, name, record, nth)
+        return await sound(journal, name, record, nth)
 
     sound = replace(Journal, "_write", write)
 

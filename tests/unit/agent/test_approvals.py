@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mesh.agent import ApprovalNeeded, Move, ToolRefused, Turn, tool
-from mesh.agent._approvals import SHOWN_CHARS
+from mesh.agent._execution import SHOWN_CHARS
 from mesh.agent.errors import InDoubt
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, turn
@@ -198,7 +198,7 @@ async def test_an_approval_is_no_reply_to_the_codes_own_question() -> None:
     own = turn().ask("which colour?")
     approval = await asked(turn(), amount=5)
     given = turn(past=[replied(own, "red"), replied(approval, True, round_=1)])
-    assert (given.reply, given.expired, given.round, given.stretch) == ("red", False, 2, 1)
+    assert (given.reply, given.expired, given.round) == ("red", False, 2)
     assert turn(past=[replied(approval, True)]).reply is None
 
 

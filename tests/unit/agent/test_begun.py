@@ -21,7 +21,7 @@ async def begun(steps: MemorySteps) -> bool:
     runtime._steps = cast("Any", steps)
     message = cast("Message", types.SimpleNamespace(delivered=1, stored_us=NOW))
     one = turn()
-    return await runtime._was_begun(message, one.request, one._work)
+    return await runtime._was_begun(message, one.request, one.execution.work)
 
 
 async def test_a_round_without_any_step_is_fresh() -> None:

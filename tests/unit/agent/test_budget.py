@@ -36,7 +36,7 @@ def granting(**budget: int) -> Constraints:
 
 
 def spent(given: Turn) -> tuple[int, int]:
-    usage = given.report.usage
+    usage = given.execution.report.usage
     return usage.tokens, usage.model_calls
 
 
@@ -54,8 +54,7 @@ async def test_it_is_on_the_bill_even_if_the_code_does_not_come_to_it_again() ->
     steps, model = MemorySteps(), Model()
     await model.ask(turn(steps=steps), "one")
     again = turn(steps=steps)
-    assert again._journal is not None
-    await again._journal.load()
+    await again.execution.journal.load()
     assert spent(again) == (10, 1)
 
 
@@ -64,7 +63,7 @@ async def test_a_reply_that_an_earlier_round_reported_is_not_counted_twice() -> 
     first = turn(steps=steps)
     await model.ask(first, "one")
     past = [RoundOutcome(round=0, how="refused")]
-    later = turn(past=past, reported=first.report, steps=steps)
+    later = turn(past=past, reported=first.execution.report, steps=steps)
     await model.ask(later, "one")
     assert (spent(later), model.called) == ((10, 1), 1)
     await model.ask(later, "two")
@@ -76,15 +75,13 @@ async def test_what_a_round_cost_that_only_the_clock_ended_is_counted_once() -> 
     await model.ask(turn(steps=steps), "one")  # and its time runs out: nothing is reported
     past = [RoundOutcome(round=0, how="failed", failure=TIMED_OUT)]
     second = turn(past=past, steps=steps)
-    assert second._journal is not None
-    assert second._journal.owes
+    assert second.execution.journal.owes
     await model.ask(second, "one")
     await model.ask(second, "two")
     assert (spent(second), model.called) == ((20, 2), 2)
     past.append(RoundOutcome(round=1, how="refused"))
-    third = turn(past=past, reported=second.report, steps=steps)
-    assert third._journal is not None
-    assert not third._journal.owes
+    third = turn(past=past, reported=second.execution.report, steps=steps)
+    assert not third.execution.journal.owes
     await model.ask(third, "three")
     assert spent(third) == (30, 3)
 
@@ -105,7 +102,7 @@ async def test_tools_of_a_round_that_only_the_clock_ended_are_reported() -> None
     await turn(steps=steps).call(look)
     later = turn(past=[RoundOutcome(round=0, how="failed", failure=TIMED_OUT)], steps=steps)
     await later.remark("on to something else")
-    assert later.report.actions == ("look",)
+    assert later.execution.report.actions == ("look",)
 
 
 async def test_what_is_left_is_the_grant_less_what_all_rounds_cost() -> None:
@@ -166,8 +163,7 @@ async def test_the_stop_cannot_be_swallowed() -> None:
         await Model().ask(given, "one")
     with pytest.raises(BudgetExhausted):
         await given.remark("never mind")
-    assert given._journal is not None
-    assert isinstance(given._journal.broken, BudgetExhausted)
+    assert isinstance(given.execution.journal.broken, BudgetExhausted)
 
 
 async def test_a_recorded_reply_is_replayed_however_little_is_left() -> None:

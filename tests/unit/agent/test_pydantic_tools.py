@@ -7,7 +7,8 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from mesh.agent import ApprovalNeeded
-from mesh.agent.tools import ToolArgumentsInvalid, tool
+from mesh.agent.errors import ToolArgumentsInvalid
+from mesh.agent.tools import tool
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 

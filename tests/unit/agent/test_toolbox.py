@@ -2,7 +2,8 @@
 
 import pytest
 
-from mesh.agent._toolbox import ToolsUnusable, unpacked
+from mesh.agent.definition import unpacked
+from mesh.agent.errors import ToolsUnusable
 from mesh.agent.tools import Tool
 
 

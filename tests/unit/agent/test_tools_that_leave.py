@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent.errors import EffectUnknown, InDoubt
-from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
+from mesh.agent.errors import EffectUnknown, InDoubt, ToolRefused
+from mesh.agent.tools import NOT_DONE, Tool, tool
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
+from mesh.testing.harness import turn_of
 from protocol.wire.commands import Complete, Failure
 from protocol.wire.events import RoundOutcome
 from tests.servers import PATIENCE_S
@@ -163,8 +164,8 @@ async def test_what_became_of_an_effect_is_asked_again_in_the_next_round() -> No
 
     def given(steps: MemorySteps, *past: RoundOutcome) -> Any:
         made = turn(steps=steps, past=past)
-        made._fleet = replace(made._fleet, lease_s=0.0)
-        return made
+        fleet = replace(made.execution.fleet, lease_s=0.0)
+        return turn_of(made.request, made.execution.work, fleet, steps)
 
     steps = MemorySteps()
     with pytest.raises(EffectUnknown):

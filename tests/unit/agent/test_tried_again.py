@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.agent import Turn, tool
-from mesh.agent.errors import EffectUnknown, InDoubt
-from mesh.agent.tools import NOT_DONE, NotBegun, ToolRefused
+from mesh.agent.errors import EffectUnknown, InDoubt, NotBegun, ToolRefused
+from mesh.agent.tools import NOT_DONE
 from mesh.testing import MemorySteps, turn
+from mesh.testing.harness import turn_of
 from protocol.wire.commands import Failure
 from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints
@@ -21,8 +22,7 @@ FAILED = RoundOutcome(round=0, how="failed", failure=Failure(code="effect_unknow
 
 def given(steps: MemorySteps, **about: Any) -> Turn:
     made = turn(steps=steps, **about)
-    made._fleet = replace(made._fleet, lease_s=0.0)
-    return made
+    return turn_of(made.request, made.execution.work, replace(made.execution.fleet, lease_s=0.0), steps)
 
 
 async def test_a_no_that_came_before_it_began_is_no_outcome_of_an_effect_that_was_tried() -> None:
@@ -66,10 +66,10 @@ async def test_an_effect_that_was_tried_and_is_no_longer_allowed_is_in_doubt() -
 
     steps = MemorySteps()
     with pytest.raises(EffectUnknown):
-        await given(steps).outcome(refund, {})
+        await given(steps).execution.call(refund, {}, for_model=True)
     narrowed = given(steps, past=[FAILED], constraints=Constraints(allowed_actions=()))
     with pytest.raises(InDoubt):
-        await narrowed.outcome(refund, {})
+        await narrowed.execution.call(refund, {}, for_model=True)
 
 
 async def test_nobody_is_asked_about_an_effect_whose_thread_is_still_at_it() -> None:
@@ -169,8 +169,11 @@ async def test_a_report_has_the_same_digest_whichever_read_ends_first() -> None:
             return n
 
         made = given(steps)
-        await asyncio.gather(made.outcome(read, {"n": 1}), made.outcome(read, {"n": 2}))
-        return made.report.digest
+        await asyncio.gather(
+            made.execution.call(read, {"n": 1}, for_model=True),
+            made.execution.call(read, {"n": 2}, for_model=True),
+        )
+        return made.execution.report.digest
 
     steps = MemorySteps()
     first = await read_both(1, steps)

@@ -9,6 +9,7 @@ from mesh.agent import Fact, Turn, tool
 from mesh.agent.errors import ActionNotAllowed
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
+from mesh.testing.harness import turn_of
 from protocol.wire.commands import Complete, Escalate, HandBack, Transfer
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
@@ -73,22 +74,22 @@ async def test_a_tool_call_is_reported() -> None:
     given = turn()
     assert await given.call(look, key="x") == "found x"
     await given.call(look, key="y")
-    assert given.report.actions == ("look",)
+    assert given.execution.report.actions == ("look",)
 
 
 async def test_a_tool_that_is_not_allowed_is_not_run() -> None:
     given = turn(constraints=Constraints(allowed_actions=("other",)))
     with pytest.raises(ActionNotAllowed):
         await given.call(look, key="x")
-    assert given.report.actions == ()
+    assert given.execution.report.actions == ()
 
 
 def gone(**about: Any) -> Turn:
     """Return a turn whose agent was taken out of the fleet after the guard gave it the work."""
     made = turn(agent="a", peers=("b", "c"), **about)
-    others = {name: entry for name, entry in made._fleet.agents.items() if name != "a"}
-    made._fleet = replace(made._fleet, entry=AgentName("b"), agents=others)
-    return made
+    fleet = made.execution.fleet
+    others = {name: entry for name, entry in fleet.agents.items() if name != "a"}
+    return turn_of(made.request, made.execution.work, replace(fleet, entry=AgentName("b"), agents=others))
 
 
 @pytest.mark.parametrize("own", [None, ("look", "pay")])
@@ -100,7 +101,7 @@ async def test_an_agent_that_has_left_the_fleet_has_no_peers_and_may_call_nothin
     assert left.allowed_actions == frozenset()
     with pytest.raises(ActionNotAllowed):
         await left.call(look, key="x")
-    assert left.report.actions == ()
+    assert left.execution.report.actions == ()
 
 
 async def test_its_model_is_offered_neither_tools_nor_whom_to_hand_to() -> None:
@@ -121,5 +122,5 @@ def test_what_is_spent_is_reported() -> None:
     given = turn()
     given.spend(tokens=10, model_calls=1)
     given.spend(tokens=5, model_calls=1, nano_dollars=7)
-    usage = given.report.usage
+    usage = given.execution.report.usage
     assert (usage.tokens, usage.model_calls, usage.nano_dollars) == (15, 2, 7)

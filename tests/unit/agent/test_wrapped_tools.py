@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent.errors import InDoubt
-from mesh.agent.tools import NOT_DONE, Tool, ToolRefused, tool
+from mesh.agent.errors import InDoubt, ToolRefused
+from mesh.agent.tools import NOT_DONE, Tool, tool
 from mesh.testing import MemorySteps, turn
 from protocol.wire.journal_records import Record, decode_record
 
@@ -122,7 +122,7 @@ async def test_what_is_no_value_is_not_recorded_as_text(give: Callable[[], Any],
         await turn(steps=steps).call(Tool("give", "Give.", None, give))
     assert steps.written == 0
     with pytest.raises(ToolRefused, match="give broke: TypeError"):
-        await turn(steps=steps).outcome(Tool("give", "Give.", None, give), {})
+        await turn(steps=steps).execution.call(Tool("give", "Give.", None, give), {}, for_model=True)
     steps = MemorySteps()
     with pytest.raises(InDoubt):
         await turn(steps=steps).call(Tool("give", "Give.", "once", give))

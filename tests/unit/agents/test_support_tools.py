@@ -6,7 +6,7 @@ import pytest
 
 from agents.support import tools
 from agents.support.database import connected
-from mesh.agent.tools import ToolArgumentsInvalid, ToolError
+from mesh.agent.errors import ToolArgumentsInvalid, ToolError
 
 pytestmark = pytest.mark.usefixtures("records")
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from mesh.agent.tools import Tool, ToolArgumentsInvalid, tool
+from mesh.agent.errors import ToolArgumentsInvalid
+from mesh.agent.tools import Tool, tool
 
 
 @tool

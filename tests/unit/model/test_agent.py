@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from mesh.agent._toolbox import ToolsUnusable
 from mesh.agent.definition import key_will_do
+from mesh.agent.errors import ToolsUnusable
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.agent import (

@@ -72,8 +72,8 @@ async def test_the_fallback_is_paid_as_the_fallback_and_the_pinned_one_as_itself
     on = turn(prices=PRICES, steps=MemorySteps())
     assert await drive(on, model, instructions="Look.", tools=(look,)) == Complete(answer="ok")
     assert vendor.whom == [FAST, STRONG, FAST]
-    assert on.report.usage.nano_dollars == CALL_COST[STRONG] + CALL_COST[FAST]
-    assert {name: spent.nano_dollars for name, spent in on.report.usage.models.items()} == {
+    assert on.execution.report.usage.nano_dollars == CALL_COST[STRONG] + CALL_COST[FAST]
+    assert {name: spent.nano_dollars for name, spent in on.execution.report.usage.models.items()} == {
         IDS[STRONG]: CALL_COST[STRONG],
         IDS[FAST]: CALL_COST[FAST],
     }
@@ -85,7 +85,7 @@ async def test_it_is_no_other_price_when_the_reply_is_read_back(vendor: Vendor, 
     for _ in range(2):
         on = turn(prices=PRICES, steps=steps)
         assert await drive(on, model, instructions="Look.", tools=()) == Complete(answer="ok")
-        assert on.report.usage.nano_dollars == CALL_COST[STRONG]
+        assert on.execution.report.usage.nano_dollars == CALL_COST[STRONG]
     assert vendor.whom == [FAST, STRONG]
 
 

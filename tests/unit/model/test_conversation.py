@@ -176,6 +176,6 @@ async def test_tokens_cost_what_the_turns_prices_say() -> None:
     asked = turn(prices={"big": Price(input=1_000_000, output=5_000_000)})
     reply = Reply(text="ok", tokens=Tokens(input=10, output=2), model="big")
     await drive(asked, TalkingModel(reply), instructions="", tools=())
-    usage = asked.report.usage
+    usage = asked.execution.report.usage
     assert usage.nano_dollars == 20
     assert usage.models == {"big": Metered(input=10, output=2, calls=1, nano_dollars=20)}

@@ -9,8 +9,9 @@ from collections import Counter
 
 import pytest
 
-from mesh.agent._tool_calls import digest_of
-from mesh.agent.tools import ToolError, tool
+from mesh.agent._step_store import digest_of
+from mesh.agent.errors import ToolError
+from mesh.agent.tools import tool
 from mesh.model.loop import drive
 from mesh.model.port import Hear, Prompt, Reply, ToolCall
 from mesh.testing import MemorySteps, turn
@@ -116,13 +117,12 @@ async def run(seed: int, dies_at: int | None) -> tuple[Move, Report, World, Dice
         given = turn(peers=["b"], steps=steps, prices=PRICES)
         try:
             move = await drive(given, dice, instructions="Roll.", tools=world.tools, max_calls=6)
-            assert given._journal is not None
-            await given._journal.finish()
+            await given.execution.journal.finish()
         except Crash:
             assert first
             first = False
             continue
-        return move, given.report, world, dice, steps.puts
+        return move, given.execution.report, world, dice, steps.puts
 
 
 @pytest.mark.parametrize("seed", SEEDS)

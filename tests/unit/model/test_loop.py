@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from mesh.agent._toolbox import ToolsUnusable
-from mesh.agent.errors import Permanent, Retry
-from mesh.agent.tools import ToolError, tool
+from mesh.agent.errors import Permanent, Retry, ToolError, ToolsUnusable
+from mesh.agent.tools import tool
 from mesh.errors import Unreachable
 from mesh.model.loop import drive
 from mesh.model.port import Model, Reply, Said, ToolResult
@@ -210,7 +209,7 @@ async def test_what_a_model_costs_is_accounted_for() -> None:
         says("", tokens=5, model_calls=1), says("ok", tokens=7, nano_dollars=3, model_calls=1)
     )
     await drive(asked, model, instructions="", tools=())
-    usage = asked.report.usage
+    usage = asked.execution.report.usage
     assert (usage.tokens, usage.model_calls, usage.nano_dollars) == (12, 2, 3)
 
 

@@ -8,12 +8,13 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
 from mesh.agent._executor import sound
-from mesh.agent._toolbox import ToolsUnusable
-from mesh.agent.tools import ToolArgumentsInvalid, tool
+from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
+from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
 from mesh.model.moves import MoveTools, answer_form, require_apart
 from mesh.model.port import ToolCall
 from mesh.testing import turn
+from mesh.testing.harness import turn_of
 from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment
@@ -31,7 +32,7 @@ def turn_with_picky_peer() -> Turn:
         human=True,
     )
     handoff = Handoff(move="submit", from_agent=AgentName("c"), to_agent=A, summary="s")
-    return Turn(
+    return turn_of(
         "c_01ARZ3NDEKTSV4RRFFQ69G5FAV",
         Assignment(turn=TurnId("t"), round=0, handoff=handoff, path=(A,), depth=0),
         fleet,

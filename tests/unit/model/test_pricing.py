@@ -59,8 +59,8 @@ async def test_a_reply_under_another_id_costs_what_the_model_costs_that_was_aske
 ) -> None:
     on = turn(prices=prices, constraints=DOLLARS)
     assert await driven(on, Pinned(reply(replied))) == Complete(answer="ok")
-    assert on.report.usage.nano_dollars == nano_dollars
-    assert list(on.report.usage.models) == [replied]
+    assert on.execution.report.usage.nano_dollars == nano_dollars
+    assert list(on.execution.report.usage.models) == [replied]
 
 
 async def test_a_model_that_is_known_to_have_no_price_is_not_asked_on_a_budget_of_dollars() -> None:
@@ -78,7 +78,7 @@ async def test_a_reply_that_turns_out_to_have_no_price_is_the_last_and_its_token
     with pytest.raises(BudgetUnpriced, match="mystery has no price"):
         await driven(on, model)
     assert len(model.prompts) == 1
-    assert (on.report.usage.tokens, on.report.usage.model_calls) == (12, 1)
+    assert (on.execution.report.usage.tokens, on.execution.report.usage.model_calls) == (12, 1)
 
 
 async def test_a_model_without_a_price_is_asked_on_a_budget_of_tokens() -> None:
@@ -108,7 +108,7 @@ async def test_through_the_vendors_sdk_nothing_is_asked_unpriced_and_an_alias_co
         on = turn(prices={ROUTING: PRICE}, constraints=DOLLARS)
         await driven(on, model)
         await model.close()
-    assert on.report.usage.nano_dollars > 0
+    assert on.execution.report.usage.nano_dollars > 0
 
 
 async def overloaded(stub: StubClaude, prices: dict[str, Price], constraints: Constraints | None) -> Move:

@@ -8,7 +8,7 @@ from mesh.model.port import Prompt
 from mesh.model.prompt import render, told
 from mesh.model.scripted import read_prompt
 from mesh.testing import turn
-from mesh.testing.harness import replied
+from mesh.testing.harness import replied, turn_of
 from protocol.wire.commands import Escalate, Failure, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome, Withheld
@@ -61,7 +61,7 @@ def whole() -> Turn:
         withheld=Withheld(labels=("secret",), facts=1),
         past=PAST,
     )
-    return Turn("x_01ARZ3NDEKTSV4RRFFQ69G5FAV", work, fleet)
+    return turn_of("x_01ARZ3NDEKTSV4RRFFQ69G5FAV", work, fleet)
 
 
 def test_all_that_a_turn_knows_is_in_it() -> None:
@@ -147,7 +147,7 @@ def withheld(*labels: str) -> Turn:
     handoff = Handoff(move="submit", from_agent=A, to_agent=B, summary="s")
     hidden = Withheld(labels=labels, facts=1)
     work = Assignment(turn=TurnId("t"), round=0, handoff=handoff, path=(B,), depth=0, withheld=hidden)
-    return Turn("a_01ARZ3NDEKTSV4RRFFQ69G5FAV", work, Fleet(name="test", entry=B))
+    return turn_of("a_01ARZ3NDEKTSV4RRFFQ69G5FAV", work, Fleet(name="test", entry=B))
 
 
 def read_back(given: Turn) -> dict[str, object]:

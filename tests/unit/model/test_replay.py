@@ -1,14 +1,15 @@
 """A conversation goes on in later rounds with what it was told: answers find their own moves, no others."""
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.agent import Turn
-from mesh.agent.errors import EffectUnknown, InDoubt
-from mesh.agent.tools import Effect, Tool, ToolError, tool
+from mesh.agent.errors import EffectUnknown, InDoubt, ToolError
+from mesh.agent.tools import Effect, Tool, tool
 from mesh.model.loop import drive
 from mesh.model.port import Reply, ToolResult
 from mesh.testing import MemorySteps, turn
-from mesh.testing.harness import replied
+from mesh.testing.harness import replied, turn_of
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import RoundOutcome
@@ -192,9 +193,8 @@ async def test_code_that_catches_what_an_effect_raised_comes_to_no_move() -> Non
     given = turn(steps=MemorySteps())
     with pytest.raises(InDoubt):
         await given.call(charge, cents=5)
-    assert given._journal is not None
     with pytest.raises(InDoubt):
-        await given._journal.finish()
+        await given.execution.journal.finish()
     assert done == [5]
 
 
@@ -257,11 +257,12 @@ async def test_a_tool_that_may_no_longer_be_called_is_told_so() -> None:
     )
     later = turn(steps=steps, past=[replied(ask, "red")])
     own = AgentEntry(name=later.agent, actions=())
-    later._fleet.agents[later.agent] = own  # type: ignore[index]  # as the fleet file now says
+    fleet = replace(later.execution.fleet, agents={later.agent: own})  # as the fleet file now says
+    later = turn_of(later.request, later.execution.work, fleet, steps)
     model = TalkingModel(calls(("find", {})), says("I may not."))
     assert await drive(later, model, instructions="", tools=[find]) == Complete(answer="I may not.")
     assert told(model)[-1].text == "find is not among the allowed actions"
-    assert later.report.actions == ()
+    assert later.execution.report.actions == ()
 
 
 async def test_arguments_that_nobody_can_read_are_the_calls_result() -> None:

@@ -86,8 +86,8 @@ async def test_the_turn_of_the_holder_has_the_prices_of_its_request() -> None:
     court = InMemoryGuard(fleet_of("back"), {"default": budget}, prices=prices)
     court.submit("hello")
     given = turn_in(court)
-    assert given.prices == prices
+    assert given.execution.prices == prices
     costly = Reply(text="done", usage=Usage(tokens=1, model_calls=1), tokens=Tokens(input=MTOK), model="big")
     with driven_by(StrictModel(costly)):
         assert await BACK(given) == Complete(answer="done")
-    assert given.report.usage.nano_dollars == 1
+    assert given.execution.report.usage.nano_dollars == 1

@@ -6,7 +6,8 @@ import pytest
 
 from agents.recruiting import candidates, interviews, matching, offers, reviews
 from agents.recruiting.database import connected
-from mesh.agent.tools import NOT_DONE, ToolArgumentsInvalid, ToolError
+from mesh.agent.errors import ToolArgumentsInvalid, ToolError
+from mesh.agent.tools import NOT_DONE
 
 pytestmark = pytest.mark.usefixtures("records")
 

@@ -1,0 +1,326 @@
+"""A round as the runtime runs it: its journal, its tool and model calls, and its report.
+
+The journal decides if a call runs at all. Here stands what running, asking and running again mean for each
+kind of call.
+
+An effect may wait for a yes, which is bound to that effect by its digest: the effect's idempotency key. It
+derives from the turn, the tool, the arguments and the number of equal calls before. Other arguments are
+another effect, which nobody has approved. The guard names the digest that a reply answers
+(`RoundOutcome.asked`).
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
+from mesh.agent._step_store import Recorded, as_json, digest_of, plain
+from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
+from mesh.agent.errors import (
+    ActionNotAllowed,
+    ApprovalNeeded,
+    BudgetExhausted,
+    EffectUnknown,
+    NotBegun,
+    Superseded,
+    ToolError,
+    ToolRefused,
+)
+from mesh.agent.tools import NOT_DONE, Tool
+from mesh.errors import MeshError
+from mesh.service.logs import get_logger
+from protocol.domain import budget
+from protocol.wire.commands import Ask, Report, Usage
+from protocol.wire.config import Fleet
+from protocol.wire.events import Assignment
+from protocol.wire.handoff import Budget, Refusal
+from protocol.wire.ids import HUMAN, derive, submitter_of
+from protocol.wire.prices import price_list
+
+_log = get_logger(__name__)
+
+T = TypeVar("T")
+
+MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
+"""Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
+SHOWN_CHARS = 4_000
+"""Of an effect's arguments, in the question that asks for its approval."""
+
+
+class Execution:
+    """One round under way. `mesh.model` uses it; an agent's own code has the `Turn` around it.
+
+    Args:
+        is_over: returns True if a guard ended the turn.
+        live: shows the client the round's work.
+    """
+
+    def __init__(
+        self,
+        request: str,
+        work: Assignment,
+        fleet: Fleet,
+        journal: Journal,
+        *,
+        is_over: Callable[[], Awaitable[bool]] = never,
+        prompt_version: str = "",
+        live: LiveOutput = SILENT,
+    ) -> None:
+        self.request, self.work, self.fleet, self.journal = request, work, fleet, journal
+        self.agent = work.handoff.to_agent
+        self.live = live
+        self.prices = price_list(work.prices)
+        """Prices of models' tokens, by model."""
+        self.actions = set(work.reported.actions)
+        self._is_over = is_over
+        self._usage = work.reported.usage
+        self._prompt_version = prompt_version
+        self._ordinals: dict[tuple[str, str], int] = {}
+        own = fleet.agents.get(self.agent)
+        limits = (work.handoff.constraints.allowed_actions, () if own is None else own.actions)
+        given = [frozenset(limit) for limit in limits if limit is not None]
+        self.allowed_actions = frozenset.intersection(*given) if given else None
+        """Names of the tools that may be called; None if there is no limit."""
+
+    async def require_open(self) -> None:
+        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs."""
+        if await self._is_over():
+            raise self.journal.stop(Superseded("the turn was ended"))
+
+    # --- tools ------------------------------------------------------------------------------------
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], *, for_model: bool) -> Any:
+        """Return a tool's result, recorded or new. Raises as `Turn.call` does.
+
+        Args:
+            for_model: True if a model reads the outcome, and rests its next words on it. So a reading tool
+                that broke, a result that is too large and a tool that is not allowed are recorded as
+                ToolRefused too, and told again in every round.
+        """
+        allowed = self.allowed_actions is None or tool.name in self.allowed_actions
+        if not allowed and not for_model:
+            raise ActionNotAllowed(_not_allowed(tool))
+        tool.check(arguments)
+        digest = digest_of(arguments)
+        key = self._key(tool.name, digest)
+        run = self._running(tool, arguments, key, for_model=for_model)
+        allow = None if tool.approve is None else lambda: self._require_approval(tool, arguments, key)
+        if allowed:
+            self.actions.add(tool.name)
+        else:
+            run, allow = _refusing(tool)
+        try:
+            if tool.effect is None:
+                return await self.journal.step(("call", tool.name, digest), run, refusals=for_model)
+            await self.require_open()
+            again = self._again(tool, run, key) if allowed else None
+            return await self.journal.effect(
+                ("effect", tool.name, digest), key, run, again=again, allow=allow
+            )
+        except Recorded as no:
+            raise ToolRefused(no.reason, str(no)) from None
+
+    def _key(self, tool: str, digest: str) -> str:
+        """Return the key under which this call's effect happens once, in whatever round it is made.
+
+        The ordinal tells calls with equal arguments apart; the round is no part of the key.
+        """
+        ordinal = self._ordinals.get((tool, digest), 0)
+        self._ordinals[tool, digest] = ordinal + 1
+        return derive(self.request, self.work.continues or self.work.turn, tool, digest, ordinal)
+
+    def _running(self, tool: Tool, arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Produce:
+        """Return what runs the tool; its no becomes an outcome that can be recorded."""
+        reads_for_model = for_model and tool.effect is None
+
+        async def run() -> Any:
+            if tool.effect is None:  # a recorded result needs no look
+                await self.require_open()
+            try:
+                with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
+                    value = plain(await tool.run(arguments, idempotency_key=key))
+            except ToolError as no:
+                raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
+            except Exception as broken:
+                if isinstance(broken, MeshError) or not reads_for_model:
+                    raise
+                _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
+                raise Recorded("tool.broke", f"{tool.name} broke: {type(broken).__name__}") from broken
+            if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:
+                told = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
+                raise Recorded("tool.too_large", f"{told}. Ask for less.")
+            return value
+
+        return run
+
+    def _again(self, tool: Tool, run: Produce, key: str) -> Produce | None:
+        """Return what settles this effect after a crash in the middle of it; None: only a person can."""
+        if tool.effect == "once":
+            return None
+
+        async def again() -> Any:
+            reconciles = tool.effect == "reconcilable"
+            if reconciles:  # the instance that began it may still be at it until its lease has ended
+                await asyncio.sleep(self.fleet.lease_s)
+            if tool.is_under_way(key):  # side by side, two would both look for the key and find nothing
+                raise EffectUnknown(f"{tool.name} is still under way")
+            if reconciles:
+                found = await tool.ask(key)
+                if found is not NOT_DONE:
+                    return plain(found)
+                await self.journal.require_held()
+            return await run()
+
+        return again
+
+    # --- approvals --------------------------------------------------------------------------------
+
+    def _require_approval(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> None:
+        """Return if the newest word on this effect is yes.
+
+        Raises ApprovalNeeded if nobody was asked yet. Raises Recorded, the effect's outcome, for any other
+        reply than `true`, if none came in time, and if the guard refused the question.
+        """
+        to = submitter_of(self.request) if tool.approve == "client" else HUMAN
+        for ended in reversed(self.work.past):
+            if ended.asked == key:
+                if ended.how == "expired":
+                    raise Recorded("approval_expired", f"nobody approved {tool.name} in time")
+                if ended.reply is True:
+                    return
+                raise Recorded("not_approved", f"{ended.by or to} did not approve {tool.name}")
+            if isinstance(ended.move, Ask) and ended.move.digest == key:
+                why = ended.refusal
+                said = f"{why.rule}: {why.detail}" if isinstance(why, Refusal) else "the guard refused it"
+                raise Recorded("not_approved", f"nobody could be asked to approve {tool.name}: {said}")
+        whole = {name: arguments.get(name, value) for name, value in tool.check(arguments).items()}
+        shown = msgspec.json.encode(whole, enc_hook=as_json).decode()
+        if len(shown) > SHOWN_CHARS:
+            shown = f"{shown[:SHOWN_CHARS]}… (cut: {len(shown)} characters in all)"
+        raise ApprovalNeeded(
+            Ask(
+                to_agent=to,
+                question=f"{self.agent} asks for approval: {tool.name} {shown}",
+                schema={"type": "boolean"},
+                expires_s=tool.approve_within_s,
+                digest=key,
+                action=tool.name,
+            )
+        )
+
+    # --- models -----------------------------------------------------------------------------------
+
+    async def model(
+        self,
+        name: str,
+        prompt: Any,
+        produce: Produce,
+        kind: type[T],
+        *,
+        cost: Callable[[T], Usage] | None = None,
+        began: Any = None,
+    ) -> tuple[T, bool]:
+        """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
+
+        The prompt is recorded by its digest, the reply as JSON.
+
+        Args:
+            cost: returns the cost of a reply. It is recorded with the reply, so that a process that dies
+                afterwards takes nothing of the bill with it.
+            began: of a conversation's first call: its beginning, for `journal.begun`.
+
+        Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
+        """
+        paid = True
+
+        async def ask() -> Any:
+            await self.require_open()
+            self._require_budget()
+            with self.live.doing("model", name):
+                return plain(await produce())
+
+        def reused() -> None:
+            nonlocal paid
+            paid = False
+
+        priced = None if cost is None else (lambda value: cost(msgspec.convert(value, kind)))
+        call = ("model", name, digest_of(prompt))
+        kept = None if began is None else plain(began)
+        value = await self.journal.step(call, ask, cost=priced, on_reuse=reused, began=kept)
+        return msgspec.convert(value, kind), paid
+
+    def knows(self, name: str, prompt: Any) -> bool:
+        """Return True if a reply to this prompt is recorded; asked after `journal.begun`."""
+        return self.journal.holds(("model", name, digest_of(prompt)))
+
+    def _require_budget(self) -> None:
+        """Raise BudgetExhausted if nothing is left of something that the grant limits."""
+        granted, left, spent = self.work.handoff.constraints.budget, self.budget_left, self._spent
+        gone = [
+            name for name in left.__struct_fields__ if (rest := getattr(left, name)) is not None and rest <= 0
+        ]
+        if gone:
+            said = (f"{getattr(spent, name)} of {getattr(granted, name)} {name}" for name in gone)
+            raise self.journal.stop(BudgetExhausted(f"spent {', '.join(said)}"))
+
+    # --- notes ------------------------------------------------------------------------------------
+
+    async def note(self, kind: str, value: Any, said: str = "") -> Any:
+        """Record a value that no tool gives, and return it; the same when this round runs again."""
+
+        async def produce() -> Any:
+            return value
+
+        # An earlier round's time is not this round's: the round is in the digest. After an approval all goes
+        # on as before: its yes must find the very call that asked, so that rounds which asked do not count.
+        stretch = self.work.round - sum(bool(past.asked) for past in self.work.past)
+        return await self.journal.step((kind, "", digest_of([said, stretch])), produce)
+
+    # --- the report -------------------------------------------------------------------------------
+
+    def spend(self, more: Usage) -> None:
+        """Account for a cost that no step records."""
+        self._usage = budget.plus(self._usage, more)
+
+    @property
+    def _spent(self) -> Usage:
+        """The turn's cost, up to where its code is now."""
+        return budget.plus(self._usage, self.journal.tally.spent)
+
+    @property
+    def budget_left(self) -> Budget:
+        return budget.left(self.work.handoff.constraints.budget or budget.UNLIMITED, self._spent)
+
+    @property
+    def report(self) -> Report:
+        """This turn's work in all its rounds, as it goes to the guard with the proposal."""
+        tally, before = self.journal.tally, self.work.reported
+        digest = before.digest
+        if tally.steps:
+            digest = hashlib.sha256(f"{digest}{tally.digest}".encode()).hexdigest()
+        return Report(
+            usage=budget.plus(self._usage, tally.paid),
+            actions=tuple(sorted(self.actions | tally.owed_actions)),
+            steps=before.steps + tally.steps,
+            digest=digest,
+            prompt=self._prompt_version,
+        )
+
+
+def _not_allowed(tool: Tool) -> str:
+    return f"{tool.name} is not among the allowed actions"
+
+
+def _refusing(tool: Tool) -> tuple[Produce, Callable[[], None]]:
+    """Return what stands in for running a tool, and for asking for a yes: a recorded no."""
+
+    def refuse() -> None:
+        raise Recorded(ActionNotAllowed.code, _not_allowed(tool), begun=False)
+
+    async def run() -> None:
+        refuse()
+
+    return run, refuse
