@@ -105,6 +105,8 @@ class Client:
         """By request: digests of what this client itself has submitted under that id."""
         self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
         """By request: what the guard could not take up, with the digest of its bytes."""
+        self._silent: dict[str, bool] = {}
+        """Requests that this client has made and of which nothing was heard: none can have an answer yet."""
 
     @classmethod
     async def connect(
@@ -188,6 +190,8 @@ class Client:
         body = codec.encode(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
         with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, "submit"):
+            if request is None:
+                _remember(self._silent, chosen, True)
             await self._store(subjects.prop(self.name, chosen), body)
         return chosen
 
@@ -303,12 +307,14 @@ class Client:
     async def addressed(self, request: str) -> AsyncGenerator[events.AnyEvent, None]:
         """Yield the newest event that is addressed to this client, whenever there is another one. Never ends.
 
-        Raises SubmitRejected.
+        After its own submit it looks when a note has come, or `POLL_S` later. Raises SubmitRejected.
         """
         wake = asyncio.Event()
         self._wakes.setdefault(request, set()).add(wake)
         seen = ""
         try:
+            if self._silent.pop(request, False):
+                await _either(wake, POLL_S)
             while True:
                 wake.clear()
                 event = await self._look(request)
@@ -355,6 +361,7 @@ class Client:
     def _on_note(self, message: Incoming) -> None:
         """Wake whoever waits for this request; remember a notice that it was never taken up."""
         request = message.subject.rpartition(".")[2]
+        self._silent.pop(request, None)
         if message.data:
             self._on_notice(message.data)
         for wake in self._wakes.get(request, ()):
@@ -367,6 +374,7 @@ class Client:
         if notice.error is not None:
             _log.warning("notice", request=notice.request, code=notice.error.code, detail=notice.error.detail)
             rejected = SubmitRejected(notice.request, notice.error.code, notice.error.detail)
+            self._silent.pop(notice.request, None)
             _remember(self._rejections, notice.request, []).append((notice.digest, rejected))
             for wake in self._wakes.get(notice.request, ()):
                 wake.set()

@@ -45,6 +45,27 @@ async def test_fifty_callers_under_one_name_each_get_their_own_answer(echoing: S
     assert answers == texts
 
 
+async def test_a_request_costs_its_submit_and_one_look(
+    echoing: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "POLL_S", PATIENCE_S)  # only a note brings a look
+    client = await echoing.client()
+    asked = client._bus.counters.requests
+    for _ in range(3):
+        assert (await client.wait(await client.submit("hello"), timeout_s=60)).answer == "hello"
+    assert client._bus.counters.requests - asked == 3 * 2
+
+
+async def test_an_answer_that_came_before_anybody_waited_is_found_at_once(
+    echoing: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "POLL_S", 10 * PATIENCE_S)
+    client = await echoing.client()
+    request = await client.submit("hello")
+    await until(lambda: request not in client._silent)  # its note has come
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "hello"
+
+
 async def test_the_same_id_with_the_same_content_is_the_same_request(echoing: Stage) -> None:
     one = await echoing.client()
     other = await Client.on(await echoing.bus("c1", "second"), "c1")
