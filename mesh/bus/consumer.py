@@ -31,7 +31,7 @@ NO_DELIVERY = Kind(
     "no_delivery", "only_deliveries", "what is no delivery of {} came to its inbox", blocks=False
 )
 
-_DELIVERED, _STREAM_SEQ, _, _STORED_AT, _PENDING = range(4, 9)
+_DELIVERED, _STREAM_SEQ, _, _STORED_AT = range(4, 8)
 """Places in `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
 _GRACE_S = 1.5
 _PAUSED_NAK_S = 1.0
@@ -40,8 +40,6 @@ _PROBE_NS = NS // 4
 """How long a pull lasts that tests if pulls work again."""
 _QUIET_STATUSES = (404, 408)
 """Nothing there; time is up. Every idle pull ends with one of these."""
-_BYTES_REACHED = ("Message Size Exceeds MaxBytes", "Batch Completed")
-"""Descriptions of a status 409 that ends a pull because of its limit of bytes."""
 _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
 """409, 423: the consumer or its leader changed. 503: no leader. 400: a bad request."""
 
@@ -84,11 +82,6 @@ class Message:
         """When it was stored: UTC µs."""
         return int(self._ack[_STORED_AT]) // 1000
 
-    @property
-    def pending(self) -> int:
-        """Number of messages of this consumer that waited behind it."""
-        return int(self._ack[_PENDING])
-
     def ack(self) -> bool:
         """Acknowledge it for good. Return False without a connection; it then comes again."""
         return self._say(b"")
@@ -115,7 +108,7 @@ class Message:
         """Free the slot before the handler ends. This acknowledges nothing. Idempotent."""
         if self._taken:
             self._taken = False
-            self._puller._slot_free(len(self.data))
+            self._puller._slot_free()
 
     def _say(self, what: bytes) -> bool:
         return self._puller.bus.send(self._incoming.reply, what)
@@ -134,13 +127,9 @@ class Puller:
     Args:
         slots: limit of messages requested or in hand.
         expires_s: how long one pull waits at the server; less than the consumer's ack wait.
-        heartbeat_s: interval of the server's heartbeats while a pull waits. Use None if a pull ends within a
-            few seconds; its end is a sign of life, too.
         group, priority: for a consumer with prioritized groups; 0 is served before 9.
         idle_s: returns how long a pull lasts while nothing is in hand; it asks for one message. None: as long
             as any other pull.
-        most_bytes: limit of one pull, and of bytes in hand beyond which nothing is requested. At most three
-            times as many are held. It must exceed the largest message, which would otherwise never come.
     """
 
     def __init__(
@@ -152,11 +141,9 @@ class Puller:
         *,
         slots: int,
         expires_s: float,
-        heartbeat_s: float | None = None,
         group: str | None = None,
         priority: int | None = None,
         idle_s: Callable[[], float] | None = None,
-        most_bytes: int | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError("a puller needs a slot")
@@ -168,25 +155,18 @@ class Puller:
         """Messages that the server may still send."""
         self.dropped = 0
         """Messages in the inbox that the consumer did not send."""
-        self.bytes_in_hand = 0
-        """Bytes of the messages in hand."""
-        self._most_bytes = most_bytes
         self._name = f"{stream}/{consumer}"
         self._subject = f"{NEXT}{stream}.{consumer}"
         self._sender = ["$JS", "ACK", stream, consumer]
         self._on_message = on_message
-        self._silence_s = (2.5 * heartbeat_s if heartbeat_s else expires_s) + _GRACE_S
+        self._silence_s = expires_s + _GRACE_S
         self._expires_ns = int(expires_s * NS)
         self._idle_s = idle_s
         self._body: dict[str, object] = {"expires": self._expires_ns}
-        if heartbeat_s:
-            self._body["idle_heartbeat"] = int(heartbeat_s * NS)
         if group is not None:
             self._body["group"] = group
         if priority is not None:
             self._body["priority"] = priority
-        if most_bytes is not None:
-            self._body["max_bytes"] = most_bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._subscription: Subscription | None = None
         self._stop_hearing: Callable[[], None] | None = None
@@ -275,8 +255,6 @@ class Puller:
             return
         if self.requested and free * 2 < self.slots:
             return  # some are on their way; one request for each would cost more than it brings
-        if self._most_bytes is not None and self.bytes_in_hand >= self._most_bytes:
-            return  # the next slot that gets free asks again
         body = {"batch": free, **self._body}
         if self._idle_s is not None and not self.in_hand:
             if self.requested:
@@ -287,7 +265,6 @@ class Puller:
             body |= {"batch": 1, "expires": int(idle_s * NS)}
         if self._refused:  # an idle pull is silent until it ends; a short one soon shows the result
             body["expires"] = min(self._expires_ns, _PROBE_NS)
-            body.pop("idle_heartbeat", None)
         if self.bus.send(self._subject, msgspec.json.encode(body), reply=self._subscription.subject):
             self.requested += free
 
@@ -316,9 +293,8 @@ class Puller:
         self._retry = None
         self._pull()
 
-    def _slot_free(self, size: int) -> None:
+    def _slot_free(self) -> None:
         self.in_hand -= 1
-        self.bytes_in_hand -= size
         self._pull()
 
     # --- hearing ----------------------------------------------------------------------------------
@@ -353,12 +329,10 @@ class Puller:
         )
 
     def _on_status(self, message: Incoming, status: int) -> None:
-        if status == 100:
-            return
         unsent = message.headers.get("Nats-Pending-Messages")
         # An end without a number ends every request: no consumer was there to take it.
         self.requested = max(0, self.requested - int(unsent)) if unsent else 0
-        if status in _QUIET_STATUSES or message.description in _BYTES_REACHED:
+        if status in _QUIET_STATUSES:
             self._accepted()
             self._pull()
             return
@@ -387,7 +361,6 @@ class Puller:
             self._pull()
             return
         self.in_hand += 1
-        self.bytes_in_hand += len(message.data)
         if not self.requested:
             self._pull()  # an idle pull asked for this one alone
         task = self._loop.create_task(self._handle(message))

@@ -21,8 +21,6 @@ AT_ONCE = 8
 """Messages that it works on at once: as many as keep it busy while its appends are on their way."""
 IDLE_PULLS_PER_S = 100
 """Pulls that a guard without work sends each second at most, of all queues together."""
-IN_HAND_BYTES = 384 << 10
-"""Bytes of them from which on it asks for no more: more than the largest message that a queue takes."""
 
 
 class Queues:
@@ -84,7 +82,6 @@ class Queues:
             idle_s=self._idle_s,
             group=GUARD_GROUP,
             priority=self._priority(partition),
-            most_bytes=IN_HAND_BYTES,
         )
 
     def _idle_s(self) -> float:
