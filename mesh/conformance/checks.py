@@ -1,4 +1,4 @@
-"""The checks: what is done to an agent and what it has to do about it; and the run of all of them."""
+"""The checks: what is done to an agent, what it has to do then, and the run of all of them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mesh.conformance.stage import FOUND, SECRET, Stage, Wrong
+from mesh.conformance.stage import FOUND, SECRET, Stage, Wrong, staged
 from protocol.wire import codec, events
 from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.errors import Malformed
@@ -16,15 +16,21 @@ from protocol.wire.notices import DeadLetter
 
 _WORKS_S = 3
 """How long an agent works on what is killed or frozen under it."""
+HIDDEN = Fact(key="hidden", value=1, labels=(SECRET,))
+REPLY = "the reply"
+"""To every question."""
 _UNKNOWN = {"v": 1, "type": "turn.blessed"}
+
+
+Try = Callable[[Stage], Awaitable[None]]
+"""Raises Wrong."""
 
 
 class Check(NamedTuple):
     name: str
     section: str
     """The heading in docs/protocol.md."""
-    run: Callable[[Stage], Awaitable[None]]
-    """Raises Wrong."""
+    run: Try
 
 
 async def found(stage: Stage) -> None:
@@ -54,44 +60,29 @@ async def _proposed_once(stage: Stage, request: RequestId) -> None:
         raise Wrong("it acknowledged the event before it proposed: a crash in between loses the round")
 
 
-async def hears_refusals(stage: Stage) -> None:
-    request = await stage.submit("refused")
-    await stage.event(request, events.MoveRefused)
-    await stage.completed(request, "known_agent")
+def _round(do: str, answer: str, by: type[events.Event] | None = None, *, fact: Fact | None = None) -> Try:
+    """Return the try of a request that does `do`: first an event `by` comes, then the answer."""
+
+    async def run(stage: Stage) -> None:
+        request = await stage.submit(do, *(() if fact is None else (fact,)))
+        if by is not None:
+            await stage.event(request, by)
+        await stage.completed(request, answer, reply=REPLY)
+
+    return run
 
 
-async def is_handed_back(stage: Stage) -> None:
-    request = await stage.submit("transfer")
-    await stage.event(request, events.HandoffAdmitted)
-    await stage.completed(request, FOUND)
+def _failure(do: str) -> Try:
+    """Return the try of a request that does `do`: the turn has to fail, by the agent's own word."""
 
+    async def run(stage: Stage) -> None:
+        request = await stage.submit(do)
+        failed = await stage.event(request, events.TurnFailed)
+        if failed.sender != stage.name:
+            raise Wrong("the turn failed, but not by the agent's own word")
+        await stage.end(request)
 
-async def asks(stage: Stage) -> None:
-    request = await stage.submit("ask")
-    await stage.event(request, events.TurnSuspended)
-    await stage.completed(request, "the reply", reply="the reply")
-
-
-async def bears_withheld_facts(stage: Stage) -> None:
-    request = await stage.submit("complete", Fact(key="hidden", value=1, labels=(SECRET,)))
-    await stage.completed(request, "check complete")
-
-
-async def fails_what_is_too_large(stage: Stage) -> None:
-    request = await stage.submit("large")
-    await _own_failure(stage, request)
-
-
-async def fails_when_it_breaks(stage: Stage) -> None:
-    request = await stage.submit("break")
-    await _own_failure(stage, request)
-
-
-async def _own_failure(stage: Stage, request: RequestId) -> None:
-    failed = await stage.event(request, events.TurnFailed)
-    if failed.sender != stage.name:
-        raise Wrong("the turn failed, but not by the agent's own word")
-    await stage.end(request)
+    return run
 
 
 async def keeps_its_lease(stage: Stage) -> None:
@@ -212,12 +203,12 @@ async def ends_in_good_order(stage: Stage) -> None:
 CHECKS = (
     Check("answers pings", "Being found", found),
     Check("proposes once, then acknowledges", "5. An agent", completes),
-    Check("is told of a refusal", "A round", hears_refusals),
-    Check("goes on when the work comes back", "A round", is_handed_back),
-    Check("asks, and is told the reply", "A round", asks),
-    Check("bears facts that are withheld", "A round", bears_withheld_facts),
-    Check("fails a turn whose move is too large", "Propose", fails_what_is_too_large),
-    Check("fails a turn whose code breaks", "A turn that broke", fails_when_it_breaks),
+    Check("is told of a refusal", "A round", _round("refused", "known_agent", events.MoveRefused)),
+    Check("goes on when the work comes back", "A round", _round("transfer", FOUND, events.HandoffAdmitted)),
+    Check("asks, and is told the reply", "A round", _round("ask", REPLY, events.TurnSuspended)),
+    Check("bears facts that are withheld", "A round", _round("complete", "check complete", fact=HIDDEN)),
+    Check("fails a turn whose move is too large", "Propose", _failure("large")),
+    Check("fails a turn whose code breaks", "A turn that broke", _failure("break")),
     Check("keeps its lease while it works", "The lease", keeps_its_lease),
     Check("stops when the turn is over", "What comes of it", stops_when_cancelled),
     Check("bears a freeze", "What comes of it", bears_a_freeze),
@@ -228,8 +219,6 @@ CHECKS = (
     Check("outlives the server", "Pulling", outlives_the_server),
     Check("ends in good order", "The lease", ends_in_good_order),
 )
-
-
 STARTS = Check("takes work", "Pulling", Stage.takes_work)
 """Comes before all others, which cannot be tried without."""
 
@@ -256,7 +245,7 @@ async def check_agent(
         kill: a shell command that ends the agent as a crash would, where a signal to `command` does not.
     """
     try:
-        async with Stage(name, command, directory, kill=kill) as stage:
+        async with staged(name, command, directory, kill=kill) as stage:
             yield _finding(STARTS)
             for check in checks:
                 yield await _tried(check, stage)

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,11 +25,26 @@ from mesh.errors import BusError
 from mesh.local.mesh import LocalMesh
 from protocol.wire import codec, subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
-from protocol.wire.events import AnyEvent, Event, type_of
+from protocol.wire.events import AnyEvent, Event, RequestCompleted, type_of
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName, RequestId
 
 _ENDS_WITHIN_S = 15.0
+COUNTERPART = "counterpart"
+SECRET = "check-secret"
+"""A label that the agent under test may not see."""
+FOUND = "found by the counterpart"
+READY_S = 30.0
+COMES_S = 10.0
+"""How long anything may take that an agent does at once."""
+_LOOK_S = 0.05
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+_POLICY = Policy(retry_backoff_s=0.1, retry_backoff_max_s=0.2)
+
+
+class Wrong(Exception):
+    """What the agent did wrong, in one sentence."""
 
 
 class Said(NamedTuple):
@@ -39,10 +54,6 @@ class Said(NamedTuple):
     """Monotonic seconds."""
     subject: str
     data: bytes
-
-    @property
-    def request(self) -> str:
-        return self.subject.rpartition(".")[2]
 
 
 class Ack(NamedTuple):
@@ -85,7 +96,7 @@ class Process:
         await self._signal(signal.SIGKILL)
 
     async def stop(self) -> bool:
-        """Ask it to end; False if it had to be killed."""
+        """Ask it to end. Return False if it had to be killed."""
         try:
             await self._signal(signal.SIGTERM, _ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -94,11 +105,10 @@ class Process:
         return True
 
     async def _signal(self, number: signal.Signals, within_s: float | None = None) -> None:
-        if self._process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-        await asyncio.to_thread(self._process.wait, within_s)
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            await asyncio.to_thread(self._process.wait, within_s)
 
 
 class Overheard:
@@ -112,23 +122,17 @@ class Overheard:
 
     async def listen(self, bus: Bus) -> None:
         """Hear everything from now on; `bus` is the admin's."""
-        await bus.subscribe(f"mesh.prop.{self.name}.*", self._proposed)
-        await bus.subscribe(f"mesh.dead.{self.name}", self._buried)
+        await bus.subscribe(f"mesh.prop.{self.name}.*", lambda message: self.proposals.append(_said(message)))
+        await bus.subscribe(f"mesh.dead.{self.name}", lambda message: self.letters.append(_said(message)))
         await bus.subscribe(f"$JS.ACK.LOG.in-{self.name}.>", self._acknowledged)
 
     def of(self, request: str) -> list[Said]:
         """Return what was proposed for a request."""
-        return [said for said in self.proposals if said.request == request]
+        return [said for said in self.proposals if said.subject.endswith(f".{request}")]
 
     def acks_of(self, seq: int) -> list[Ack]:
         """Return what was said of the event at a place of the log."""
         return [ack for ack in self.acks if ack.seq == seq]
-
-    def _proposed(self, message: Incoming) -> None:
-        self.proposals.append(Said(time.monotonic(), message.subject, bytes(message.data)))
-
-    def _buried(self, message: Incoming) -> None:
-        self.letters.append(Said(time.monotonic(), message.subject, bytes(message.data)))
 
     def _acknowledged(self, message: Incoming) -> None:
         deliveries, seq = message.subject.split(".")[4:6]
@@ -136,27 +140,14 @@ class Overheard:
         self.acks.append(Ack(time.monotonic(), int(deliveries), int(seq), payload))
 
 
-COUNTERPART = "counterpart"
-SECRET = "check-secret"
-"""A label that the agent under test may not see."""
-FOUND = "found by the counterpart"
-READY_S = 30.0
-COMES_S = 10.0
-"""How long anything may take that an agent does at once."""
-_LOOK_S = 0.05
-E = TypeVar("E", bound=Event)
-T = TypeVar("T")
-_POLICY = Policy(retry_backoff_s=0.1, retry_backoff_max_s=0.2)
+def _said(message: Incoming) -> Said:
+    return Said(time.monotonic(), message.subject, bytes(message.data))
 
 
 class _Pong(msgspec.Struct, frozen=True):
-    """An answer to `$SRV.PING`, as far as it is looked at."""
+    """The part of an answer to `$SRV.PING` that is looked at."""
 
     name: str
-
-
-class Wrong(Exception):
-    """What the agent did wrong, in one sentence."""
 
 
 @agent(name=COUNTERPART, description="Hands everything back")
@@ -164,53 +155,43 @@ async def counterpart(turn: Turn) -> Move:
     return turn.hand_back("here it is", facts={"found": FOUND})
 
 
-class Stage:
-    """`async with Stage(name, "go run .", directory) as stage:`; the agent is started and takes work then."""
-
-    def __init__(self, name: str, command: str, directory: Path, *, kill: str | None = None) -> None:
-        self.name = name
-        fleet = Fleet(
-            name="check",
-            entry=AgentName(name),
-            agents={each: AgentEntry(name=AgentName(each)) for each in (name, COUNTERPART)},
-            clients=(AgentName("app"),),
-            operators=(AgentName("ops"),),
-        )
-        self.lease_s = fleet.lease_s
-        self.mesh = LocalMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
-        self.heard = Overheard(name)
-        self._directory, self._command, self._kill = directory, command, kill
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
+@asynccontextmanager
+async def staged(
+    name: str, command: str, directory: Path, *, kill: str | None = None
+) -> "AsyncIterator[Stage]":
+    """Run a scratch mesh, and on it the agent under test, which takes work by then. Raises Wrong."""
+    agents = {each: AgentEntry(name=AgentName(each)) for each in (name, COUNTERPART)}
+    members: dict[str, Any] = {"clients": (AgentName("app"),), "operators": (AgentName("ops"),)}
+    fleet = Fleet(name="check", entry=AgentName(name), agents=agents, **members)
+    local = LocalMesh([counterpart], directory, fleet=fleet, policies={"default": _POLICY})
+    async with local as mesh, mesh.bus.connected_as(ADMIN) as admin, mesh.bus.connected_as("ops") as operator:
+        environment = {
+            "NATS_URL": mesh.bus.url,
+            "MESH_NAME": name,
+            "MESH_CREDENTIALS": str(directory / "keys" / f"{name}.nk"),
+        }
+        process = Process(command, environment, kill=kill)
+        stage = Stage(name, mesh, process, admin, await mesh.client(), Client(operator, "ops"))
+        await stage.heard.listen(admin)
         try:
-            await self._stack.enter_async_context(self.mesh)
-            environment = {
-                "NATS_URL": self.mesh.bus.url,
-                "MESH_NAME": self.name,
-                "MESH_CREDENTIALS": str(self._directory / "keys" / f"{self.name}.nk"),
-            }
-            self.process = Process(self._command, environment, kill=self._kill)
-            self.admin = await self._bus(ADMIN)
-            self.client: Client = await self.mesh.client()
-            self.operator = Client(await self._bus("ops"), "ops")
-            self.log = JetStreamLog(self.admin)
-            await self.heard.listen(self.admin)
-            self._stack.push_async_callback(self.process.kill)
-            self.process.start()
-            await self.takes_work()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
+            process.start()
+            await stage.takes_work()
+            yield stage
+        finally:
+            await process.kill()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+
+class Stage:
+    """What a check has in hand."""
+
+    def __init__(
+        self, name: str, mesh: LocalMesh, process: Process, admin: Bus, client: Client, operator: Client
     ) -> None:
-        await self._stack.aclose()
-
-    async def _bus(self, name: str) -> Bus:
-        return await self._stack.enter_async_context(self.mesh.bus.connected_as(name))
+        self.name, self.mesh, self.process, self.admin = name, mesh, process, admin
+        self.client, self.operator = client, operator
+        self.lease_s = mesh.fleet.lease_s
+        self.log = JetStreamLog(admin)
+        self.heard = Overheard(name)
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -228,17 +209,16 @@ class Stage:
         try:
             outcome = await self.client.wait(request, timeout_s=within_s, on_question=answer)
         except TimeoutError:
-            types = ", ".join(type_of(type(event)) for event in await self.events(request))
+            types = ", ".join(type_of(event) for event in await self.events(request))
             raise Wrong(f"no end within {within_s:g} s; the events are {types}") from None
         return outcome.event
 
     async def completed(self, request: RequestId, answer: Any, within_s: float = COMES_S, **how: Any) -> None:
         """Wait for the end of a request, which has to be this answer."""
         end = await self.end(request, within_s, **how)
-        given = getattr(end, "answer", None)
+        given = end.answer if isinstance(end, RequestCompleted) else None
         if given != answer:
-            tag = type_of(type(end))
-            raise Wrong(f"the answer was to be {answer!r}; {tag} came, with {given!r}")
+            raise Wrong(f"the answer was to be {answer!r}; {type_of(end)} came, with {given!r}")
 
     async def stored(self, request: str) -> list[Stored]:
         return await self.log.read(request)
@@ -258,12 +238,11 @@ class Stage:
     ) -> T:
         """Ask until there is an answer that is true, and return it. Raises Wrong with what was `missed`."""
         give_up_at = time.monotonic() + within_s
-        while True:
-            if found := await ask():
-                return found
+        while not (found := await ask()):
             if time.monotonic() > give_up_at:
                 raise Wrong(f"{missed}, not within {within_s:g} s")
             await asyncio.sleep(_LOOK_S)
+        return found
 
     async def until(self, look: Callable[[], T | None], missed: str, within_s: float = COMES_S) -> T:
         """Look until something is there, and return it. Raises as `eventually`."""
@@ -301,14 +280,13 @@ class Stage:
 
     async def takes_work(self) -> None:
         """Wait until the agent pulls. Raises Wrong."""
-        pulls = f"it was to pull from the consumer {inbox_consumer(self.name)}"
 
         async def ask() -> bool:
             if not self.process.running:
                 raise Wrong("the command ended before the agent took any work")
             return bool((await self.inbox())["num_waiting"])
 
-        await self.eventually(ask, pulls, READY_S)
+        await self.eventually(ask, f"it was to pull from the consumer {inbox_consumer(self.name)}", READY_S)
 
     async def inbox(self) -> dict[str, Any]:
         """Return what the server says of the agent's consumer."""
@@ -324,11 +302,7 @@ class Stage:
 
     async def forget_deliveries(self) -> None:
         """Make the server forget what it delivered, as one that is killed may."""
-        (config,) = [
-            dict(each.config)
-            for each in consumer_table(self.mesh.fleet)
-            if each.name == inbox_consumer(self.name)
-        ]
-        await self.admin.api(f"CONSUMER.DELETE.LOG.{inbox_consumer(self.name)}")
-        body = {"stream_name": "LOG", "config": config}
-        await self.admin.api(f"CONSUMER.CREATE.LOG.{inbox_consumer(self.name)}", body)
+        inbox = inbox_consumer(self.name)
+        (config,) = [dict(each.config) for each in consumer_table(self.mesh.fleet) if each.name == inbox]
+        await self.admin.api(f"CONSUMER.DELETE.LOG.{inbox}")
+        await self.admin.api(f"CONSUMER.CREATE.LOG.{inbox}", {"stream_name": "LOG", "config": config})

@@ -70,7 +70,7 @@ class Breakers:
         self._copies[agent] = _Copy(entry, seq)
 
     def is_known(self, agent: str, seq: int) -> bool:
-        """Say whether the entry of this sequence was read or written already."""
+        """Return True if the entry of this sequence was read or written already."""
         return self._copies.get(agent, _NONE).seq == seq
 
     def state(self, agent: str) -> BreakerState:
@@ -122,38 +122,26 @@ class Breakers:
             wanted = change(was.entry)
             if wanted is None:
                 return False
+            subject = subjects.breaker(agent)
             try:
-                subject = subjects.breaker(agent)
-                seq = await write_conf(self._bus, subject, wanted, after=was.seq, timeout_s=WAIT_S)
-            except (SequenceConflict, OutcomeUnknown):
-                if not await self._look(agent):
-                    return False
-                if self._copies[agent].entry != wanted:
-                    continue  # somebody else's; one that is ours after all is as good as acknowledged
+                try:
+                    seq = await write_conf(self._bus, subject, wanted, after=was.seq, timeout_s=WAIT_S)
+                    self._copies[agent] = _Copy(wanted, seq)
+                except (SequenceConflict, OutcomeUnknown):
+                    await self.read(agent)
+                    if self._copies[agent].entry != wanted:
+                        continue  # somebody else's; one that is ours after all is as good as acknowledged
             except BusError as error:
-                self._could_not(agent, error)
+                self._bus.conditions.raise_(NOT_WRITTEN, agent, code=error.code)
                 return False
-            else:
-                self._copies[agent] = _Copy(wanted, seq)
             self._bus.conditions.clear(NOT_WRITTEN, agent)
             _say(agent, was.entry.state, wanted)
             return True
         return False
 
-    async def _look(self, agent: str) -> bool:
-        try:
-            await self.read(agent)
-        except BusError as error:
-            self._could_not(agent, error)
-            return False
-        return True
-
-    def _could_not(self, agent: str, error: BusError) -> None:
-        self._bus.conditions.raise_(NOT_WRITTEN, agent, code=error.code)
-
 
 def _say(agent: str, was: BreakerState, entry: BreakerEntry) -> None:
-    """Log a breaker's change of state; whoever wrote it says so, so that it is said once."""
+    """Log a breaker's change of state. Only the guard that wrote it does, so that it is logged once."""
     if entry.state == was:
         return
     if entry.state == "open":

@@ -10,10 +10,9 @@ never read a fleet waits for one.
 """
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,16 +21,17 @@ import msgspec
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import StoredMessage
-from mesh.bus.stores import NO_FLEET, UNREADABLE, ConfUnreadable, T, parse_conf, read_conf
-from mesh.errors import BusError
+from mesh.bus.stores import NO_FLEET, UNREADABLE, ConfUnreadable, T, parse_conf, read_conf, write_conf
+from mesh.errors import BusError, SequenceConflict
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
+from protocol.domain.admission import Rejected
 from protocol.domain.breaker import Use
 from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
 from protocol.wire import config, subjects
-from protocol.wire.commands import Submit
+from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, FreezeEntry, Policy
 from protocol.wire.ids import HUMAN, is_token
 from protocol.wire.subjects import CONF_CHANGED
@@ -41,6 +41,10 @@ _log = get_logger(__name__)
 UNREACHABLE = Kind("conf_unreachable", "conf_reachable", "CONF cannot be read")
 REFRESH_S = 30.0
 _AGAIN_S = 1.0
+_ATTEMPTS = 8
+"""How often a lost race over the freeze is met by reading it again."""
+SKEW_US = 60_000_000
+"""How far apart the clocks of two servers may be that stored messages one after the other."""
 _TAKEN_FOR_FROZEN = FreezeEntry(frozen=True)
 
 
@@ -49,20 +53,11 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-class _Salts:
-    """Random salts, asked of the system many at a time: a call for each costs more than the rest of it."""
-
-    def __init__(self) -> None:
-        self._left = ""
-
-    def __call__(self) -> str:
-        if not self._left:
-            self._left = os.urandom(16 * 256).hex()
-        salt, self._left = self._left[:32], self._left[32:]
-        return salt
-
-
-fresh_salt = _Salts()
+def _salts() -> Iterator[str]:
+    """Yield random salts, asked of the system many at a time: a call for each costs more than all else."""
+    while True:
+        many = os.urandom(16 * 256).hex()
+        yield from (many[at : at + 32] for at in range(0, len(many), 32))
 
 
 class DecisionContext:
@@ -72,17 +67,21 @@ class DecisionContext:
     """
 
     def __init__(
-        self, bus: Bus, *, clock: Callable[[], int] = wall_clock_us, salt: Callable[[], str] = fresh_salt
+        self,
+        bus: Bus,
+        *,
+        clock: Callable[[], int] = wall_clock_us,
+        salt: Callable[[], str] | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
-        self._salt = salt
+        self._salt = salt or partial(next, _salts())
         self._policies: dict[str, Policy | ConfUnreadable | None] = {}
         self._unreadable: dict[str, str] = {}
         """Entries that every new request rests on and that cannot be read, with the reason."""
         self._prices: dict[str, Any] | None = None
         self._stale = asyncio.Event()
-        self._stale_breakers: set[str] | None = set()
+        self._stale_breakers: set[str] | None = None
         """The only entries to read again; None: all of CONF."""
         self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), clock)
         self.attendance = AttendanceWatch(bus, lambda: self.fleet.agents, clock)
@@ -97,23 +96,19 @@ class DecisionContext:
 
     async def start(self) -> None:
         await self._bus.retry_unavailable(lambda: self._bus.subscribe(f"{CONF_CHANGED}.>", self._on_change))
-        while not await self._found():
+        while not (await self._look() and self.fleet.revision):
             if not self._unreadable:
                 self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S):
-                    await self._stale.wait()
-            self._stale.clear()
+            await self._changed(_AGAIN_S)
         self._bus.conditions.clear(NO_FLEET)
 
-    async def _found(self) -> bool:
-        try:
-            found = await self._refresh()
-        except BusError as error:  # there is no CONF yet, or nobody leads it
-            self._bus.conditions.raise_(UNREACHABLE, code=error.code)
-            return False
-        self._bus.conditions.clear(UNREACHABLE)
-        return found
+    async def keep_current(self) -> None:
+        """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled."""
+        while True:
+            await self._changed(REFRESH_S)
+            if not await self._look():
+                await asyncio.sleep(_AGAIN_S)
+                self._stale.set()
 
     def _on_change(self, message: Incoming) -> None:
         """Note what has to be read again; of breakers, which change most, only the one that did."""
@@ -126,36 +121,35 @@ class DecisionContext:
             self._stale_breakers.add(breaker)
         self._stale.set()
 
-    async def keep_current(self) -> None:
-        """Read CONF again at every change, and every `REFRESH_S`. Runs until cancelled."""
-        while True:
-            try:
-                async with asyncio.timeout(REFRESH_S):
-                    await self._stale.wait()
-            except TimeoutError:
-                pass
-            changed = self._stale_breakers if self._stale.is_set() else None
-            self._stale.clear()
-            self._stale_breakers = set()
-            try:
-                if changed is None:
-                    await self._refresh()
-                else:
-                    await asyncio.gather(*(self.breakers.read(name) for name in changed))
-                self._bus.conditions.clear(UNREACHABLE)
-            except BusError as error:
-                self._bus.conditions.raise_(UNREACHABLE, code=error.code)
-                await asyncio.sleep(_AGAIN_S)
-                self._stale_breakers = None
-                self._stale.set()
+    async def _changed(self, most_s: float) -> None:
+        """Wait for a change. After `most_s` a wake-up may have been lost: everything counts as changed."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._stale.wait()
+        except TimeoutError:
+            self._stale_breakers = None
 
-    async def _refresh(self) -> bool:
+    async def _look(self) -> bool:
+        """Read what changed. Return False for a bus in trouble: then everything is read the next time."""
+        changed, self._stale_breakers = self._stale_breakers, set()
+        self._stale.clear()
+        try:
+            await (self._read_all() if changed is None else self._read_breakers(changed))
+        except BusError as error:  # there may be no CONF yet, or no leader of it
+            self._bus.conditions.raise_(UNREACHABLE, code=error.code)
+            self._stale_breakers = None
+            return False
+        self._bus.conditions.clear(UNREACHABLE)
+        return True
+
+    async def _read_all(self) -> None:
+        """Read the fleet and, once there has been one, all that stands beside it."""
         found = await read_conf(self._bus, subjects.FLEET)
         fleet = self._parsed(subjects.FLEET, found, config.read_fleet, None)
         if found is not None and fleet is not None:
             self.fleet = msgspec.structs.replace(fleet, revision=found.seq)
         if not self.fleet.revision:
-            return False
+            return
         self.read_again.set()
         self._policies.clear()
         prices = await read_conf(self._bus, subjects.PRICES)
@@ -163,8 +157,10 @@ class DecisionContext:
         freeze = await read_conf(self._bus, subjects.FREEZE)
         entry = self._parsed(subjects.FREEZE, freeze, config.read_freeze, _TAKEN_FOR_FROZEN)
         self._set_frozen(entry is not None and entry.frozen)
-        await asyncio.gather(*(self.breakers.read(name) for name in self.fleet.agents))
-        return True
+        await self._read_breakers(self.fleet.agents)
+
+    async def _read_breakers(self, agents: Iterable[str]) -> None:
+        await asyncio.gather(*(self.breakers.read(name) for name in agents))
 
     def _parsed(
         self, subject: str, found: StoredMessage | None, parse: Callable[[bytes], T], instead: T | None
@@ -197,20 +193,16 @@ class DecisionContext:
         if not is_token(name):
             return None
         if name not in self._policies:
-            self._policies[name] = await self._read_policy(name)
+            found = await read_conf(self._bus, subjects.policy(name))
+            try:
+                parse = partial(config.read_policy, name=name)
+                self._policies[name] = None if found is None else parse_conf(found, parse)
+            except ConfUnreadable as error:
+                self._policies[name] = error
         known = self._policies[name]
         if isinstance(known, ConfUnreadable):
             raise ConfUnreadable(known.entry, known.reason)
         return known
-
-    async def _read_policy(self, name: str) -> Policy | ConfUnreadable | None:
-        subject = subjects.policy(name)
-        found = await read_conf(self._bus, subject)
-        try:
-            parse = partial(config.read_policy, name=name)
-            return None if found is None else parse_conf(found, parse)
-        except ConfUnreadable as error:
-            return error
 
     def moment(self) -> Moment:
         return Moment(self._clock(), self._salt())
@@ -231,3 +223,54 @@ class DecisionContext:
         if need.may_try:
             return VerdictContext(await self.breakers.ask(target, command.cause), policy, prices)
         return VerdictContext(Use(self.breakers.state(target)), policy, prices)
+
+
+# --- the freeze of the whole mesh -----------------------------------------------------------------
+
+
+async def freeze_or_thaw(
+    bus: Bus, control: Control, sender: str, role: str, seq: int, stored_us: int
+) -> Rejected | None:
+    """Do what `control` says to the whole mesh; return why not, if it may not be done. Idempotent.
+
+    A control message may come again long after it was obeyed, when the guard that obeyed it died before it
+    acknowledged. So the entry says which message it is from, and only a newer one replaces it: an old
+    freeze must not undo the thaw that came after it.
+
+    Args:
+        seq: the message's place in CTL.
+        stored_us: when it was stored, UTC µs.
+
+    Raises BusError; SequenceConflict if other guards were faster every time: then it has to come again.
+    """
+    if role != "operator":
+        return Rejected("not_allowed", "only operators speak to the whole mesh")
+    if not isinstance(control, Freeze | Thaw):
+        return Rejected("not_allowed", "the whole mesh can only be frozen and thawed")
+    frozen = isinstance(control, Freeze)
+    for left in reversed(range(_ATTEMPTS)):
+        found = await read_conf(bus, subjects.FREEZE)
+        try:
+            stands = FreezeEntry() if found is None else parse_conf(found, config.read_freeze)
+        except ConfUnreadable:
+            stands = FreezeEntry()  # this order takes its place
+        # Places tell which is newer. A queue that was made anew begins with 1 again: then times tell it.
+        if seq <= stands.seq and stored_us <= stands.at + SKEW_US:
+            return None
+        entry = FreezeEntry(
+            frozen=frozen,
+            by=control.by or sender,
+            sender=sender,
+            reason=control.reason,
+            since=stands.since if stands.since and stands.frozen == frozen else stored_us,
+            at=stored_us,
+            seq=seq,
+        )
+        try:
+            await write_conf(bus, subjects.FREEZE, entry, after=0 if found is None else found.seq)
+        except SequenceConflict:
+            if not left:
+                raise
+        else:
+            break
+    return None

@@ -291,12 +291,6 @@ class RequestProcessor:
         match step:
             case NeedVerdictContext():
                 return await self._context.verdict_context(step)
-            case NeedPeers(agents):
-                return self._context.breakers.not_open(agents)
-            case NeedAttendance(turn):
-                journal = turn.work.continues or turn.id
-                first = subjects.step(turn.agent, request, journal, f"{turn.round}-0")
-                return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
             case Append():
                 return await self._append(cached, step)
             case Appended(event, counts, command):
@@ -306,10 +300,16 @@ class RequestProcessor:
                     failpoint("guard.followed")
                 else:
                     failpoint("guard.withheld" if isinstance(event, FactsWithheld) else "guard.decided")
-            case TurnOver(event, turn):
-                await self._end(event, turn)
             case WakeAt(at):
                 await arm_timer(self._bus, cached, request, at, self._context.now())
+            case NeedPeers(agents):
+                return self._context.breakers.not_open(agents)
+            case NeedAttendance(turn):
+                journal = turn.work.continues or turn.id
+                first = subjects.step(turn.agent, request, journal, f"{turn.round}-0")
+                return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
+            case TurnOver(event, turn):
+                await self._end(event, turn)
         return None
 
     async def _append(self, cached: CachedRequest, step: Append) -> Stored | None:

@@ -93,32 +93,19 @@ class Queues:
         digest = hashlib.sha256(f"{self._identity}/{partition}".encode()).digest()
         return digest[0] % 10
 
-    def pause(self) -> None:
-        """Take only control messages."""
-        self._paused = True
-        for puller in self._but_controls():
-            puller.pause()
-
-    def resume(self) -> None:
-        self._paused = False
-        for puller in self._but_controls():
-            puller.resume()
-
-    def _but_controls(self) -> list[Puller]:
-        return [
-            puller
-            for stream, pullers in self._pullers.items()
-            if kind_of(stream) != CONTROLS
-            for puller in pullers
-        ]
-
-    def leave(self) -> None:
-        """Begin to take from no further queue."""
-        self._leaving = True
+    def pause(self, *, paused: bool = True) -> None:
+        """Take only control messages, or all of them again."""
+        self._paused = paused
+        for stream, pullers in self._pullers.items():
+            for puller in pullers if kind_of(stream) != CONTROLS else ():
+                if paused:
+                    puller.pause()
+                else:
+                    puller.resume()
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
-        self.leave()
+        self._leaving = True
         pullers = [puller for listed in self._pullers.values() for puller in listed]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):

@@ -9,19 +9,20 @@ come again. Fail closed: nothing is decided on a log that cannot be read.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import msgspec
 import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.roles import GUARD
 from mesh.bus.stores import ConfUnreadable
 from mesh.bus.streams import Kind as QueueKind
-from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
+from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
 from mesh.guard import parsing
-from mesh.guard.context import DecisionContext
-from mesh.guard.dead_letters import DeadLetters
-from mesh.guard.freeze import MeshFreeze
+from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.processor import Contended, Frozen, RequestProcessor
 from mesh.guard.queues import Queues
 from mesh.service import telemetry, tracing
@@ -31,6 +32,8 @@ from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control
 from protocol.wire.errors import BrokenLog
+from protocol.wire.ids import NOBODY
+from protocol.wire.notices import Ended, Notice, NoticeError, dead_letter
 
 _log = get_logger(__name__)
 
@@ -58,7 +61,6 @@ class Guard:
         self._identity = identity
         self._context = context or DecisionContext(bus)
         self._processor = RequestProcessor(bus, JetStreamLog(bus), self._context)
-        self._mesh_freeze = MeshFreeze(bus)
         handlers: dict[QueueKind, Handler] = {
             "CTL": self._guarded(self._on_control),
             "PROP": self._guarded(self._on_proposal),
@@ -68,13 +70,9 @@ class Guard:
         self._starting: asyncio.Event | None = None
         """Set once no further puller starts; None before the first one does."""
         self._leaving = False
-        self._dead_letters = DeadLetters(bus, self._context.now)
         self.decided = 0
-
-    @property
-    def dead(self) -> int:
+        self.dead = 0
         """How many dead letters it stored."""
-        return self._dead_letters.dead
 
     @property
     def ready(self) -> bool:
@@ -116,7 +114,7 @@ class Guard:
             await self._context.frozen.wait()
             self._queues.pause()
             await self._context.thawed.wait()
-            self._queues.resume()
+            self._queues.pause(paused=False)
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing more and finish what is in hand; what takes longer than `grace_s` comes again."""
@@ -124,7 +122,7 @@ class Guard:
         await self._queues.drain(grace_s)
         with contextlib.suppress(BusError):
             await self._bus.flush(LEAVE_S)  # what was given back has left before the connection does
-        _log.info("guard_drained", decided=self.decided, dead=self._dead_letters.dead)
+        _log.info("guard_drained", decided=self.decided, dead=self.dead)
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -187,7 +185,7 @@ class Guard:
             await self._settle(message, parsing.control_of(sent))
             return
         control, place = codec.parse_control(sent.data), (message.stream_seq, message.stored_us)
-        rejected = await self._mesh_freeze.obey(control, sent.sender, sent.role, *place)
+        rejected = await freeze_or_thaw(self._bus, control, sent.sender, sent.role, *place)
         if rejected is None:
             message.ack()
         else:
@@ -221,7 +219,8 @@ class Guard:
             await self._bury(message, outcome)
             return
         if isinstance(outcome, Late):
-            await self._dead_letters.tell_late(found, outcome)
+            ended = Ended(why=outcome.ended, turn=outcome.turn, round=outcome.round)
+            await self._notify(found.sender, found.request, ended=ended, digest=found.digest)
         self.decided += 1
         message.ack()
 
@@ -235,9 +234,48 @@ class Guard:
         waited_s = (self._context.now() - message.stored_us) / 1e6
         return waited_s < OVERTAKEN_S and parsing.may_come_yet(command, self._context.now(), OVERTAKEN_S)
 
+    # --- what came to nothing ---------------------------------------------------------------------
+
     async def _bury(self, message: Message, rejection: Rejected) -> None:
         """End a message that comes to nothing: acknowledged only once it is kept elsewhere."""
-        if await self._dead_letters.store(message, rejection):
+        if await self._keep(message, rejection):
             message.ack()
         else:
             message.nak(_AGAIN_S)
+
+    async def _keep(self, message: Message, rejection: Rejected) -> bool:
+        """Store a dead letter and tell its sender; return False if it could not be stored."""
+        try:
+            sender, request = subjects.parse_queued(message.subject)
+        except ValueError:  # a timer has no sender
+            sender, request = "", message.subject.rpartition(".")[2]
+        letter = dead_letter(
+            at=self._context.now(),
+            by=GUARD,
+            code=rejection.code,
+            detail=rejection.detail,
+            subject=message.subject,
+            data=message.data,
+            headers=message.headers,
+            sender=sender,
+            request=request,
+            delivered=message.delivered,
+        )
+        try:
+            await self._bus.publish_durable(subjects.dead_from(sender or NOBODY), msgspec.json.encode(letter))
+        except PASSING:
+            return False  # the bus has said it
+        except MeshError as error:
+            _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
+            return False
+        self.dead += 1
+        telemetry.dead_letters.add(1, {tracing.CODE: rejection.code, tracing.BY: GUARD})
+        _log.warning("dead_letter", code=rejection.code, sender=sender, request=request)
+        if sender:
+            reason = NoticeError(code=rejection.code, detail=letter.detail)
+            await self._notify(sender, request, error=reason, digest=codec.body_digest(message.data))
+        return True
+
+    async def _notify(self, to: str, request: str, **said: Any) -> None:
+        notice = Notice(request=request, **said)
+        await self._bus.publish(subjects.note(to, request), msgspec.json.encode(notice))

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from mesh.bus.stores import read_conf
-from mesh.guard.freeze import MeshFreeze
+from mesh.guard.context import freeze_or_thaw
 from protocol.wire.commands import Control, Freeze, Thaw
 from protocol.wire.config import FreezeEntry
 from protocol.wire.subjects import FREEZE
@@ -20,8 +20,8 @@ async def entry(stage: Stage) -> FreezeEntry:
 
 
 async def obey(stage: Stage, control: Control, seq: int, at: int, identity: str = "") -> None:
-    wide = MeshFreeze(await stage.bus("guard", identity))
-    assert await wide.obey(control, "op", "operator", seq, at) is None
+    bus = await stage.bus("guard", identity)
+    assert await freeze_or_thaw(bus, control, "op", "operator", seq, at) is None
 
 
 async def test_only_a_newer_message_replaces_what_stands(stage: Stage) -> None:

@@ -12,7 +12,6 @@ SHARED = {
     "Kind",
     "Link",
     "Member",
-    "MeshFreeze",
     "Place",
     "Queue",
     "Refusal",
