@@ -1,5 +1,6 @@
-"""`mesh agent …`: run an agent's code, add one to the fleet, see who is there."""
+"""`mesh agent …`: run an agent's code, add one to the fleet, see who is there; `mesh check-agent`."""
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mesh import ops
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (
+    A_PATH,
+    PEOPLE,
+    READERS,
     Where,
+    grace_option,
     health_option,
     json_option,
     on_the_bus,
@@ -18,16 +24,15 @@ from mesh.cli.options import (
     serve,
     with_where,
 )
-from mesh.cli.output import emit, remark, say, table
+from mesh.cli.output import as_json_text, emit, listing, note, say
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
 
 if TYPE_CHECKING:
     from mesh.agent.definition import Agent
+    from mesh.bus.provision import Change
     from mesh.conformance.checks import Finding
     from mesh.fleet.file import FleetFile
-    from mesh.ops.prompt import Shown
-    from mesh.ops.roster import Member
 
 app = click.Group(help="Agents: run one, add one, see who is there.")
 
@@ -36,13 +41,7 @@ agent_argument = click.argument("name", metavar="NAME", help="The agent's name i
 
 @app.command("run")
 @click.argument("reference", metavar="MODULE:NAME", help="Where its code is: an Agent, or an async function.")
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0),
-    default=25.0,
-    show_default=True,
-    help="Seconds to finish turns that run.",
-)
+@grace_option(25.0)
 @health_option
 @with_where
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
@@ -50,45 +49,30 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
     from mesh.agent._runtime import Runtime
     from mesh.agent.definition import key_will_do, load
 
-    agent = load(reference)
+    agent, model = load(reference), ""
     access = where.default_name(agent.name).access("agent")
     if access.name != agent.name:
         raise UsageWrong(
             f"{reference} is the agent {agent.name!r}, and these are the credentials of {access.name!r}"
         )
     with key_will_do():
-        model = _driven_by(agent)
+        if agent.model or agent.prompt_version:  # an agent without a model loads nothing of models
+            from mesh.model.agent import driven_by
+
+            model = driven_by(agent.model, agent.prompt_version)
         serve(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
-
-
-def _driven_by(agent: "Agent") -> str:
-    """Return what drives an agent, for its card. For one without a model nothing of models is loaded."""
-    if not agent.model and not agent.prompt_version:
-        return ""
-    from mesh.model.agent import ModelUnavailable, driven_by
-
-    try:
-        return driven_by(agent.model, agent.prompt_version)
-    except ModelUnavailable as unavailable:
-        raise UsageWrong(str(unavailable)) from unavailable
 
 
 @app.command("add")
 @agent_argument
 @click.option("--module", help="MODULE:NAME of its code.")
-@click.option("--description", default="", help="One line for models and people.")
-@click.option("--to", multiple=True, help="Whom it may hand to; everybody if left out.")
+@click.option("--description", help="One line for models and people.")
+@click.option("--to", multiple=True, help="An agent that it may hand to; without it, any agent.")
 @click.option("--clearance", multiple=True, help="A label that it may see.")
-@click.option(
-    "--file",
-    type=click.Path(path_type=Path),
-    default=Path("mesh.toml"),
-    show_default=True,
-    help="The fleet file.",
-)
+@click.option("--file", type=A_PATH, default=Path("mesh.toml"), show_default=True, help="The fleet file.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=A_PATH,
     default=Path(".mesh"),
     show_default=True,
     help="Where `mesh setup --out` keeps keys and accounts.conf.",
@@ -97,30 +81,16 @@ def _driven_by(agent: "Agent") -> str:
 @json_option
 @on_the_bus
 async def add(
-    where: Where,
-    *,
-    name: str,
-    module: str | None,
-    description: str,
-    to: tuple[str, ...],
-    clearance: tuple[str, ...],
-    file: Path,
-    out: Path,
-    apply_now: bool,
-    as_json: bool,
+    where: Where, *, name: str, file: Path, out: Path, apply_now: bool, as_json: bool, **section: Any
 ) -> None:
     """Add an agent: its section in mesh.toml, its key, and what to do next."""
-    from mesh.cli.fleet_text import with_agent
     from mesh.fleet.setup import ACCOUNTS, KEYS, apply
 
-    text = with_agent(
-        file, name, module=module, description=description, to=list(to) or None, clearance=clearance
-    )
-    changed = _write(file, text, out)
+    changed = _add(file, name, section, out)
     key = out / KEYS / f"{name}.nk"
     if not as_json:
         say(f"added [agents.{name}] to {file}; its key: {key}")
-    changes = []
+    changes: list[Change] = []
     if apply_now:
         async with await where.connect("admin") as bus:
             changes = await apply(bus, changed)
@@ -132,17 +102,37 @@ async def add(
             say(f"{change.action} {change.what}")
         say(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
     else:
+        module = section["module"] or "MODULE:NAME"
         say(f"next: let the server read {out / ACCOUNTS} anew, twice, then `mesh setup`, then run it:")
-        say(f"  MESH_CREDENTIALS={key} mesh agent run {module or 'MODULE:NAME'}")
+        say(f"  MESH_CREDENTIALS={key} mesh agent run {module}")
 
 
-def _write(file: Path, text: str, out: Path) -> "FleetFile":
-    """Write a changed fleet file and create the keys that it lacks; return the fleet."""
-    from mesh.fleet.file import load_fleet
+def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "FleetFile":
+    """Add an agent at the end of a fleet file, make its key, and return the fleet.
+
+    The rest of the file stays as it is, comments too. Raises UsageWrong, FleetFileError.
+    """
+    from mesh.fleet.file import FleetFileError, parse_fleet
     from mesh.fleet.setup import prepare
+    from protocol.wire.ids import is_name
 
+    if not is_name(name):
+        raise UsageWrong(f"not an agent's name: {name!r}; 1 to 24 of a-z 0-9 -, and not `human`")
+    try:
+        before = file.read_text()
+    except OSError as missing:
+        raise UsageWrong(f"{file}: {missing.strerror}") from missing
+    fleet = parse_fleet(before, str(file))
+    if name in {*fleet.agents, *fleet.clients, *fleet.operators, *fleet.viewers, "admin", "guard"}:
+        raise UsageWrong(f"{file} has somebody named {name!r} already")
+    keys = ("module", "description", "clearance", "to")
+    fields = [f"{key} = {json.dumps(section[key])}" for key in keys if section[key]]
+    text = "\n".join((before.rstrip("\n"), "", f"[agents.{name}]", *fields, ""))
+    try:
+        changed = parse_fleet(text, str(file))
+    except FleetFileError as wrong:
+        raise UsageWrong(f"{file} would not be right with it: {wrong}") from wrong
     file.write_text(text)
-    changed = load_fleet(file)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     prepare(changed, out)
     return changed
@@ -152,29 +142,60 @@ def _write(file: Path, text: str, out: Path) -> "FleetFile":
 @output_options
 @on_the_bus
 async def ls(where: Where, *, as_json: bool) -> None:
-    """List the fleet's agents: what they say of themselves, and how many of each are alive."""
-    from mesh.ops.roster import roster
-
-    async with await where.connect("operator", "viewer", "admin") as bus:
-        members = await roster(bus)
-    if as_json:
-        emit(members)
-        return
-    table(
-        ("agent", "alive", "waiting", "version", "model", "hands to", "description"),
-        [
-            (
-                member.name,
-                _alive(member),
-                member.waiting,
-                member.card.version if member.card else "",
-                member.card.model if member.card else "",
-                "anybody" if member.entry.to is None else ", ".join(member.entry.to),
-                member.entry.description or (member.card.description if member.card else ""),
-            )
-            for member in members
-        ],
+    """List the fleet's agents: how each describes itself, and how many of it are alive."""
+    async with await where.connect(*PEOPLE) as bus:
+        members = await ops.roster.roster(bus)
+    listing(
+        members,
+        {
+            "agent": lambda member: member.name,
+            "alive": lambda member: "?" if member.instances is None else len(member.instances),
+            "waiting": lambda member: member.waiting,
+            "version": lambda member: member.card and member.card.version,
+            "model": lambda member: member.card and member.card.model,
+            "hands to": lambda member: "anybody" if member.entry.to is None else ", ".join(member.entry.to),
+            "description": lambda member: (
+                member.entry.description or (member.card and member.card.description)
+            ),
+        },
+        as_json=as_json,
     )
+
+
+@app.command("show")
+@agent_argument
+@output_options
+@on_the_bus
+async def show(where: Where, *, name: str, as_json: bool) -> None:
+    """Show one agent: its entry in the fleet file, its card, its instances."""
+    import msgspec
+
+    async with await where.connect(*PEOPLE) as bus:
+        member = next((each for each in await ops.roster.roster(bus) if each.name == name), None)
+    if member is None:
+        raise NotFound(f"there is no agent {name!r} in the fleet")
+    if as_json:
+        emit(member)
+    else:
+        _lines(msgspec.to_builtins(member))
+    if member.instances == ():
+        wait = "waits" if member.waiting == 1 else "wait"
+        note(f"nobody serves {name}; {counted(member.waiting, 'handoff')} {wait} for it")
+        raise Leave(Exit.FAILED)
+
+
+def _lines(value: dict[str, Any], indent: str = "") -> None:
+    for key, inner in value.items():
+        several = inner if isinstance(inner, list | tuple) else [inner]
+        if several and isinstance(several[0], dict):
+            for each in several:
+                say(f"{indent}{key}:")
+                _lines(each, indent + "  ")
+        else:
+            say(f"{indent}{key}: {', '.join('' if each is None else str(each) for each in several)}")
+
+
+# --- the prompt of a turn -------------------------------------------------------------------------
 
 
 @app.command("prompt")
@@ -184,7 +205,7 @@ async def ls(where: Where, *, as_json: bool) -> None:
     "--move",
     type=int,
     metavar="N",
-    help="What the agent came to, by the event's number; else its newest round.",
+    help="The move that the agent came to, by its event's number; else its newest round.",
 )
 @click.option("--call", type=int, help="Which of that round's model calls; else the last.")
 @click.option("--module", help="MODULE:NAME of its code; else by the fleet file.")
@@ -202,16 +223,15 @@ async def prompt(
     fleet: str | None,
     as_json: bool,
 ) -> None:
-    """Show exactly what its model was sent: the agent's own code, run over what the turn journaled."""
-    from mesh.ops.prompt import as_program_reads, sent_to_model
+    """Show exactly what its model was sent: the agent's own code, run over the turn's journal."""
 
     def code() -> "Agent":
         return _code_of(name, module, fleet)
 
-    async with await where.connect("viewer", "operator", "admin") as bus:
-        found = await sent_to_model(bus, name, code, request, n=move, call=call)
+    async with await where.connect(*READERS) as bus:
+        found = await ops.prompt.sent_to_model(bus, name, code, request, n=move, call=call)
     if as_json:
-        emit(as_program_reads(found, request))
+        emit(ops.prompt.as_program_reads(found, request))
     else:
         for line in _prompt_lines(found, request):
             say(line, lines=True)
@@ -242,10 +262,8 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
     return agent
 
 
-def _prompt_lines(found: "Shown", request: str) -> list[str]:
+def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
     """Return a prompt line by line: the head, then what the vendor gets, in its order."""
-    from mesh.ops.prompt import differences
-
     sent = found.sent
     work = found.work
     versions = f"prompt version {found.prompt_version or found.agent.prompt_version or '?'}"
@@ -257,79 +275,29 @@ def _prompt_lines(found: "Shown", request: str) -> list[str]:
     head += (
         [f"exact: this is what was sent, to the letter (SHA-256 {sent.digest}); limits are today's"]
         if found.exact
-        else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in differences(found)]
+        else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in ops.prompt.differences(found)]
     )
     if not found.request:
-        import msgspec
-
-        return [*head, "", msgspec.json.format(msgspec.json.encode(sent.prompt), indent=2).decode()]
+        return [*head, "", as_json_text(sent.prompt)]
     if sent.name == "scripted":
         head.append("rules stood in for the model; this is how the vendor would have got it")
     body = dict(found.request)
     system, tools, messages = body.pop("system", []), body.pop("tools", []), body.pop("messages")
-    lines = [*head, "", f"=== {_as_line(body)}"]
+    lines = [*head, "", f"=== {as_json_text(body)}"]
     for block in system:
         lines += ["", "=== system" + _mark(block), block["text"]]
     if tools:
         lines += ["", "=== tools"]
-        lines += [_as_line(tool) for tool in tools]
+        lines += [as_json_text(tool) for tool in tools]
     for message in messages:
         for block in message["content"]:
             lines += ["", f"=== {message['role']}{_mark(block)}"]
-            lines.append(block["text"] if block["type"] == "text" else _as_line(block))
+            lines.append(block["text"] if block["type"] == "text" else as_json_text(block))
     return lines
 
 
 def _mark(block: Mapping[str, Any]) -> str:
     return " (cached up to here)" if "cache_control" in block else ""
-
-
-def _as_line(value: Any) -> str:
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
-
-
-def _alive(member: "Member") -> object:
-    return "?" if member.instances is None else len(member.instances)
-
-
-@app.command("show")
-@agent_argument
-@output_options
-@on_the_bus
-async def show(where: Where, *, name: str, as_json: bool) -> None:
-    """Show one agent: its entry in the fleet file, its card, its instances."""
-    import msgspec
-
-    from mesh.ops.roster import roster
-
-    async with await where.connect("operator", "viewer", "admin") as bus:
-        member = next((each for each in await roster(bus) if each.name == name), None)
-    if member is None:
-        raise NotFound(f"there is no agent {name!r} in the fleet")
-    if as_json:
-        emit(member)
-    else:
-        _lines(msgspec.to_builtins(member))
-    if member.instances == ():
-        wait = "waits" if member.waiting == 1 else "wait"
-        remark(f"nobody serves {name}; {counted(member.waiting, 'handoff')} {wait} for it")
-        raise Leave(Exit.FAILED)
-
-
-def _lines(value: dict[str, Any], indent: str = "") -> None:
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            say(f"{indent}{key}:")
-            _lines(inner, indent + "  ")
-        elif isinstance(inner, list | tuple) and inner and isinstance(inner[0], dict):
-            for each in inner:
-                say(f"{indent}{key}:")
-                _lines(each, indent + "  ")
-        else:
-            shown = ", ".join(map(str, inner)) if isinstance(inner, list | tuple) else inner
-            say(f"{indent}{key}: {'' if shown is None else shown}")
 
 
 # --- an agent in any language, held against the protocol -------------------------------------------
@@ -338,15 +306,15 @@ def _lines(value: dict[str, Any], indent: str = "") -> None:
 @click.command()
 @click.argument("name", metavar="NAME", help="The agent's name.")
 @click.option("--run", required=True, metavar="CMD", help="A shell command that runs the agent.")
-@click.option("--kill", help="What ends it as a crash would, where SIGKILL to CMD does not.")
+@click.option("--kill", help="A command that ends it as a crash would, where SIGKILL to CMD does not.")
 @output_options
 def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None:
     """Try an agent in any language: does it keep to the protocol?
 
-    A scratch mesh of its own is started, with a real guard, and CMD is run with NATS_URL, MESH_NAME and
-    MESH_CREDENTIALS (a seed file). Its code does what the fact `do` of a request says: docs/protocol.md,
-    section 15. It is refused, killed, frozen, cancelled, sent what it cannot know, and everything it says on
-    the bus is read along. About a minute. Exit status 1 if something is wrong.
+    It starts a scratch mesh with a real guard, and runs CMD with NATS_URL, MESH_NAME and MESH_CREDENTIALS
+    (a seed file). The agent's code follows the fact `do` of a request: docs/protocol.md, section 15. The
+    agent is refused, killed, frozen, cancelled and sent unknown messages, and all that it says on the bus
+    is read. It takes about a minute. Exit status 1 if something is wrong.
     """
     run_quietly(_check(name, run, kill, as_json=as_json))
 
@@ -356,7 +324,7 @@ async def _check(name: str, command: str, kill: str | None, *, as_json: bool) ->
     from protocol.wire.ids import is_name
 
     if not is_name(name):
-        raise click.BadParameter(f"not a name: {name!r}", param_hint="NAME")
+        raise UsageWrong(f"not a name: {name!r}")
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="mesh-check-") as directory:
         async for finding in check_agent(name, command, Path(directory), kill=kill):

@@ -55,6 +55,7 @@ _STATUS = {
     "client.reply_invalid": Exit.USAGE,
     "fleet.invalid": Exit.USAGE,
     "health.unusable": Exit.USAGE,
+    "model.unavailable": Exit.USAGE,
     "settings.context": Exit.USAGE,
     "settings.invalid": Exit.USAGE,
     "settings.no_credentials": Exit.USAGE,

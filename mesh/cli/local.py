@@ -18,8 +18,8 @@ from mesh.errors import UsageWrong
 from mesh.service.printable import counted
 
 if TYPE_CHECKING:
-    from mesh.local.choice import ModelKind
     from mesh.local.fleet import LocalFleet
+    from mesh.model.agent import Mode
 
 WITHIN_S = 60.0
 """How long a sample request may take; one that has not come to rest by then is unfinished."""
@@ -36,7 +36,7 @@ model_option = click.option(
 )
 
 
-async def _drivers(mesh: "LocalFleet", model: "ModelKind", rules: str) -> str:
+async def _drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
     """Return in words what drives the agents, and which of them have nothing to go by.
 
     Args:
@@ -64,16 +64,14 @@ async def _drivers(mesh: "LocalFleet", model: "ModelKind", rules: str) -> str:
 @model_option
 @click.option("--keep", type=A_PATH, metavar="DIR", help="Keep log, data and keys in this new folder.")
 @json_option
-def demo(*, fleet: str, requests: Path | None, model: "ModelKind", keep: Path | None, as_json: bool) -> None:
+def demo(*, fleet: str, requests: Path | None, model: "Mode", keep: Path | None, as_json: bool) -> None:
     """Run a server, a guard and a fleet's agents on sample requests; sum up, then stop everything."""
     if not as_json:
         say(f"starting a nats-server, a guard and the agents of {fleet}, each in its own process …")
     run_quietly(_demo(fleet, requests, model, keep, as_json))
 
 
-async def _demo(
-    fleet: str, requests: Path | None, model: "ModelKind", keep: Path | None, as_json: bool
-) -> None:
+async def _demo(fleet: str, requests: Path | None, model: "Mode", keep: Path | None, as_json: bool) -> None:
     from mesh.fleet.file import load_fleet
     from mesh.local.choice import data_environment, model_environment, reference_fleet
     from mesh.local.fleet import LocalFleet
@@ -203,12 +201,12 @@ def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", words: str) -> None:
 )
 @click.option("--port", type=int, help="The bus's port on 127.0.0.1; else 4222 if it is free.")
 @model_option
-def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "ModelKind") -> None:
+def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
     """Run server, guard and agents on this machine until Ctrl-C."""
     run_quietly(_dev(fleet, store, port, model))
 
 
-async def _dev(named: tuple[str, ...], store: Path, port: int | None, model: "ModelKind") -> None:
+async def _dev(named: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
     import asyncio
 
     from mesh.local.choice import data_environment, find_fleet, model_environment

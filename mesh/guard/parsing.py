@@ -7,7 +7,7 @@ import msgspec
 from protocol.domain.admission import Rejected
 from protocol.wire import codec
 from protocol.wire.commands import Command, Control, Proposal, Submit, id_of, submit_id
-from protocol.wire.errors import READ_ERRORS, Malformed
+from protocol.wire.errors import Malformed
 from protocol.wire.ids import (
     MAX_ID_CHARS,
     AgentName,
@@ -18,6 +18,7 @@ from protocol.wire.ids import (
     submitted_ms,
     submitter_of,
 )
+from protocol.wire.prices import READ_ERRORS
 
 
 class Sent(NamedTuple):

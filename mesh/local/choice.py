@@ -6,7 +6,6 @@ The reference fleets are in a checkout, never in the wheel. Outside of a checkou
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import mesh
 from mesh.agent.definition import load
@@ -14,10 +13,7 @@ from mesh.errors import UsageWrong
 from mesh.fleet import FILE_NAME
 from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
 from mesh.local.server import VENDOR_KEYS
-from mesh.model.agent import KEY, VARIABLE, has_sdk
-
-ModelKind = Literal["scripted", "claude"]
-"""What replies to prompts: rules, or the real models."""
+from mesh.model.agent import VARIABLE, Mode, mode
 
 ROOT = Path(mesh.__file__).resolve().parents[1]
 """The checkout, if there is one."""
@@ -96,16 +92,9 @@ def data_environment(directory: Path) -> dict[str, str]:
     return {name: value for name, value in own.items() if name not in os.environ}
 
 
-def model_environment(kind: ModelKind) -> dict[str, str | None]:
+def model_environment(kind: Mode) -> dict[str, str | None]:
     """Return the variables of agents that such a model drives; None takes a variable away.
 
-    Nothing is spent unasked: agents that rules drive do not get the key. Raises UsageWrong if the SDK or the
-    key is missing.
+    Nothing is spent unasked: agents that rules drive do not get the key. Raises ModelUnavailable.
     """
-    if kind == "scripted":
-        return {VARIABLE: kind, **dict.fromkeys(VENDOR_KEYS)}
-    if not has_sdk():
-        raise UsageWrong("--model claude needs the vendor's SDK: install handoff-mesh[claude]")
-    if not os.environ.get(KEY):
-        raise UsageWrong(f"--model claude asks the real models, and needs {KEY} in the environment")
-    return {VARIABLE: kind}
+    return {VARIABLE: mode(kind), **(dict.fromkeys(VENDOR_KEYS) if kind == "scripted" else {})}

@@ -187,9 +187,9 @@ def _require_labels(labels: Labels) -> None:
 # --- which model ----------------------------------------------------------------------------------
 
 
-def mode() -> Mode:
-    """Return which kind of model is asked for, for cards and summaries. Raises ModelUnavailable."""
-    match os.environ.get(VARIABLE, ""):
+def mode(said: str | None = None) -> Mode:
+    """Return the kind of model that `said`, or else the environment, asks for. Raises ModelUnavailable."""
+    match os.environ.get(VARIABLE, "") if said is None else said:
         case "":
             return "claude" if a_key_will_do() and os.environ.get(KEY) and has_sdk() else "scripted"
         case "scripted":

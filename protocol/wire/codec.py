@@ -34,11 +34,11 @@ from protocol.wire.commands import (
     UnknownMove,
     Usage,
 )
-from protocol.wire.errors import READ_ERRORS, Malformed, UnknownEvent
+from protocol.wire.errors import Malformed, UnknownEvent
 from protocol.wire.events import VERSION, AnyEvent, type_of
 from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
-from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S
+from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S, READ_ERRORS
 
 T = TypeVar("T")
 

@@ -21,10 +21,20 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from protocol.wire.commands import HANDOFF_MOVES
-from protocol.wire.errors import READ_ERRORS, Malformed
+from protocol.wire.errors import Malformed
 from protocol.wire.handoff import TEXT_FACT, Budget
 from protocol.wire.ids import AgentName, Cause, SenderRole, TurnId, is_label, is_name, is_token
-from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, Bytes, Hops, Price, Seconds, SomeSeconds, Times
+from protocol.wire.prices import (
+    DAY_S,
+    LARGEST_AMOUNT,
+    READ_ERRORS,
+    Bytes,
+    Hops,
+    Price,
+    Seconds,
+    SomeSeconds,
+    Times,
+)
 
 LEASE_S = 6.0
 GUARD_LEASE_S = 3.0

@@ -12,11 +12,6 @@ A refusal by policy is an event, not an exception; misuse by our own caller is a
 
 from typing import ClassVar
 
-import msgspec
-
-READ_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
-"""What reading bytes as a message may raise."""
-
 
 class MeshError(Exception):
     """Root of every error that this project raises on purpose."""

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+READ_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError, ValueError)
+"""What reading bytes as a message may raise: an amount out of its range, or no message at all."""
 LONGEST_S = 10 * 366 * 86_400.0
 """No time span on the wire is longer: ten years, so that no clock arithmetic can overflow."""
 DAY_S = 86_400.0

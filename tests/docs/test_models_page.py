@@ -16,7 +16,7 @@ from mesh.bus import rate_limit
 from mesh.cli import app
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
-from mesh.local.choice import ModelKind
+from mesh.model.agent import Mode
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
 from mesh.model.prompt import PromptContext, render
 from mesh.ops.spending import Row
@@ -118,7 +118,7 @@ def test_the_json_of_costs_has_the_fields_that_the_page_names() -> None:
 
 
 def test_the_kinds_of_models_are_those_of_the_option() -> None:
-    kinds = get_args(ModelKind)
+    kinds = get_args(Mode)
     assert [codes(row[0])[0] for row in table(PAGE, "scripted")] == list(kinds)
 
 

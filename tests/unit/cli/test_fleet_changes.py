@@ -90,7 +90,7 @@ def test_an_agent_is_added_and_the_file_keeps_its_comments(mesh: Mesh, file: Pat
     assert added.exit_code == Exit.DONE, added.output
     text = file.read_text()
     section = '[agents.returns]\nmodule = "desk:returns"\ndescription = "the \\"R\\" team"\nto = ["front"]\n'
-    assert text == FLEET.replace("[agents.greeter]\n", f"[agents.greeter]\n\n{section}")
+    assert text == f"{FLEET}\n{section}"
     assert load_fleet(file).agents["returns"].to == ("front",)
     assert (file.parent / ".mesh" / "keys" / "returns.nk").is_file()
     assert "mesh setup" in added.stdout
