@@ -1,85 +1,21 @@
-"""The fleet file, `mesh.toml`: read, checked, and turned into what the bus and the guards use.
-
-name = "support"
-entry = "triage"                  # who gets a submit that names nobody
-url = "nats://bus.example:4222"   # where the bus is, for commands in this folder; may be left out
-
-[bus.tls]                         # files for a bus that wants TLS, beside this one; each may be left out
-ca = "ca.pem"                     # whose signature its certificate has; else one that the machine trusts
-cert = "ops.pem"                  # of our own, where the bus wants to see one
-key = "ops-key.pem"               # its key, unless that lies in cert
-
-[agents.triage]
-module = "agents.support.triage:agent"
-description = "Finds out what a customer wants"
-clearance = ["pii"]               # labels it may see
-to = ["billing", "technical"]     # whom it may hand to; leave out for everybody
-intents = ["refund"]              # what it takes; leave out for everything
-actions = ["find_customer"]       # tools it may call; leave out for all of its own
-
-[clients.app]                     # names with credentials, by role
-[operators.ops]
-[viewers.audit]
-[human]                           # people read the `human` queue
-tiers = ["support", "lead"]       # who has an escalation: at first, and each time it is raised again
-
-[policies.default]                # numbers of protocol.wire.config.Policy
-max_depth = 5
-
-[log]
-max_age_days = 30
-replicas = 1
-max_bytes = 20_000_000_000        # reserved for it; left out, it takes what the others leave of the store
-
-[limits]                          # of each sender. `mesh setup` only raises them
-messages = 10_000                 # what may wait for guards
-mib = 64
-steps = 250_000                   # what an agent's journals may hold
-steps_mib = 256
-
-[clients.app.limits]              # what differs for one client, agent or operator
-messages = 100_000
-
-[breaker]                         # an agent whose turns keep failing is given no more work for a while
-failures = 5                      # turns that fail within window_s; 0: never
-window_s = 60.0
-open_s = 30.0                     # then one handoff is tried
-trial_s = 60.0                    # how long the others wait for what comes of it
-
-[agents.triage.breaker]           # what differs for one agent
-failures = 20
-
-[prices]                          # what models cost: protocol.wire.prices.Price, or as the vendor's list
-claude-haiku-5-5 = "listed"       # when `mesh setup` runs, with handoff-mesh[prices]
-mine = { input = 8, output = 40 } # its cache is taken to cost 8 to read, 10 to write, 16 for an hour
-
-[models.claude-haiku-5-5]         # how fast a model may be asked: all processes share it
-concurrency = 40                  # requests under way; leave out for no limit
-per_minute = 1000                 # requests that begin
-
-[labels]                          # a fact of this key has these labels, whoever brings it
-customer_name = ["pii"]           # `text`, a submit's own words, has none
-
-[lease]                           # seconds; work of a process that died goes on elsewhere after so long.
-                                  # `mesh setup` changes it for good; services read it when they start
-agent_s = 6.0
-guard_s = 3.0
-"""
+"""The fleet file, `mesh.toml` (docs/fleet-file.md): read, checked, and turned into documents and limits."""
 
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -88,7 +24,6 @@ from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
 from mesh.fleet import FILE_NAME
-from mesh.fleet.prices import PriceSection, Strict
 from protocol.wire.config import (
     GUARD_LEASE_S,
     LEASE_S,
@@ -106,7 +41,7 @@ from protocol.wire.config import (
     policy_of,
 )
 from protocol.wire.ids import AgentName, is_name
-from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES
+from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, unsaid
 
 LISTED = "listed"
 """In place of a model's price: as the vendor's list has it when the fleet is set up."""
@@ -116,6 +51,50 @@ class FleetFileError(MeshError):
     """The fleet file is missing or wrong; the text says where, line by line."""
 
     code: ClassVar[str] = "fleet.invalid"
+
+
+class Strict(BaseModel):
+    """A table of the fleet file: a field that is unknown, or no number, is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LongPriceSection(Strict):
+    """Numbers of protocol.wire.prices.Price, but for those of a long prompt.
+
+    What is not said of the cache is never taken to be free: it is what protocol.wire.prices.unsaid says.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    input: int = Field(ge=0, le=LARGEST_AMOUNT)
+    output: int = Field(ge=0, le=LARGEST_AMOUNT)
+    cache_read: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
+    cache_write: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
+    cache_write_1h: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """As the fleet writes it down, with everything said."""
+        return unsaid(self.input) | self.model_dump(exclude_none=True)
+
+
+class PriceSection(LongPriceSection):
+    """Numbers of protocol.wire.prices.Price."""
+
+    long_from: int | None = Field(default=None, ge=0, le=LARGEST_AMOUNT)
+    long: LongPriceSection | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.long_from is None) != (self.long is None):
+            raise ValueError("`long_from` and `long` go together: from how many tokens on, and what then")
+        return self
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """As the fleet writes it down, with everything said."""
+        return super().whole | ({} if self.long is None else {"long": self.long.whole})
 
 
 def _public_key(said: str) -> str:
@@ -135,6 +114,9 @@ class Member(Strict):
     description: str = ""
 
 
+_LIMIT = {"messages": "messages", "mib": "bytes", "steps": "steps", "steps_mib": "step_bytes"}
+
+
 class LimitsSection(Strict):
     """Numbers of mesh.bus.streams.Limits."""
 
@@ -142,10 +124,12 @@ class LimitsSection(Strict):
     mib: int | None = Field(default=None, ge=1, le=1 << 20)
 
     def over(self, limits: Limits) -> Limits:
-        return limits._replace(
-            messages=limits.messages if self.messages is None else self.messages,
-            bytes=limits.bytes if self.mib is None else self.mib * MIB,
-        )
+        """Return `limits` with the numbers that are given here."""
+        given = {
+            _LIMIT[name]: number * (MIB if name.endswith("mib") else 1)
+            for name, number in self.model_dump(exclude_none=True).items()
+        }
+        return limits._replace(**given)
 
 
 class AgentLimitsSection(LimitsSection):
@@ -153,16 +137,6 @@ class AgentLimitsSection(LimitsSection):
 
     steps: int | None = Field(default=None, ge=1, le=1 << 40)
     steps_mib: int | None = Field(default=None, ge=1, le=1 << 20)
-
-    def over(self, limits: Limits) -> Limits:
-        return (
-            super()
-            .over(limits)
-            ._replace(
-                steps=limits.steps if self.steps is None else self.steps,
-                step_bytes=limits.step_bytes if self.steps_mib is None else self.steps_mib * MIB,
-            )
-        )
 
 
 class Sender(Member):

@@ -1,13 +1,17 @@
 """Setting a mesh up: keys, the server's configuration, and what the server must hold.
 
-Two halves, each idempotent. `prepare` needs no bus: it makes what keys lack and writes the accounts
+Two halves, each idempotent. `prepare` needs no bus: it makes keys that lack and writes the accounts
 that go into a server's configuration. `apply` needs a server that runs with it: it creates streams,
-consumers, the fleet document and the policies.
+consumers, the fleet document, the policies and the prices. Vendors' price lists, from the extra `prices`, are
+read here and never while a request runs.
 """
 
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -16,7 +20,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.provision import Change, provision
 from mesh.bus.roles import names
+from mesh.errors import MeshError
 from mesh.fleet.file import LISTED, FleetFile
+from protocol.wire.prices import Price, unsaid
 from protocol.wire.subjects import PRICES, policy
 
 KEYS = "keys"
@@ -64,8 +70,70 @@ def prices_of(file: FleetFile) -> dict[str, Any]:
     """
     prices = file.priced
     wanted = [model for model, price in prices.items() if price == LISTED]
-    if wanted:
-        from mesh.fleet.prices import listed
+    return prices | listed(wanted) if wanted else prices
 
-        prices |= listed(wanted)
-    return prices
+
+# --- vendors' price lists -----------------------------------------------------------------------------
+
+VENDOR = "anthropic"
+_NANO = 1_000_000_000
+_FIELDS = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cache_read": "cache_read_mtok",
+    "cache_write": "cache_write_mtok",
+    "cache_write_1h": "cache_write_1h_mtok",
+}
+
+
+class PricesMissing(MeshError):
+    """A model's price is not known here; the text says what to do."""
+
+    code: ClassVar[str] = "prices.missing"
+
+
+def listed(models: Iterable[str]) -> dict[str, Price]:
+    """Return today's prices of `models` by id. Raises PricesMissing."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+    except ImportError as missing:
+        raise PricesMissing("install handoff-mesh[prices], or say [prices] in the fleet file") from missing
+    snapshot = get_snapshot()
+    found = {}
+    for model in models:
+        try:
+            _, info = snapshot.find_provider_model(model, None, VENDOR, None)
+        except LookupError as unknown:
+            raise PricesMissing(
+                f"no price of {model!r} is listed; say it under [prices] in the fleet file"
+            ) from unknown
+        found[model] = _price(info.get_prices(dt.datetime.now(dt.UTC)))
+    return found
+
+
+def _price(prices: Any) -> Price:
+    """Return a price without tiers, and beside it what a long prompt costs where a list says so."""
+    raw = {field: getattr(prices, name, None) for field, name in _FIELDS.items()}
+    starts = {tier.start for each in raw.values() for tier in _tiers(each)}
+    if len(starts) > 1:
+        raise PricesMissing(f"a price with {len(starts)} tiers; only one is known here")
+    base = _whole({field: getattr(each, "base", each) for field, each in raw.items()})
+    if not starts:
+        return base
+    beyond = {field: _tiers(each)[0].price if _tiers(each) else each for field, each in raw.items()}
+    return msgspec.structs.replace(base, long_from=starts.pop(), long=_whole(beyond))
+
+
+def _whole(dollars: Mapping[str, Decimal | None]) -> Price:
+    """Return a price; what a list does not say of the cache is what it costs at most."""
+    said = {field: _nano(each) for field, each in dollars.items() if each is not None}
+    return msgspec.convert({**unsaid(said.get("input", 0)), "input": 0, "output": 0, **said}, Price)
+
+
+def _tiers(price: Any) -> Sequence[Any]:
+    return getattr(price, "tiers", None) or ()
+
+
+def _nano(dollars: Decimal) -> int:
+    """Return dollars a million tokens as nano-dollars a million tokens."""
+    return int(dollars * _NANO)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh.agent.definition import load
-from mesh.fleet.prices import listed
+from mesh.fleet.setup import listed
 from protocol.wire.prices import price_list
 from tests.unit.agents.crews import CREWS, Crew
 from tests.unit.agents.requests import Sample

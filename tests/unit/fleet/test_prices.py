@@ -4,8 +4,7 @@ import pytest
 from genai_prices import Usage, calc_price
 
 from mesh.fleet.file import FleetFileError, parse_fleet
-from mesh.fleet.prices import PricesMissing, listed
-from mesh.fleet.setup import prices_of
+from mesh.fleet.setup import PricesMissing, listed, prices_of
 from protocol.wire.prices import Price, Tokens, cost
 
 MODELS = ("claude-haiku-5-5", "claude-sonnet-5-5", "claude-opus-5-5")
