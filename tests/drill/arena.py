@@ -24,7 +24,7 @@ from mesh.errors import BusError, Denied, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.local.fleet import LocalFleet
-from mesh.service import failpoints
+from mesh.service.failpoints import VARIABLE
 from protocol.wire import subjects
 from protocol.wire.commands import Submit
 from protocol.wire.config import BreakerEntry
@@ -32,6 +32,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.ids import AgentName, RequestId
 from tests.drill import ledger
 from tests.drill.evidence import Evidence, StepName, Submitted
+from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import SHUT
 from tests.drill.people import People
 from tests.drill.processes import Processes, now_us
@@ -93,7 +94,7 @@ class Arena:
             commands=setting.commands,
             environment={
                 **setting.environment,
-                failpoints.VARIABLE: str(self._armed.absolute()),
+                VARIABLE: str(self._armed.absolute()),
                 ledger.VARIABLE: str(self.ledger.absolute()),
             },
             search=(*setting.search, ROOT),
@@ -207,7 +208,7 @@ class Arena:
         Args:
             grace_s: how long services may take to finish; nothing may move while it is counted.
         """
-        for failpoint in failpoints.FAILPOINTS:
+        for failpoint in FAILPOINTS:
             self.processes.disarm(failpoint)
         ended_at = now_us()
         await self.processes.end(grace_s)

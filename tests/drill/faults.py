@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from mesh.service.failpoints import FAILPOINTS
+from tests.drill.failpoints import FAILPOINTS
 from tests.drill.processes import Processes
 
 Sort = Literal["kill", "pause", "restart", "server-kill", "server-pause", "server-restart", "failpoint"]

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.local.fleet import LaunchFailed, LocalFleet, Service
-from mesh.service import failpoints
-from mesh.service.failpoints import Claim
+from tests.drill import failpoints
 from tests.drill.evidence import Fault
+from tests.drill.failpoints import Claim
 
 SERVER = "nats-server"
 READY = ("agent_ready", "guard_ready")

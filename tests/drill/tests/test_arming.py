@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from mesh.service import failpoints
-from mesh.service.failpoints import FAILPOINTS, UnknownFailpoint
+from mesh.service.failpoints import VARIABLE
 from tests.docs.pages import table
+from tests.drill import failpoints
+from tests.drill.failpoints import FAILPOINTS, UnknownFailpoint
 from tests.servers import ROOT, child
 
 
 async def test_an_armed_failpoint_ends_one_process_after_the_passes_that_it_grants(tmp_path: Path) -> None:
     failpoints.arm(tmp_path, "turn.taken", passes=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(failpoints.VARIABLE, str(tmp_path))
+        patch.setenv(VARIABLE, str(tmp_path))
         async with (
             child("tests.drill.tests.failpoint_process", "turn.taken", "3") as first,
             child("tests.drill.tests.failpoint_process", "turn.taken", "2") as second,

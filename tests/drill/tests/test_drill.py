@@ -13,13 +13,13 @@ import pytest
 from click.testing import Result
 
 from mesh.cli.exits import Exit
-from mesh.service.failpoints import FAILPOINTS
 from protocol.wire import codec, events
 from protocol.wire.handoff import Rule
 from tests.drill import ledger, run
 from tests.drill.check import check
 from tests.drill.command import COMMAND, app
 from tests.drill.evidence import Evidence, Submitted
+from tests.drill.failpoints import FAILPOINTS
 from tests.drill.faults import SORTS, plan
 from tests.drill.findings import Findings
 from tests.drill.keep import load

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from mesh.bus.roles import GUARD
-from mesh.service.failpoints import FAILPOINTS
 from tests.drill.arena import Setting
 from tests.drill.check import check
+from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import drill_fleet
 from tests.drill.run import Plan, drill
 from tests.drill.stories import Story

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from mesh.service.failpoints import FAILPOINTS
 from protocol.wire import codec, events
 from tests.drill.arena import Arena, Setting
 from tests.drill.check import check
 from tests.drill.evidence import Deed, Evidence
+from tests.drill.failpoints import FAILPOINTS
 from tests.drill.fleet import drill_fleet
 from tests.drill.stories import SECRET, Op, Story
 from tests.servers import PATIENCE_S
