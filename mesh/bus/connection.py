@@ -93,6 +93,11 @@ class Bus:
         return self._link.connected
 
     @property
+    def greeting(self) -> Mapping[str, Any]:
+        """Return what the server said of itself as it greeted: its version, and if it has JetStream."""
+        return self._wire._server_info
+
+    @property
     def since_s(self) -> float:
         """When the connection last came up (UTC s)."""
         return self._link.since_s

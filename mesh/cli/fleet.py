@@ -177,9 +177,9 @@ async def _apply(
         return None
     async with bus:
         changes = await apply(bus, fleet, dry_run=dry_run)
-        unpriced = {} if dry_run else await ops.fleet_health.unpriced(bus)
+        unpriced = "" if dry_run else await ops.health.unpriced(bus)
     if unpriced:
-        note(ops.fleet_health.unpriced_in_words(unpriced))
+        note(unpriced)
     return access.url, changes
 
 

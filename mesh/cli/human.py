@@ -39,8 +39,7 @@ tier_option = click.option("--tier", help="Only what this tier of people has.")
 async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
     """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
     async with await where.connect(*PEOPLE) as bus:
-        if tier is not None:
-            ops.queue.require_tier(tier, await ops.queue.people_of(bus))
+        await ops.queue.require_tier(bus, tier)
         found = await ops.queue.queue(bus)
     remark_unreadable(found.unreadable)
     listing(
@@ -257,8 +256,7 @@ async def watch(
     access = where.access("operator", "viewer")
     hooks = ops.watch.Hooks(command, within_s=exec_timeout, on_trouble=note)
     async with ended_by_signals(), await access.connect() as bus:
-        if tier is not None:
-            ops.queue.require_tier(tier, await ops.queue.people_of(bus))
+        await ops.queue.require_tier(bus, tier)
         if not once:
             note("watching; Ctrl-C ends it")
         watching = ops.watch.Watch(bus, access.url, on_unreadable=remark_unreadable)
@@ -291,7 +289,7 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
     that the effect was meant for (by the key, if that system knows keys), then settle it.
     """
     async with await where.connect(*PEOPLE) as bus:
-        found = await ops.queue.doubts(bus)
+        found = await ops.queue.queue(bus, "doubt")
     remark_unreadable(found.unreadable)
     listing(
         found.waiting,

@@ -49,9 +49,9 @@ async def _drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
         )
     served = [name for name in mesh.file.agents if name not in mesh.unserved]
     async with await mesh.connect_as("admin") as bus:
-        without = await ops.fleet_health.without_rules(bus, served)
+        without = await ops.health.without_rules(bus, served, human=mesh.file.human is not None)
     if without:
-        words += f"\n  {ops.fleet_health.rules_wanted(without, human=mesh.file.human is not None)}"
+        words += f"\n  {without}"
     return words
 
 

@@ -196,16 +196,16 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
 
     Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
     """
-    seconds, least = seconds_in(older_than), ops.trim.LEAST_S
+    seconds, least = seconds_in(older_than), ops.log.LEAST_S
     if seconds < least:
         raise UsageWrong(f"--older-than is at least {least / 3600:g}h: a process that hangs may come back")
     trimmed = []
     async with await where.connect("admin") as bus:
-        async for each in ops.trim.trim_steps(bus, older_than_s=seconds, dry_run=dry_run):
+        async for each in ops.log.trim_steps(bus, older_than_s=seconds, dry_run=dry_run):
             trimmed.append(each)
             if not as_json:
                 say(f"{each.request}  {counted(each.steps, 'step')}")
-        left = await ops.trim.bytes_in_journals(bus)
+        left = await ops.log.bytes_in_journals(bus)
     steps = sum(each.steps for each in trimmed)
     what, went = (
         f"{counted(steps, 'step')} of {counted(len(trimmed), 'request')}",

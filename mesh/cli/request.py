@@ -174,12 +174,8 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
             say(f"{INDENT}{step.agent}: {words}")
 
     async with await where.connect(*READERS) as bus:
-        held = await ops.log.held_up(bus, request)
-        if held is not None:
-            note(f"{held.why}")
         steps = ops.requests.Steps(bus, request, draw) if follow else None
-        on_missing = None if held is not None and held.missing else note
-        async for bodies in ops.requests.story_so_far(bus, request, steps=steps, on_missing=on_missing):
+        async for bodies in ops.requests.story_so_far(bus, request, steps=steps, on_held_up=note):
             if as_json:
                 for body in bodies[shown:]:
                     emit_bytes(body)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from mesh.ops import control as control
     from mesh.ops import dead_letters as dead_letters
     from mesh.ops import explain as explain
-    from mesh.ops import fleet_health as fleet_health
     from mesh.ops import health as health
     from mesh.ops import log as log
     from mesh.ops import prompt as prompt
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from mesh.ops import rerun as rerun
     from mesh.ops import roster as roster
     from mesh.ops import spending as spending
-    from mesh.ops import trim as trim
     from mesh.ops import watch as watch
 else:
 

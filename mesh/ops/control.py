@@ -7,13 +7,12 @@ it, or until the guard says that it will not.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
-from mesh.bus.connection import Bus, Subscription
+from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
@@ -28,6 +27,7 @@ from protocol.wire.ids import RequestId, control_cause
 from protocol.wire.notices import Notice
 from protocol.wire.subjects import MESH_WIDE
 
+T = TypeVar("T")
 LOOK_S = 0.1
 _LOOKS = 5
 """Before a client says its reply again."""
@@ -69,14 +69,9 @@ async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float
     cause = control_cause(request, bus.name, control.id)
     reader = Reader(bus, bus.name, request)
     late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
-    async with await Notices.open(bus, bus.name, request) as notices, within(within_s, late):
+    async with noticed(bus, bus.name, request, within_s, late) as notices:
         await Client(bus, bus.name).control(request, control)
-        while True:
-            event = await reader.caused_by(cause)
-            if event is not None:
-                return event
-            notices.raise_refusal()
-            await asyncio.sleep(LOOK_S)
+        return await _until(notices, lambda: reader.caused_by(cause))
 
 
 async def cancel(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
@@ -94,41 +89,14 @@ async def thaw(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent
     return await carry_out(bus, request, Thaw(id=order_id(), by=by, reason=reason))
 
 
-@contextlib.asynccontextmanager
-async def within(seconds: float, late: str) -> AsyncIterator[None]:
-    """Raise TimeoutError with the text `late` unless the block ends in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise TimeoutError(late) from None
-
-
 class Notices:
-    """The notices that a sender gets about one request. Made by `open`; `async with` ends it."""
+    """The notices about one request, as they come."""
 
     def __init__(self, request: str) -> None:
         self._request = request
         self._came: asyncio.Queue[Notice] = asyncio.Queue()
-        self._subscription: Subscription | None = None
 
-    @classmethod
-    async def open(cls, bus: Bus, name: str, request: str) -> Self:
-        """Listen to what `name` is told about `request`. Raises BusError."""
-        notices = cls(request)
-        notices._subscription = await bus.subscribe(subjects.note(name, request), notices._take)
-        return notices
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._subscription is not None:
-            await self._subscription.close()
-
-    def _take(self, message: Incoming) -> None:
+    def take(self, message: Incoming) -> None:
         notice = codec.readable(message.data, Notice)
         if notice is not None:
             self._came.put_nowait(notice)
@@ -144,6 +112,31 @@ class Notices:
             raise ControlRefused(self._request, notice.error.code, notice.error.detail)
         if notice is not None and notice.ended is not None:
             raise ControlRefused(self._request, notice.ended.why, "it was over before this came")
+
+
+@contextlib.asynccontextmanager
+async def noticed(bus: Bus, name: str, request: str, within_s: float, late: str) -> AsyncIterator[Notices]:
+    """Give what `name` is told about `request` meanwhile.
+
+    Raises BusError, and TimeoutError with the text `late` unless the block ends in time.
+    """
+    notices = Notices(request)
+    subscription = await bus.subscribe(subjects.note(name, request), notices.take)
+    try:
+        async with asyncio.timeout(within_s):
+            yield notices
+    except TimeoutError:
+        raise TimeoutError(late) from None
+    finally:
+        await subscription.close()
+
+
+async def _until(notices: Notices, look: Callable[[], Awaitable[T | None]]) -> T:
+    """Look until there is something, and return it. Raises ControlRefused when a guard refuses."""
+    while (found := await look()) is None:
+        notices.raise_refusal()
+        await asyncio.sleep(LOOK_S)
+    return found
 
 
 class Reader:
@@ -194,12 +187,10 @@ async def reply_as_client(
     if isinstance(asked, Ended):
         raise NotFound(f"{request} has ended: {outcome_of(asked).status}")
     if not isinstance(asked, TurnSuspended):
-        raise NotFound(
-            f"nothing in {request} waits for the reply of {bus.name}, as far as {bus.name} may see"
-        )
+        raise NotFound(f"nothing that {bus.name} may see in {request} waits for its reply")
     order = order_for(asked)
     late = f"no guard has taken up the reply to {request} within {within_s:g} s"
-    async with await Notices.open(bus, bus.name, request) as notices, within(within_s, late):
+    async with noticed(bus, bus.name, request, within_s, late) as notices:
         since = await _until_decided(client, notices, asked, order)
     return Replied(request=request, ended=outcome_of(since).status if isinstance(since, Ended) else None)
 
@@ -246,11 +237,11 @@ async def set_mesh_freeze(bus: Bus, order: Freeze | Thaw, *, within_s: float = _
     """
     frozen = isinstance(order, Freeze)
     late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
-    async with await Notices.open(bus, bus.name, MESH_WIDE) as notices, within(within_s, late):
+
+    async def obeyed_by_now() -> MeshFreeze | None:
+        stands = await mesh_freeze(bus)
+        return stands if stands.frozen is frozen else None
+
+    async with noticed(bus, bus.name, MESH_WIDE, within_s, late) as notices:
         await Client(bus, bus.name).control(MESH_WIDE, order)
-        while True:
-            stands = await mesh_freeze(bus)
-            if stands.frozen is frozen:
-                return stands
-            notices.raise_refusal()
-            await asyncio.sleep(LOOK_S)
+        return await _until(notices, obeyed_by_now)

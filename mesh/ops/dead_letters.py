@@ -7,6 +7,7 @@ under which the broker itself had stored the message.
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from mesh.bus.reader import StoredMessage, bounds, every, get_seq
 from mesh.bus.roles import GUARD
 from mesh.errors import ControlRefused, Impossible, NotFound
 from mesh.guard.parsing import is_submit
-from mesh.ops.control import LOOK_S, Notices, Reader, within
+from mesh.ops.control import LOOK_S, Notices, Reader, noticed
 from protocol.wire import codec, subjects
 from protocol.wire.commands import id_of, submit_id
 from protocol.wire.errors import Malformed
@@ -55,8 +56,10 @@ def _letter(kept: StoredMessage) -> DeadLetter:
     """Return a letter under the name that the broker knows, even if it cannot be read."""
     by = parse_dead(kept.subject)
     letter = codec.readable(kept.data, DeadLetter)
-    if letter is not None and _is_base64(letter.data):
-        return msgspec.structs.replace(letter, by=by)
+    if letter is not None:
+        with contextlib.suppress(ValueError):
+            base64.b64decode(letter.data)
+            return msgspec.structs.replace(letter, by=by)
     return DeadLetter(
         at=kept.at,
         by=by,
@@ -65,14 +68,6 @@ def _letter(kept: StoredMessage) -> DeadLetter:
         subject="",
         data=base64.b64encode(kept.data).decode(),
     )
-
-
-def _is_base64(data: str) -> bool:
-    try:
-        base64.b64decode(data)
-    except ValueError:
-        return False
-    return True
 
 
 # --- back into the queue --------------------------------------------------------------------------
@@ -137,7 +132,7 @@ async def resend(bus: Bus, parcel: Parcel, *, within_s: float) -> AnyEvent:
         raise Impossible(f"it was decided before, by event {before.n} of {parcel.request}: nothing to do")
     dead_from = (await bounds(bus, STREAM))[1] + 1
     late = f"it is back in its queue, and no guard has taken it up within {within_s:g} s"
-    async with await Notices.open(bus, parcel.sender, parcel.request) as notices, within(within_s, late):
+    async with noticed(bus, parcel.sender, parcel.request, within_s, late) as notices:
         await bus.publish_durable(parcel.subject, parcel.body, parcel.headers)
         while True:
             event = None if cause is None else await reader.caused_by(cause)

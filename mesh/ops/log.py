@@ -1,9 +1,11 @@
-"""Requests as the streams hold them, read as a viewer may: by direct gets, which leave nothing at the server.
+"""Requests as the streams hold them: read, exported, checked; and room made among their journals.
 
-No consumer is made or moved here, so that any number of people can look at once under one name. The stored
-bytes are what is returned.
+What is read here is read as a viewer may, by direct gets, which leave nothing at the server: no consumer is
+made or moved, so that any number of people can look at once under one name. The stored bytes are returned.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,24 +14,31 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.bus.provision import standing_journals
 from mesh.bus.reader import bounds, every
 from mesh.client import journals
 from mesh.client.journals import Step
-from mesh.errors import BusError, Impossible, LogUnreadable, Malformed, NotFound, UsageWrong
+from mesh.errors import Impossible, LogUnreadable, Malformed, NotFound, ProtocolError, UsageWrong
 from mesh.ops.roster import fleet_of, mesh_freeze
 from mesh.replay.load import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break
 from protocol.domain.ledger import Ledger
+from protocol.domain.submit import AHEAD_S
 from protocol.views.timeline import StepEntry, Timeline, prices_in
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent, type_of
-from protocol.wire.ids import RequestId, is_request_id
+from protocol.wire.ids import RequestId, is_request_id, submitted_ms
 
-READERS = ("viewer", "operator", "admin")
-"""Roles that may read the log, the least mighty first."""
-
-NOT_THERE = "there is no request {} in the log"
+ENDS = frozenset(type_of(kind) for kind in events.Ended.__args__)
+"""Types of events after which a request has no more."""
+LEAST_S = 3600.0
+"""The least time for which steps stay after their request has ended: nothing that works hangs for so long."""
+_WILDCARDS = ("*", ">")
+"""Tokens that the server lets an agent publish. To purge such a request would take out every journal."""
+_API_S = 60.0
+_AT_ONCE = 16
+"""Requests that are read side by side."""
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -40,7 +49,10 @@ class Glance(msgspec.Struct, frozen=True):
     at: int
     type: str
     to: str = ""
-    id: str = ""
+
+    @property
+    def is_end(self) -> bool:
+        return self.type in ENDS
 
 
 def glance(body: bytes) -> Glance | None:
@@ -48,14 +60,10 @@ def glance(body: bytes) -> Glance | None:
     return codec.readable(body, Glance)
 
 
-ENDS = frozenset(events.type_of(kind) for kind in events.Ended.__args__)
-"""Types of events after which a request has no more."""
-
-
 def has_ended(body: bytes) -> bool:
     """Return True if this is a request's last event."""
     event = glance(body)
-    return event is not None and event.type in ENDS
+    return event is not None and event.is_end
 
 
 def checked_id(request: str) -> RequestId:
@@ -84,15 +92,14 @@ def decoded(bodies: Iterable[bytes]) -> list[AnyEvent]:
     return happened
 
 
-# --- one request ----------------------------------------------------------------------------------
+# --- one request, and many ------------------------------------------------------------------------
 
 
 async def request_bodies(bus: Bus, request: str) -> list[bytes]:
     """Return the stored events of a request, in order. Raises NotFound, LogUnreadable."""
-    checked_id(request)
-    stored = await JetStreamLog(bus).read(request)
+    stored = await JetStreamLog(bus).read(checked_id(request))
     if not stored:
-        raise NotFound(f"{NOT_THERE.format(request)}{await why_not_there(bus)}")
+        raise NotFound(await not_there(bus, request))
     return [each.body for each in stored]
 
 
@@ -120,34 +127,36 @@ def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
             )
 
 
-async def why_not_there(bus: Bus) -> str:
-    """Return why a request need not be in the log yet: the whole mesh is frozen. Empty if it is not."""
-    try:
-        stands = await mesh_freeze(bus)
-    except BusError:
-        return ""
-    return f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
+async def read_each(
+    bus: Bus, requests: Iterable[str], *, skip_ended: bool = False
+) -> dict[str, list[AnyEvent] | None]:
+    """Return the events of each request; None of one that cannot be read. Raises BusError.
 
-
-class HeldUp(NamedTuple):
-    """Why nothing happens in a request: the whole mesh is frozen."""
-
-    missing: bool
-    """The request is not in the log."""
-    why: str
-
-
-async def held_up(bus: Bus, request: str) -> HeldUp | None:
-    """Return why nothing happens in a request, in the log or not, that has not ended; None if something may.
-
-    Raises BusError.
+    Args:
+        skip_ended: of a request that has ended, or is not in the log, return no event.
     """
-    head = await JetStreamLog(bus, leader=False).head(request)
-    if head is None:
-        why = await why_not_there(bus)
-        return HeldUp(True, f"{NOT_THERE.format(request)}{why}") if why else None
-    stands = None if has_ended(head.body) else await mesh_freeze(bus)
-    return HeldUp(False, stands.notice) if stands is not None and stands.frozen else None
+    log, room = JetStreamLog(bus, leader=False), asyncio.Semaphore(_AT_ONCE)
+
+    async def read(request: str) -> list[AnyEvent] | None:
+        async with room:
+            try:
+                if skip_ended:
+                    head = await log.head(request)
+                    if head is None or has_ended(head.body):
+                        return []
+                return decoded(stored.body for stored in await log.read(request))
+            except (LogUnreadable, ProtocolError):
+                return None
+
+    names = tuple(dict.fromkeys(requests))
+    return dict(zip(names, await asyncio.gather(*map(read, names)), strict=True))
+
+
+async def not_there(bus: Bus, request: str) -> str:
+    """Return that a request is not in the log, and why that may be. Raises BusError."""
+    stands = await mesh_freeze(bus)
+    waits = f"; it may wait in its queue: the whole mesh is frozen {stands.in_words}" if stands.frozen else ""
+    return f"there is no request {request} in the log{waits}"
 
 
 # --- the journals of its turns --------------------------------------------------------------------
@@ -255,3 +264,74 @@ class Chains:
         if link.prev != prev:
             self.breaks.append((link.request, Break(link.n, "does not name the event before it")))
         self._expected[link.request] = (link.n + 1, chain.digest(body))
+
+
+# --- room among the journals ----------------------------------------------------------------------
+
+
+class Trimmed(NamedTuple):
+    """One request's steps."""
+
+    request: str
+    steps: int
+
+
+async def trim_steps(bus: Bus, *, older_than_s: float, dry_run: bool = False) -> AsyncIterator[Trimmed]:
+    """Take the steps of ended requests out of the journals; yield what went, or with `dry_run` would go.
+
+    Steps of requests that the log does not hold, no longer or never, go too. The events of a request stay,
+    and so do the marks that end its turns. A process that hung since before a request ended finds no step of
+    its own turn any more, so that only what ended a while ago is trimmed.
+
+    Args:
+        bus: the admin's.
+        older_than_s: for how long a request must be over; at least `LEAST_S`.
+
+    Raises BusError.
+    """
+    before_ms = int((time.time() - max(older_than_s, LEAST_S)) * 1000)
+    log = JetStreamLog(bus)
+    found: dict[str, dict[str, int]] = {}
+    """By request: how many steps lie in each stream of journals."""
+    for stream in await standing_journals(bus):
+        async for subject, count in _subjects_in(bus, stream):
+            steps = found.setdefault(subject.split(".")[3], {})
+            steps[stream] = steps.get(stream, 0) + count
+    for request, steps in found.items():
+        if request in _WILDCARDS or not await _is_over(log, request, before_ms):
+            continue
+        if not dry_run:
+            asked = {"filter": f"mesh.step.*.{request}.*.*"}  # as it is stored: agents write any token
+            purged = [await bus.api(f"STREAM.PURGE.{each}", asked, timeout_s=_API_S) for each in steps]
+            yield Trimmed(request, sum(int(each["purged"]) for each in purged))
+        else:
+            yield Trimmed(request, sum(steps.values()))
+
+
+async def _subjects_in(bus: Bus, stream: str) -> AsyncIterator[tuple[str, int]]:
+    """Yield each subject of a stream of journals, and how many messages it has."""
+    offset, total = 0, 1
+    while offset < total:
+        asked = {"subjects_filter": subjects.STEPS, "offset": offset}
+        page: dict[str, Any] = await bus.api(f"STREAM.INFO.{stream}", asked, timeout_s=_API_S)
+        found: dict[str, int] = page["state"].get("subjects") or {}
+        for each in found.items():
+            yield each
+        offset, total = offset + len(found), int(page.get("total", 0)) if found else 0
+
+
+async def _is_over(log: JetStreamLog, request: str, before_ms: int) -> bool:
+    """Return True if a request ended before a time, or if it is in no log and cannot begin any more."""
+    if not is_request_id(request):
+        return True  # an agent may write steps of anything
+    head = await log.head(request)
+    if head is None:
+        return not before_ms < submitted_ms(request) <= (time.time() + AHEAD_S) * 1000
+    event = glance(head.body)
+    return event is not None and event.is_end and event.at // 1000 < before_ms
+
+
+async def bytes_in_journals(bus: Bus) -> int:
+    """Return how many bytes all journals have. Raises BusError."""
+    infos = [await bus.api(f"STREAM.INFO.{stream}") for stream in await standing_journals(bus)]
+    return sum(int(info["state"]["bytes"]) for info in infos)

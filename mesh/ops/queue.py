@@ -3,31 +3,29 @@
 The log is the only list.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import every
-from mesh.errors import Denied, LogUnreadable, NotFound, ProtocolError, UsageWrong
+from mesh.errors import Denied, NotFound, UsageWrong
 from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, order_id, reply_as_client
-from mesh.ops.log import decoded, glance, has_ended, request_bodies
+from mesh.ops.log import decoded, glance, read_each, request_bodies
 from mesh.ops.roster import fleet_of
 from protocol.domain.ledger import Ledger, fold
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import Timeline, timeline
 from protocol.wire import events
-from protocol.wire.commands import Assign, Reply, Resolve, Settle
+from protocol.wire.commands import Assign, Control, Reply, Resolve, Settle
 from protocol.wire.config import Fleet
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Budget, Fact, Handoff
+from protocol.wire.handoff import TEXT_FACT, Budget, Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 from protocol.wire.subjects import inbox
 
-_AT_ONCE = 16
+_DOUBTED = events.type_of(events.EffectDoubted)
 What = Literal["escalation", "ask", "doubt"]
 
 
@@ -76,72 +74,44 @@ class Queue(NamedTuple):
     unreadable: list[str]
 
 
-async def queue(bus: Bus) -> Queue:
-    """Return everything that waits for people, the oldest first, each with the tier that has it."""
-    requests = {kept.subject.rpartition(".")[2] async for kept in every(bus, "LOG", inbox(HUMAN))}
-    requests |= await _doubted(bus)
+async def queue(bus: Bus, what: What | None = None) -> Queue:
+    """Return what waits for people, the oldest first, each with the tier that has it. Raises BusError.
+
+    Args:
+        what: leave out all else.
+    """
+    found = {
+        kept.subject.rpartition(".")[2]
+        async for kept in every(bus, "LOG", inbox(NOBODY))
+        if (event := glance(kept.data)) is not None and event.type == _DOUBTED
+    }
+    if what != "doubt":
+        found |= {kept.subject.rpartition(".")[2] async for kept in every(bus, "LOG", inbox(HUMAN))}
     fleet = await people_of(bus)
-    found = await _look(bus, requests)
-    return found._replace(waiting=[routed(each, fleet) for each in found.waiting])
-
-
-async def doubts(bus: Bus) -> Queue:
-    """Return every effect that is in doubt, the oldest first."""
-    found = await _look(bus, await _doubted(bus))
-    return found._replace(waiting=[each for each in found.waiting if each.what == "doubt"])
+    happened = await read_each(bus, found, skip_ended=True)
+    waiting = [
+        msgspec.structs.replace(each, tier_name=fleet.tier_for(each.tier))
+        for told in happened.values()
+        for each in (waiting_in(told) if told else ())
+        if what in (None, each.what)
+    ]
+    waiting.sort(key=lambda each: each.since)
+    return Queue(waiting, sorted(request for request, told in happened.items() if told is None))
 
 
 async def people_of(bus: Bus) -> Fleet:
-    """Return the fleet, for its tiers of people; one without any where the document cannot be read."""
+    """Return the fleet, for its tiers of people; one without any where there is no fleet yet."""
     try:
         return await fleet_of(bus)
     except NotFound:
         return Fleet(name="", entry=NOBODY)
 
 
-def routed(waiting: Waiting, fleet: Fleet) -> Waiting:
-    """Return the same with the tier of the fleet's people that has it."""
-    return msgspec.structs.replace(waiting, tier_name=fleet.tier_for(waiting.tier))
-
-
-def require_tier(tier: str | None, fleet: Fleet) -> None:
-    """Raise UsageWrong for a tier that the fleet does not name."""
-    if tier is not None and tier not in fleet.tiers:
-        named = ", ".join(fleet.tiers) or "none; say them in mesh.toml, [human] tiers"
+async def require_tier(bus: Bus, tier: str | None) -> None:
+    """Raise UsageWrong for a tier of people that the fleet does not name."""
+    if tier is not None and tier not in (tiers := (await people_of(bus)).tiers):
+        named = ", ".join(tiers) or "none; say them in mesh.toml, [human] tiers"
         raise UsageWrong(f"the fleet has no tier {tier!r}; its tiers: {named}")
-
-
-_DOUBTED = events.type_of(events.EffectDoubted)
-
-
-async def _doubted(bus: Bus) -> set[str]:
-    """Return the requests in which an effect came in doubt, settled since or not."""
-    return {
-        kept.subject.rpartition(".")[2]
-        async for kept in every(bus, "LOG", inbox(NOBODY))
-        if (event := glance(kept.data)) is not None and event.type == _DOUBTED
-    }
-
-
-async def _look(bus: Bus, requests: set[str]) -> Queue:
-    room = asyncio.Semaphore(_AT_ONCE)
-    unreadable: list[str] = []
-
-    async def look(request: str) -> list[Waiting]:
-        async with room:
-            log = JetStreamLog(bus, leader=False)
-            try:
-                head = await log.head(request)
-                if head is None or has_ended(head.body):
-                    return []
-                return waiting_in(decoded(stored.body for stored in await log.read(request)))
-            except (LogUnreadable, ProtocolError):
-                unreadable.append(request)
-                return []
-
-    found = await asyncio.gather(*(look(request) for request in requests))
-    waiting = sorted((each for part in found for each in part), key=lambda each: each.since)
-    return Queue(waiting, sorted(unreadable))
 
 
 class WaitingAt(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,11 +126,10 @@ async def waiting_at(bus: Bus, request: str) -> WaitingAt:
     """Return what waits in one request. Raises NotFound, which says why nothing does."""
     happened = decoded(await request_bodies(bus, request))
     ledger = fold(happened)
-    waits = waiting_in(happened, bus.name)
-    if not waits:
-        escalation_in(ledger)
-    handoff = ledger.turns[waits[0].turn].work.handoff  # type: ignore[index]
-    return WaitingAt(waiting=waits[0], handoff=handoff, timeline=timeline(happened))
+    waits = next(iter(waiting_in(happened, bus.name)), None)
+    turn = turn_in(ledger, "escalation" if waits is None else waits.what, bus.name)
+    assert waits is not None  # else no turn was there
+    return WaitingAt(waiting=waits, handoff=turn.work.handoff, timeline=timeline(happened))
 
 
 def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
@@ -185,60 +154,63 @@ def _what(turn: TurnState, own: str = "") -> What | None:
 
 
 def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[AnyEvent]) -> Waiting:
-    handoff = turn.work.handoff
-    began = happened[turn.since_n]
-    texts = (fact.value for fact in handoff.facts if fact.key == "text")
-    common: dict[str, Any] = {
-        "request": str(ledger.request),
-        "turn": turn.id,
-        "round": turn.round,
-        "n": began.n,
-        "what": what,
-        "since": began.at,
-        "from_agent": turn.agent,
-        "client": str(ledger.client or ""),
-        "text": str(next(texts, "")),
-    }
+    handoff, began = turn.work.handoff, happened[turn.since_n]
+    texts = (fact.value for fact in handoff.facts if fact.key == TEXT_FACT)
+    waiting = Waiting(
+        request=str(ledger.request),
+        turn=turn.id,
+        round=turn.round,
+        n=began.n,
+        what=what,
+        since=began.at,
+        reason="asked",
+        summary=handoff.summary,
+        from_agent=turn.agent,
+        client=str(ledger.client or ""),
+        text=str(next(texts, "")),
+    )
     match began:
         case events.TurnSuspended(ask=ask, expires_at=expires_at):
-            own = {"reason": "asked", "summary": ask.question, "schema": ask.schema, "expires_at": expires_at}
+            own = {"summary": ask.question, "schema": ask.schema, "expires_at": expires_at}
             own |= {"asked": ask.to_agent}
         case events.EffectDoubted(effect=effect):
             own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
             own |= {"action": effect.action, "step": effect.step, "key": effect.key}
-        case _:
-            own = {"reason": _reason(ledger, turn), "summary": handoff.summary, "tier": turn.tier}
-            own |= {"from_agent": _giver(ledger, turn), "person": turn.person}
-    return Waiting(**(common | own))
+        case _:  # the turn that it ended may have been another's, where it was raised again since
+            ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
+            own = {"tier": turn.tier, "person": turn.person}
+            own |= {"from_agent": handoff.from_agent if ended is None else ended.agent}
+            own |= {"reason": (ended.reason if ended is not None else "") or "asked"}
+    return msgspec.structs.replace(waiting, **own)
 
 
-def _giver(ledger: Ledger, turn: TurnState) -> str:
-    """Return whose turn an escalation ended, also where it was raised again since."""
-    ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
-    return turn.work.handoff.from_agent if ended is None else ended.agent
-
-
-def _reason(ledger: Ledger, turn: TurnState) -> str:
-    """Return why people have it: what ended the agent's turn, or that it asked."""
-    ended = None if turn.instead_of is None else ledger.turns.get(turn.instead_of)
-    return (ended.reason if ended is not None else "") or "asked"
-
-
-_DECIDED_BY: Mapping[What, str] = {
-    "escalation": "mesh human resolve",
-    "ask": "mesh human reply",
-    "doubt": "mesh doubt settle",
+_DECISIONS: Mapping[What, tuple[str, str]] = {
+    "escalation": ("no escalation in it waits for people", "mesh human resolve"),
+    "ask": ("nothing in it waits for a person's reply", "mesh human reply"),
+    "doubt": ("no effect in it is in doubt", "mesh doubt settle"),
 }
+"""What is said where it is not what a request waits for, and the command that decides it."""
 
 
-def escalation_in(ledger: Ledger) -> TurnState:
-    """Return the open turn of the human in a request. Raises NotFound."""
-    return _open(ledger, "escalation", "no escalation in it waits for people")
+def turn_in(ledger: Ledger, what: What, own: str = "") -> TurnState:
+    """Return the open turn that waits for this. Raises NotFound, which says what it waits for instead.
 
-
-def ask_in(ledger: Ledger, own: str = "") -> TurnState:
-    """Return the turn that waits for a person's reply, or for that of the client `own`. Raises NotFound."""
-    return _open(ledger, "ask", "nothing in it waits for a person's reply", own)
+    Args:
+        own: who looks; a client may be asked itself.
+    """
+    waiting = {found: turn for turn in ledger.open.values() if (found := _what(turn, own)) is not None}
+    if what in waiting:
+        return waiting[what]
+    request, otherwise = ledger.request, _DECISIONS[what][0]
+    if waiting:
+        command = _DECISIONS[next(iter(waiting))][1]
+        raise NotFound(f"{request}: {otherwise}; it waits for this: {command} {request}")
+    if client := client_asked(ledger):
+        command = reply_command(str(request), options=f" --as {client}")
+        raise NotFound(f"{request}: {otherwise}; it waits for a reply under {client}'s own key: {command}")
+    if ledger.is_open:
+        raise NotFound(f"{request} is open, but {otherwise}")
+    raise NotFound(f"{request} has ended: {ledger.status}")
 
 
 def client_asked(ledger: Ledger) -> str:
@@ -258,36 +230,12 @@ def reply_command(request: str, schema: Any = None, options: str = "") -> str:
     return f"mesh human reply {request} {value}{'' if text else ' --json-value'}{options}"
 
 
-def doubt_in(ledger: Ledger) -> TurnState:
-    """Return the turn whose effect is in doubt. Raises NotFound."""
-    return _open(ledger, "doubt", "no effect in it is in doubt")
-
-
-def _open(ledger: Ledger, what: What, otherwise: str, own: str = "") -> TurnState:
-    for turn in ledger.open.values():
-        if _what(turn, own) == what:
-            return turn
-    other = next((found for turn in ledger.open.values() if (found := _what(turn, own))), None)
-    if other is not None:
-        raise NotFound(
-            f"{ledger.request}: {otherwise}; it waits for this: {_DECIDED_BY[other]} {ledger.request}"
-        )
-    if client := client_asked(ledger):
-        command = reply_command(str(ledger.request), options=f" --as {client}")
-        raise NotFound(
-            f"{ledger.request}: {otherwise}; it waits for a reply under {client}'s own key: {command}"
-        )
-    if ledger.is_open:
-        raise NotFound(f"{ledger.request} is open, but {otherwise}")
-    raise NotFound(f"{ledger.request} has ended: {ledger.status}")
-
-
 # --- what people decide ---------------------------------------------------------------------------
 
 
-async def ledger_of(bus: Bus, request: str) -> Ledger:
-    """Return a request as it stands. Raises NotFound, LogUnreadable, Malformed."""
-    return fold(decoded(await request_bodies(bus, request)))
+async def _decide(bus: Bus, request: str, what: What, order_for: Callable[[TurnState], Control]) -> AnyEvent:
+    ledger = fold(decoded(await request_bodies(bus, request)))
+    return await carry_out(bus, request, order_for(turn_in(ledger, what)))
 
 
 async def resolve(
@@ -312,36 +260,45 @@ async def resolve(
 
     Raises NotFound, UsageWrong, and as `carry_out`.
     """
-    turn = escalation_in(await ledger_of(bus, request))
     if to is not None and to not in (agents := (await fleet_of(bus)).agents):
         raise UsageWrong(f"{to!r} is no agent of this fleet; there are {', '.join(sorted(agents))}")
-    order = Resolve(
-        id=order_id(),
-        by=by,
-        turn=turn.id,
-        to=None if to is None else AgentName(to),
-        again=again,
-        complete=answer is not None,
-        answer=answer,
-        summary=note,
-        facts=tuple(facts),
-        budget=budget,
+    return await _decide(
+        bus,
+        request,
+        "escalation",
+        lambda turn: Resolve(
+            id=order_id(),
+            by=by,
+            turn=turn.id,
+            to=None if to is None else AgentName(to),
+            again=again,
+            complete=answer is not None,
+            answer=answer,
+            summary=note,
+            facts=tuple(facts),
+            budget=budget,
+        ),
     )
-    return await carry_out(bus, request, order)
 
 
 async def assign(bus: Bus, request: str, to: str, *, by: str) -> AnyEvent:
     """Name the person who looks at an escalation. Raises NotFound, and as `carry_out`."""
-    turn = escalation_in(await ledger_of(bus, request))
-    return await carry_out(bus, request, Assign(id=order_id(), by=by, turn=turn.id, to=to))
+    return await _decide(
+        bus, request, "escalation", lambda turn: Assign(id=order_id(), by=by, turn=turn.id, to=to)
+    )
 
 
 async def settle(bus: Bus, request: str, *, by: str, done: bool, result: Any = None) -> AnyEvent:
     """Settle an effect in doubt: it was done, with what result, or it was not. Raises as `assign`."""
-    turn = doubt_in(await ledger_of(bus, request))
     outcome: Literal["done", "not_done"] = "done" if done else "not_done"
-    order = Settle(id=order_id(), by=by, turn=turn.id, round=turn.round, outcome=outcome, result=result)
-    return await carry_out(bus, request, order)
+    return await _decide(
+        bus,
+        request,
+        "doubt",
+        lambda turn: Settle(
+            id=order_id(), by=by, turn=turn.id, round=turn.round, outcome=outcome, result=result
+        ),
+    )
 
 
 async def reply(
@@ -375,6 +332,6 @@ async def reply(
     if client not in ("", bus.name) and (own := await connect_as(client)) is not None:
         async with own:
             return await reply_as_client(own, request, order_for)
-    asked = happened[ask_in(ledger, bus.name).since_n]
+    asked = happened[turn_in(ledger, "ask", bus.name).since_n]
     assert isinstance(asked, events.TurnSuspended)
     return obeyed(await carry_out(bus, request, order_for(asked)))

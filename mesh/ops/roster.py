@@ -1,19 +1,19 @@
-"""Who is there: the fleet document, the agents' cards, and who answers at this moment."""
+"""Who is there: the fleet, its agents' cards, and who answers at this moment; and what is frozen."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served, ping, statistics
-from mesh.bus.reader import StoredMessage, get
+from mesh.bus.reader import get
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied, NotFound
 from mesh.service.printable import when
 from protocol.views.timeline import Timeline, named
 from protocol.wire import codec
-from protocol.wire.config import AgentEntry, DocumentInvalid, Fleet, read_fleet, read_freeze
+from protocol.wire.config import AgentEntry, DocumentInvalid, Fleet, FreezeEntry, read_fleet, read_freeze
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import Card
 from protocol.wire.subjects import FLEET, FREEZE, card
@@ -62,7 +62,7 @@ async def roster(bus: Bus) -> list[Member]:
         Member(
             name=name,
             entry=entry,
-            card=await _card(bus, name),
+            card=await card_of(bus, name),
             instances=None if alive is None else alive[name],
             waiting=(await inbox_state(bus, name))[0],
         )
@@ -70,11 +70,10 @@ async def roster(bus: Bus) -> list[Member]:
     ]
 
 
-async def _card(bus: Bus, name: str) -> Card | None:
-    kept = await get(bus, "CARDS", card(name))
-    if kept is None:
-        return None
-    return codec.readable(kept.data, Card)  # an agent writes its own card, and may write anything
+async def card_of(bus: Bus, agent: str) -> Card | None:
+    """Return an agent's card; None without one that can be read: an agent writes its own. Raises BusError."""
+    kept = await get(bus, "CARDS", card(agent))
+    return None if kept is None else codec.readable(kept.data, Card)
 
 
 async def inbox_state(bus: Bus, agent: str) -> tuple[int, int]:
@@ -85,14 +84,14 @@ async def inbox_state(bus: Bus, agent: str) -> tuple[int, int]:
 
 async def instances(bus: Bus, agents: Iterable[str]) -> dict[str, tuple[Instance, ...]] | None:
     """Return who serves each of `agents`; None if these credentials may not ask. Raises BusError."""
-    room = asyncio.Semaphore(_AT_ONCE)
+    names, room = tuple(agents), asyncio.Semaphore(_AT_ONCE)
 
-    async def asked(agent: str) -> tuple[str, tuple[Instance, ...]]:
+    async def asked(agent: str) -> tuple[Instance, ...]:
         async with room:
-            return agent, await _instances_of(bus, agent)
+            return await _instances_of(bus, agent)
 
     try:
-        return dict(await asyncio.gather(*(asked(agent) for agent in agents)))
+        return dict(zip(names, await asyncio.gather(*map(asked, names)), strict=True))
     except Denied:
         return None
 
@@ -146,47 +145,36 @@ def _instance(data: bytes, agent: str) -> Instance | None:
     )
 
 
-# --- who serves an agent: the log does not have it, and without it a story is still true -----------
-
-
 async def with_served(bus: Bus, told: Timeline) -> Timeline:
-    """Return an open request's story with who is there for those it waits for. Raises BusError."""
-    agents = {waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client}
-    there = await served(bus, agents)
+    """Return an open request's story with who is there for those it waits for. Raises BusError.
+
+    The log does not have that, and without it a story is still true.
+    """
+    agents = tuple({waiting.for_ for waiting in told.waiting} - {HUMAN, "thaw", told.client})
+    try:
+        served = await asyncio.gather(*(is_served(bus, agent) for agent in agents))
+    except Denied:
+        return told
+    there = dict(zip(agents, served, strict=True))
     waits = tuple(
         msgspec.structs.replace(waiting, served=there.get(waiting.for_)) for waiting in told.waiting
     )
     return msgspec.structs.replace(told, waiting=waits)
 
 
-async def served(bus: Bus, agents: Iterable[str]) -> Mapping[str, bool]:
-    """Return whether anybody serves each agent; those that cannot be told are left out."""
-    names = tuple(agents)
-    found = await asyncio.gather(*(_is_served(bus, name) for name in names))
-    return {name: there for name, there in zip(names, found, strict=True) if there is not None}
+# --- what is frozen -------------------------------------------------------------------------------
 
 
-async def _is_served(bus: Bus, agent: str) -> bool | None:
-    try:
-        return await is_served(bus, agent)
-    except Denied:
-        return None
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """A freeze, of a request or of the whole mesh."""
 
-
-# --- the whole mesh, frozen: an entry of CONF that guards write and everybody may read ------------
-
-
-class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
-    """What CONF says about it."""
-
-    frozen: bool
     by: str
     """The person."""
-    sender: str
-    """The operator whose credentials they had."""
     since: int
     """UTC µs."""
     reason: str
+    sender: str
+    """The operator whose credentials they had."""
 
     @property
     def in_words(self) -> str:
@@ -194,33 +182,36 @@ class MeshFreeze(msgspec.Struct, frozen=True, kw_only=True):
         who = named(self.by, self.sender) or "somebody"
         return f"by {who} since {when(self.since)}" + (f": {self.reason}" if self.reason else "")
 
+
+class MeshFreeze(Frozen, frozen=True, kw_only=True):
+    """What CONF says of the whole mesh: an entry that guards write and everybody may read."""
+
+    frozen: bool
+
     @property
     def notice(self) -> str:
         """That the mesh is frozen, and what ends it."""
         return f"the whole mesh is frozen {self.in_words}; mesh thaw lets it go on"
 
 
-THAWED = MeshFreeze(frozen=False, by="", sender="", since=0, reason="")
-"""The state of a mesh that nobody ever froze."""
-
-
 async def mesh_freeze(bus: Bus) -> MeshFreeze:
-    """Return whether the mesh is frozen, and who says so. Raises BusError."""
+    """Return whether the mesh is frozen, and who says so. Raises BusError.
+
+    An entry that cannot be read is a freeze, as it is to guards.
+    """
     kept = await get(bus, "CONF", FREEZE)
-    return THAWED if kept is None else _read_freeze(kept)
-
-
-def _read_freeze(kept: StoredMessage) -> MeshFreeze:
-    """Return what an entry says. One that cannot be read is a freeze, as it is to guards."""
-    try:
-        entry = read_freeze(kept.data)
-    except DocumentInvalid as invalid:
-        reason = f"{FREEZE} cannot be read ({invalid}), which guards take for a freeze"
-        return MeshFreeze(frozen=True, by="", sender="", since=kept.at, reason=reason)
+    entry, at = FreezeEntry(), 0
+    if kept is not None:
+        at = kept.at
+        try:
+            entry = read_freeze(kept.data)
+        except DocumentInvalid as invalid:
+            reason = f"{FREEZE} cannot be read ({invalid}), which guards take for a freeze"
+            entry = FreezeEntry(frozen=True, reason=reason)
     return MeshFreeze(
         frozen=entry.frozen,
         by=entry.by,
         sender=entry.sender,
-        since=entry.since or kept.at,
+        since=entry.since or at,
         reason=entry.reason,
     )

@@ -4,7 +4,7 @@ What turns have reported counts, and on the bus, of those that run or were ended
 deadline, a timeout), what their journals hold: so it is what has been spent until now.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,9 +18,8 @@ from mesh.ops.log import request_bodies
 from mesh.replay.load import load
 from mesh.service.printable import one_line
 from protocol.views import spending
-from protocol.views.spending import Spent
+from protocol.views.spending import Spending, Spent
 from protocol.wire import codec
-from protocol.wire.commands import Usage
 from protocol.wire.prices import UNUSED, Metered
 from protocol.wire.subjects import EVENTS, evt_of
 
@@ -78,98 +77,83 @@ async def spent_on_bus(bus: Bus, request: str | None, *, by: By, since: int = 0)
 
     Raises NotFound, BusError.
     """
-    account = _Account()
-    subject = EVENTS if request is None else evt_of(request)
-    seen = False
-    async for kept in every(bus, "LOG", subject):  # as far as it is there: its beginning may have aged out
-        account.take(kept.subject.rpartition(".")[2], kept.data)
-        seen = True
-    if request is not None and not seen:
+    account, unreadable, passed_over = Spending(), dict[str, str](), set[str]()
+    kept = None
+    async for kept in every(bus, "LOG", EVENTS if request is None else evt_of(request)):
+        _take(account, kept.subject.rpartition(".")[2], kept.data, unreadable)
+    if request is not None and kept is None:
         await request_bodies(bus, request)  # which says why there is nothing
-    passed_over = await _add_journals(bus, account.spending)
-    return account.reported(by, since, missing=0, passed_over=passed_over)
-
-
-def spent_in_file(path: Path, *, by: By, since: int = 0) -> Reported:
-    """Return what the requests in a file of exported events cost. Raises Malformed."""
-    account = _Account()
-    for request, bodies in load(path).items():
-        for body in bodies:
-            account.take(request, body)
-    return account.reported(by, since, missing=len(account.spending.unreported), passed_over=set())
-
-
-class _Account:
-    """Costs of requests, each as far as its events can be read."""
-
-    def __init__(self) -> None:
-        self.spending = spending.Spending()
-        self.unreadable: dict[str, str] = {}
-
-    def take(self, request: str, body: bytes) -> None:
-        if request in self.unreadable:
-            return
-        try:
-            self.spending.take(codec.decode_event(body))
-        except MeshError as broken:
-            self.unreadable[request] = one_line(str(broken))
-
-    def reported(self, by: By, since: int, *, missing: int, passed_over: set[str]) -> Reported:
-        lines = [line for line in self.spending.lines if line.at >= since]
-        rows = _by_model(lines) if by == "model" else _by_group(lines, by)
-        report = Report(by, rows, _row_of("total", spending.total(lines), lines))
-        unpriced = sorted({model for line in lines for model in line.unpriced})
-        return Reported(report, unpriced, missing, passed_over, self.unreadable)
-
-
-async def _add_journals(bus: Bus, account: spending.Spending) -> set[str]:
-    """Count the steps whose rounds no report tells of; return those that were passed over."""
-    passed_over = set[str]()
     for turn in account.unreported:
         found = await journaled(bus, turn.request, (turn.agent,), turn.journal, passed_over=passed_over)
         for step in found:
             if step.record.usage is not None and turn.first <= step.round <= turn.last:
                 account.add(turn.turn, step.record.usage, step.record.at)
-    return passed_over
+    return _reported(account, by, since, missing=0, passed_over=passed_over, unreadable=unreadable)
 
 
-def _by_group(lines: Sequence[Spent], by: By) -> list[Row]:
-    groups = spending.grouped(lines, spending.BY[by])
-    return [
-        _row_of(name, usage, groups[name]) for name, usage in spending.summed(lines, spending.BY[by]).items()
-    ]
+def spent_in_file(path: Path, *, by: By, since: int = 0) -> Reported:
+    """Return what the requests in a file of exported events cost. Raises Malformed."""
+    account, unreadable = Spending(), dict[str, str]()
+    for request, bodies in load(path).items():
+        for body in bodies:
+            _take(account, request, body, unreadable)
+    missing = len(account.unreported)
+    return _reported(account, by, since, missing=missing, passed_over=set(), unreadable=unreadable)
+
+
+def _take(account: Spending, request: str, body: bytes, unreadable: dict[str, str]) -> None:
+    """Count an event; of each request the events up to the first that cannot be read."""
+    if request not in unreadable:
+        try:
+            account.take(codec.decode_event(body))
+        except MeshError as broken:
+            unreadable[request] = one_line(str(broken))
+
+
+def _reported(
+    account: Spending,
+    by: By,
+    since: int,
+    *,
+    missing: int,
+    passed_over: set[str],
+    unreadable: dict[str, str],
+) -> Reported:
+    lines = [line for line in account.lines if line.at >= since]
+    if by == "model":
+        rows = _by_model(lines)
+    else:
+        groups = spending.grouped(lines, spending.BY[by])
+        rows = [_row(name, groups[name]) for name in spending.summed(lines, spending.BY[by])]
+    report = Report(by, rows, _row("total", lines))
+    unpriced = sorted({model for line in lines for model in line.unpriced})
+    return Reported(report, unpriced, missing, passed_over, unreadable)
 
 
 def _by_model(lines: Sequence[Spent]) -> list[Row]:
+    """Return a row for each model, and one for what is reported of none."""
     found = spending.by_model(lines)
-    rows = [
-        _row(
-            name,
-            used,
-            used.nano_dollars,
-            used.calls,
-            used.total,
-            sum(line.usage.models[name].calls for line in lines if name in line.unpriced),
-        )
-        for name, used in found.items()
-    ]
-    whole = spending.total(lines)
+    rows = []
+    for name, used in found.items():
+        calls = sum(line.usage.models[name].calls for line in lines if name in line.unpriced)
+        rows.append(_metered(name, used, used.nano_dollars, used.calls, used.total, calls))
+    whole, named = spending.total(lines), sum(found.values(), UNUSED)
     rest = (
-        whole.nano_dollars - sum(used.nano_dollars for used in found.values()),
-        whole.model_calls - sum(used.calls for used in found.values()),
-        whole.tokens - sum(used.total for used in found.values()),
+        whole.nano_dollars - named.nano_dollars,
+        whole.model_calls - named.calls,
+        whole.tokens - named.total,
     )
-    return [*rows, _row(_NO_MODEL, UNUSED, *rest, 0)] if any(rest) else rows
+    return [*rows, _metered(_NO_MODEL, UNUSED, *rest, 0)] if any(rest) else rows
 
 
-def _row_of(name: str, usage: Usage, lines: Iterable[Spent]) -> Row:
-    """Return a row of turns, summed up."""
+def _row(name: str, lines: Sequence[Spent]) -> Row:
+    """Return what turns cost together."""
+    usage, unpriced = spending.total(lines), sum(line.unpriced_calls for line in lines)
     models = sum(usage.models.values(), UNUSED)
-    unpriced = sum(line.unpriced_calls for line in lines)
-    return _row(name, models, usage.nano_dollars, usage.model_calls, usage.tokens, unpriced)
+    return _metered(name, models, usage.nano_dollars, usage.model_calls, usage.tokens, unpriced)
 
 
-def _row(
+def _metered(
     name: str, used: Metered, nano_dollars: int, model_calls: int, tokens: int, unpriced_calls: int
 ) -> Row:
     return Row(

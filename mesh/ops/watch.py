@@ -9,11 +9,10 @@ would read it.
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable
+from typing import Literal
 
 import msgspec
 
@@ -23,7 +22,7 @@ from mesh.bus.reader import bounds, first_since
 from mesh.errors import PASSING, BusError, MeshError
 from mesh.ops import dead_letters
 from mesh.ops.log import Glance, decoded, glance
-from mesh.ops.queue import Waiting, people_of, queue, waiting_in
+from mesh.ops.queue import Waiting, What, people_of, queue, waiting_in
 from mesh.service.printable import short
 from protocol.wire import events, subjects
 from protocol.wire.ids import HUMAN
@@ -33,9 +32,11 @@ _DEAD_LOOK_S = 1.0
 _VALUE_CHARS = 1_000
 _STDERR = 2
 
-_ESCALATED = events.type_of(events.EscalationRaised)
-_SUSPENDED = events.type_of(events.TurnSuspended)
-_DOUBTED = events.type_of(events.EffectDoubted)
+_INTERESTING: dict[str, What] = {
+    events.type_of(events.EscalationRaised): "escalation",
+    events.type_of(events.TurnSuspended): "ask",
+    events.type_of(events.EffectDoubted): "doubt",
+}
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,27 +60,6 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Which tier of the fleet's people it is for; empty where the fleet names none."""
 
 
-class Alarms:
-    """Alarms that are still to be told: what waits for people first, then dead letters, else as they came."""
-
-    def __init__(self) -> None:
-        self._queue = asyncio.PriorityQueue[tuple[bool, int, Alarm]]()
-        self._count = itertools.count()
-
-    def put(self, alarm: Alarm) -> None:
-        self._queue.put_nowait((alarm.what == "dead_letter", next(self._count), alarm))
-
-    async def get(self) -> Alarm:
-        return (await self._queue.get())[2]
-
-    def told(self) -> None:
-        """Count one that `get` gave as told."""
-        self._queue.task_done()
-
-    async def all_told(self) -> None:
-        await self._queue.join()
-
-
 class Watch:
     """One look-out on a bus, as an operator or a viewer.
 
@@ -91,9 +71,8 @@ class Watch:
     def __init__(
         self, bus: Bus, url: str, *, on_unreadable: Callable[[list[str]], None] = lambda requests: None
     ) -> None:
+        self._bus, self._url = bus, url
         self._on_unreadable = on_unreadable
-        self._bus = bus
-        self._url = url
         self._log = JetStreamLog(bus, leader=False)
         self._told: set[tuple[str, int]] = set()
         """(request, event) of what was waiting when the watch began."""
@@ -140,30 +119,27 @@ class Watch:
 
     async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
         """Yield what both sources bring, as it comes."""
-        found = Alarms()
+        found = asyncio.Queue[Alarm | Exception]()
 
         async def put(source: AsyncIterator[Alarm]) -> None:
-            async for alarm in source:
-                found.put(alarm)
+            try:
+                async for alarm in source:
+                    found.put_nowait(alarm)
+            except Exception as error:  # neither source ends by itself
+                found.put_nowait(error)
 
-        sources = [
-            asyncio.ensure_future(put(source))
-            for source in (self._raised(log_from, tail=True), self._buried(dead_from))
-        ]
+        sources = (self._raised(log_from, tail=True), self._buried(dead_from))
+        reading = [asyncio.create_task(put(source)) for source in sources]
         try:
             while True:
-                arrival = asyncio.ensure_future(found.get())
-                done, _ = await asyncio.wait({arrival, *sources}, return_when=asyncio.FIRST_COMPLETED)
-                if arrival not in done:
-                    arrival.cancel()
-                    for source in done:
-                        source.result()  # neither ends by itself
-                    return
-                yield arrival.result()
+                arrival = await found.get()
+                if isinstance(arrival, Exception):
+                    raise arrival
+                yield arrival
         finally:
-            for source in sources:
-                source.cancel()
-            await asyncio.gather(*sources, return_exceptions=True)
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -180,12 +156,19 @@ class Watch:
         try:
             stored = await self._bus.retry_unavailable(lambda: self._log.read(event.request))
             happened = decoded([each.body for each in stored][: event.n + 1])
-            found = [each for each in waiting_in(happened) if each.n == event.n]
+            return next(self._of(each) for each in waiting_in(happened) if each.n == event.n)
         except BusError:
             raise
-        except MeshError:
-            found = []
-        return self._of(found[0]) if found else self._unread(event)
+        except (MeshError, StopIteration):
+            return Alarm(
+                what=_INTERESTING[event.type],
+                at=event.at,
+                request=event.request,
+                agent="",
+                summary="this version cannot read the request",
+                reason=event.type,
+                url=self._url,
+            )
 
     def _of(self, waiting: Waiting) -> Alarm:
         return Alarm(
@@ -197,20 +180,6 @@ class Watch:
             reason=waiting.reason,
             url=self._url,
             waiting=waiting,
-        )
-
-    def _unread(self, event: Glance) -> Alarm:
-        """Return what can be said of a request whose events this version cannot read."""
-        what: Any = {_ESCALATED: "escalation", _SUSPENDED: "ask"}.get(event.type, "doubt")
-        summary = "this version cannot read the request"
-        return Alarm(
-            what=what,
-            at=event.at,
-            request=event.request,
-            agent="",
-            summary=summary,
-            reason=event.type,
-            url=self._url,
         )
 
     # --- dead letters -----------------------------------------------------------------------------
@@ -240,10 +209,9 @@ class Watch:
 
 def _of_interest(stored: Stored) -> Glance | None:
     event = glance(stored.body)
-    if event is None:
+    if event is None or event.type not in _INTERESTING:
         return None
-    for_people = event.type == _SUSPENDED and stored.to == HUMAN
-    return event if for_people or event.type in (_ESCALATED, _DOUBTED) else None
+    return event if _INTERESTING[event.type] != "ask" or stored.to == HUMAN else None
 
 
 # --- a command for each alarm ---------------------------------------------------------------------
@@ -251,7 +219,7 @@ def _of_interest(stored: Stored) -> Glance | None:
 
 def environment(alarm: Alarm) -> dict[str, str]:
     """Return what a command finds in its environment beside our own."""
-    facts: Mapping[str, object] = {
+    facts: dict[str, object] = {
         "MESH_WHAT": alarm.what,
         "MESH_AT": alarm.at,
         "MESH_REQUEST": alarm.request,
@@ -294,44 +262,42 @@ async def run_hook(command: str, alarm: Alarm, *, within_s: float) -> str:
 
 
 class Hooks:
-    """Runs a command for each alarm, one after the other, beside whatever else goes on.
+    """Runs a command for each alarm, one after the other, beside all else that goes on.
+
+    What waits for people comes before dead letters: strangers can write many of those.
 
     Args:
         on_trouble: told of each command that failed.
     """
 
     def __init__(self, command: str | None, *, within_s: float, on_trouble: Callable[[str], None]) -> None:
-        self._command = command
-        self._within_s = within_s
-        self._on_trouble = on_trouble
-        self._alarms = Alarms()
-        self._running: asyncio.Task[None] | None = None
+        self._command, self._within_s, self._on_trouble = command, within_s, on_trouble
+        self._added = 0
+        self._alarms = asyncio.PriorityQueue[tuple[bool, int, Alarm]]()
+        self._running = asyncio.create_task(self._run(command or ""))
 
     def add(self, alarm: Alarm) -> None:
-        """Have the command run for an alarm; returns at once."""
-        if self._command is None:
-            return
-        self._alarms.put(alarm)
-        if self._running is None:
-            self._running = asyncio.create_task(self._run(self._command))
+        """Have the command run for an alarm, if there is one; returns at once."""
+        if self._command is not None:
+            self._added += 1
+            self._alarms.put_nowait((alarm.what == "dead_letter", self._added, alarm))
 
     async def _run(self, command: str) -> None:
         while True:
-            alarm = await self._alarms.get()
+            _, _, alarm = await self._alarms.get()
             try:
                 wrong = await run_hook(command, alarm, within_s=self._within_s)
             except OSError as error:
                 wrong = f"the command for {alarm.what} {alarm.request} could not be started: {error}"
             if wrong:
                 self._on_trouble(wrong)
-            self._alarms.told()
+            self._alarms.task_done()
 
     async def finish(self) -> None:
         """Wait until the command has run for every alarm."""
-        await self._alarms.all_told()
+        await self._alarms.join()
 
     async def close(self) -> None:
         """Kill what runs, and run nothing more."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)

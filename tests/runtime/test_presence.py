@@ -13,7 +13,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
 from mesh.bus.nats_protocol import Incoming
-from mesh.ops.fleet_health import agents
+from mesh.ops.health import Look, run
 from mesh.ops.roster import instances
 from protocol.wire import subjects
 from protocol.wire.commands import Move
@@ -107,7 +107,7 @@ async def test_an_agent_that_answers_pings_alone_is_there(stage: Stage) -> None:
     await answering(stage, "c", "$SRV.PING.c", b"not even JSON")
     await answering(stage, "d", "$SRV.STATS.d", b'{"name":"d","id":"no ping","version":"1.0.0"}')
     assert await present(stage) == {"b": ["one"], "c": [""]}
-    findings = [finding async for finding in agents(await stage.bus("op"))]
+    findings = await run("agents", Look(await stage.bus("op")))
     assert [finding.text.split(";")[0] for finding in findings] == [f"nobody serves {each}" for each in "ade"]
 
 

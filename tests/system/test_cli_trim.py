@@ -8,7 +8,7 @@ import pytest
 from mesh.bus.reader import every
 from mesh.cli.exits import Exit
 from mesh.errors import StreamFull
-from mesh.ops import trim as trimming
+from mesh.ops import log as trimming
 from protocol.wire import subjects
 from protocol.wire.commands import Complete
 from protocol.wire.ids import request_id

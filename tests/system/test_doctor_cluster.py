@@ -17,8 +17,7 @@ from mesh.bus.roles import names
 from mesh.bus.streams import Storage
 from mesh.errors import BusError
 from mesh.local.server import EmbeddedServer
-from mesh.ops.fleet_health import Finding
-from mesh.ops.health import durability, examine, varz_of
+from mesh.ops.health import Finding, Look, examine, run, varz_of
 from mesh.settings import Access
 from tests.servers import FLEET, eventually
 
@@ -50,8 +49,7 @@ class Cluster:
     async def told(self, *nodes: int) -> list[Finding]:
         """Return what is said with the monitoring of some servers."""
         async with await self.connect() as bus:
-            varz = await varz_of(self.monitors(*nodes))
-            return [finding async for finding in durability(bus, ("LOG", "STEPS-a"), varz)]
+            return await run("durability", Look(bus, await varz_of(self.monitors(*nodes))))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -86,7 +84,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
         await eventually(provisioned)
 
         async def current() -> bool:
-            return [each.state async for each in durability(bus, ("LOG", "STEPS-a"), [])] == ["unknown"]
+            return [each.state for each in await run("durability", Look(bus))] == ["unknown"]
 
         await eventually(current)
         yield mine
@@ -132,15 +130,12 @@ async def test_a_stream_on_fewer_servers_and_a_server_that_is_away_are_found(clu
     async with await cluster.connect() as bus:
         config = (await bus.api("STREAM.INFO.STEPS-a"))["config"]
         await bus.api("STREAM.UPDATE.STEPS-a", {**config, "num_replicas": 1})
-        said = [finding.text async for finding in durability(bus, ("LOG", "STEPS-a"), [])]
+        said = [finding.text for finding in await run("durability", Look(bus))]
         assert "kept by fewer servers than the log (3): STEPS-a (1); run `mesh setup`" in said
         await cluster.servers[2].kill()
 
         async def told() -> bool:
-            try:
-                found = [each.text async for each in durability(bus, ("LOG",), [])]
-            except BusError:  # the servers that are left elect
-                return False
-            return "away, or without everything yet: n3" in found
+            found = [each.text for each in await run("durability", Look(bus))]
+            return "away, or without everything yet: n3" in found  # an error where those left still elect
 
         await eventually(told)
