@@ -102,8 +102,6 @@ async def _demo(fleet: str, requests: Path | None, model: "Mode", keep: Path | N
                     sending,
                     reading,
                     samples,
-                    client=client,
-                    viewer=viewer,
                     within_s=WITHIN_S,
                     broken=mesh.died,
                 ):

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
@@ -28,14 +28,14 @@ from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
 from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
-from mesh.local.parent_death import ParentDeath
-from mesh.local.server import VENDOR_KEYS, EmbeddedServer
+from mesh.local.server import VENDOR_KEYS, EmbeddedServer, ParentDeath, Running
 
 _LOOK_S = 0.02
-_SERVER_LOOK_S = 0.25
 _RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _SETTLED_S = 30.0
 """A service that ran this long before it ended is restarted as if it had never ended before."""
+_READY_S = 60.0
+"""How long services may take to be ready."""
 _TAIL_LINES = 12
 COMMAND = (sys.executable, "-m", "mesh")
 """How a service's process begins; what it is to run follows."""
@@ -73,7 +73,6 @@ class Service:
         self.identity = identity
         """What this process is called: several may have one name."""
         self.log = log
-        self.restarts = 0
         self._arguments = (*command, *arguments)
         self._environment = dict(environment)
         self._process: Process | None = None
@@ -138,7 +137,7 @@ class Service:
         return ""
 
 
-class LocalFleet:
+class LocalFleet(Running):
     """`async with LocalFleet(file, directory) as mesh:` then `await mesh.connect_as("app")`.
 
     Args:
@@ -151,12 +150,10 @@ class LocalFleet:
         instances: how many processes of each agent; `billing-1`, `billing-2` if several.
         commands: by name, `guard` or an agent's, how their processes begin instead of with `COMMAND`.
         restart: start a service that died again, with growing pauses.
-        watch: say it when a service dies, and obey `restart`; False leaves both to the caller.
         environment: added to the environment of every service.
         agent_environment: the same for agents alone; None takes a variable away.
         search: directories in which services look for agents' modules.
         on_trouble: told in one line whenever a service dies, or cannot be started again.
-        ready_s: how long services may take to be ready.
     """
 
     def __init__(
@@ -171,12 +168,10 @@ class LocalFleet:
         instances: int = 1,
         commands: Mapping[str, Sequence[str]] | None = None,
         restart: bool = False,
-        watch: bool = True,
         environment: Mapping[str, str] | None = None,
         agent_environment: Mapping[str, str | None] | None = None,
         search: Sequence[Path] = (),
         on_trouble: Callable[[str], None] | None = None,
-        ready_s: float = 60.0,
     ) -> None:
         self.file = file
         self.directory = directory.resolve()
@@ -199,14 +194,12 @@ class LocalFleet:
         self._guards = guards
         self._instances = instances
         self._commands = dict(commands or {})
-        self._watch = watch
         self._lasting = sync_always
         self._restart = restart
         self._environment = dict(environment or {})
         self._agent_environment = dict(agent_environment or {})
         self._search = tuple(search)
         self._on_trouble = on_trouble or (lambda line: None)
-        self._ready_s = ready_s
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -234,15 +227,14 @@ class LocalFleet:
                 identity = f"{GUARD}-{number}"
                 self._add(GUARD, identity, ("guard", "run", "--identity", identity))
             for name, section in self.file.agents.items():
-                for identity in _instances(name, self._instances) if section.module is not None else ():
+                for number in range(1, self._instances + 1) if section.module is not None else ():
+                    identity = name if self._instances == 1 else f"{name}-{number}"
                     self._add(name, identity, ("agent", "run", str(section.module)))
             for service in self.services.values():
                 await service.start()
             await self._ready(admin)
-        if not self._watch:
-            return
-        self._keepers = [asyncio.create_task(self._keep(service)) for service in self.services.values()]
-        self._keepers.append(asyncio.create_task(self._keep_server()))
+        kept: list[Service | EmbeddedServer] = [self.server, *self.services.values()]
+        self._keepers = [asyncio.create_task(self._keep(each)) for each in kept]
 
     def _add(self, name: str, identity: str, arguments: Sequence[str]) -> None:
         kept = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
@@ -262,112 +254,67 @@ class LocalFleet:
         self.services[identity] = Service(name, identity, arguments, environment, log, command)
 
     async def _ready(self, admin: Bus) -> None:
-        """Wait for every service. Raises LaunchFailed as soon as one ends instead."""
-        awaited = [self._guards_wait(admin)]
-        awaited += [
-            self._answers(admin, name)
-            for name in {service.name for service in self.services.values()}
-            if name != GUARD
-        ]
-        looking = asyncio.create_task(_all(awaited))
-        ends: list[asyncio.Task[None]] = [
-            asyncio.create_task(self._ended_early(service)) for service in self.services.values()
-        ]
+        """Wait until every service waits for work. Raises LaunchFailed as soon as one ends instead."""
+        agents = dict.fromkeys(each.name for each in self.services.values() if each.name != GUARD)
+        pending = [partial(self._guards_wait, admin, stream) for stream in await standing_queues(admin)]
+        pending += [partial(self._answers, admin, name) for name in agents]
         try:
-            async with asyncio.timeout(self._ready_s):
-                await asyncio.wait([looking, *ends], return_when=asyncio.FIRST_COMPLETED)
-                for end in ends:
-                    if end.done():
-                        end.result()
-                await looking
+            async with asyncio.timeout(_READY_S):
+                while pending := [check for check in pending if not await check()]:
+                    for each in self.services.values():
+                        if not each.running:
+                            status = await each.ended()
+                            text = f"{each.identity} ended with {status} as it started"
+                            raise LaunchFailed(f"{text}\n{each.tail()}")
+                    await asyncio.sleep(_LOOK_S)
         except TimeoutError:
-            raise LaunchFailed(f"not everything was ready within {self._ready_s:g} s: {self.logs}") from None
-        finally:
-            for task in (looking, *ends):
-                task.cancel()
-            await asyncio.gather(looking, *ends, return_exceptions=True)
+            raise LaunchFailed(f"not everything was ready within {_READY_S:g} s: {self.logs}") from None
 
-    async def _ended_early(self, service: Service) -> None:
-        status = await service.ended()
-        raise LaunchFailed(f"{service.identity} ended with {status} as it started\n{service.tail()}")
-
-    async def _guards_wait(self, admin: Bus) -> None:
-        """Wait until as many guards as were started wait for work in every partition."""
-        awaited = set(QUEUE_CONSUMERS)
-        for stream in await standing_queues(admin):
-            while await self._waiting(admin, stream, awaited) < self._guards:  # noqa: ASYNC110 - at the bus
-                await asyncio.sleep(_LOOK_S)
-
-    @staticmethod
-    async def _waiting(admin: Bus, stream: str, names: set[str]) -> int:
-        """Return how many pulls wait at the consumer that has fewest."""
+    async def _guards_wait(self, admin: Bus, stream: str) -> bool:
+        """Return True if as many guards as were started wait for work in every partition of a queue."""
         with contextlib.suppress(BusError):
             page = await admin.api(f"CONSUMER.LIST.{stream}")
-            return min(int(each["num_waiting"]) for each in page["consumers"] if each["name"] in names)
-        return 0
+            waiting = (each["num_waiting"] for each in page["consumers"] if each["name"] in QUEUE_CONSUMERS)
+            return bool(min(waiting, default=0) >= self._guards)
+        return False
 
-    async def _answers(self, admin: Bus, name: str) -> None:
-        """Wait until an agent answers, and all its instances wait for work."""
-        while True:
-            if await ping(admin, name):
-                info = await admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(name)}")
-                if info["num_waiting"] >= self._instances:
-                    return
-            await asyncio.sleep(_LOOK_S)
+    async def _answers(self, admin: Bus, name: str) -> bool:
+        """Return True if an agent answers, and all its instances wait for work."""
+        if not await ping(admin, name):
+            return False
+        info = await admin.api(f"CONSUMER.INFO.LOG.{inbox_consumer(name)}")
+        return bool(info["num_waiting"] >= self._instances)
 
     # --- watching ---------------------------------------------------------------------------------
 
-    async def _keep(self, service: Service) -> None:
-        """Say it when a service dies, and start it again if that was asked for."""
+    async def _keep(self, each: Service | EmbeddedServer) -> None:
+        """Say it when a process dies, and start it again if that was asked for.
+
+        A server has its port and store again; what is connected to it waits for that. What cannot be started
+        at all, for want of room say, is tried again like one that ends at once.
+        """
         tries = 0
         while True:
-            started = time.monotonic()
-            status = await service.ended()
+            started, pid = time.monotonic(), each.pid
+            why = _exit_words(await each.ended())
             if self._stopping:
                 return
             self.died.set()
-            why = _exit_words(status)
-            self._on_trouble(f"{service.identity} (process {service.pid}) {why}; its log: {service.log}")
+            self._on_trouble(f"{each.identity} (process {pid}) {why}; its log: {each.log}")
             if not self._restart:
                 return
-            tries = await self._start_again(
-                service.identity, service.start, tries, time.monotonic() - started
-            )
-            service.restarts += 1
-            self._on_trouble(f"{service.identity} runs again as process {service.pid}")
-
-    async def _keep_server(self) -> None:
-        """The same for the server, on the same port and store; what is connected to it waits for that."""
-        while True:
-            while self.server.running:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(_SERVER_LOOK_S)
-            if self._stopping:
-                return
-            self.died.set()
-            self._on_trouble(f"nats-server ended; its log: {self.server.log_path}")
-            if not self._restart:
-                return
-            await self._start_again("nats-server", self.server.start, 0, 0.0)
-            self._on_trouble(f"nats-server runs again as process {self.server.pid}")
-
-    async def _start_again(
-        self, what: str, start: Callable[[], Awaitable[None]], tries: int, ran_s: float
-    ) -> int:
-        """Start something that ended, for as long as it takes; return how many starts in a row that made.
-
-        What cannot be started at all, for want of room say, is tried again like one that ends at once.
-        """
-        while True:
-            tries, pause_s = next_try(tries, ran_s)
-            await asyncio.sleep(pause_s)
-            try:
-                await start()
-            except (OSError, subprocess.SubprocessError, MeshError) as failed:
-                why = str(failed).partition("\n")[0]  # a server's last lines follow
-                self._on_trouble(f"{what} cannot be started, and is tried again: {why}")
-                ran_s = 0.0
-            else:
-                return tries
+            ran_s, runs = time.monotonic() - started, False
+            while not runs:
+                tries, pause_s = next_try(tries, ran_s)
+                await asyncio.sleep(pause_s)
+                try:
+                    await each.start()
+                    runs = True
+                except (OSError, subprocess.SubprocessError, MeshError) as failed:
+                    why = str(failed).partition("\n")[0]  # a server's last lines follow
+                    self._on_trouble(f"{each.identity} cannot be started, and is tried again: {why}")
+                    ran_s = 0.0
+            self._on_trouble(f"{each.identity} runs again as process {each.pid}")
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -385,28 +332,6 @@ class LocalFleet:
             await self.server.stop()
         else:
             await self.server.kill()  # a clean end takes half a second, and nobody looks at this store again
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-
-def _instances(name: str, count: int) -> tuple[str, ...]:
-    """Return what the processes of one agent are called."""
-    return (name,) if count == 1 else tuple(f"{name}-{number}" for number in range(1, count + 1))
-
-
-async def _all(awaited: Iterable[Awaitable[None]]) -> None:
-    await asyncio.gather(*awaited)
 
 
 def next_try(tries: int, ran_s: float) -> tuple[int, float]:

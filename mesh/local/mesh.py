@@ -22,7 +22,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
-from mesh.local.server import EmbeddedServer
+from mesh.local.server import EmbeddedServer, Running
 from protocol.domain.ledger import fold
 from protocol.wire import codec, events, subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
@@ -49,7 +49,7 @@ def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
     )
 
 
-class LocalBus:
+class LocalBus(Running):
     """`async with LocalBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
 
     The server runs under the very configuration that a deployment gets.
@@ -102,19 +102,6 @@ class LocalBus:
         """Give a connection with the credentials of `name`, and close it."""
         async with await self.connect_as(name) as bus:
             yield bus
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 _LOOK_S = 0.01

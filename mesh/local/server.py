@@ -1,12 +1,13 @@
-"""A nats-server of our own: one child process on one store.
+"""A nats-server of our own: one child process on one store; and what ends a child with its parent.
 
-It promises that nobody else works on the store meanwhile, that the server answers before `start`
+The server promises that nobody else works on the store meanwhile, that the server answers before `start`
 returns, and that it does not outlive this process, however this process ends. It is stopped by the
 process id that we hold, never by name.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from mesh.bus.accounts import server_head
 from mesh.bus.connection import connect
@@ -30,12 +31,98 @@ from mesh.errors import (
     ServerMissing,
     StoreInUse,
 )
-from mesh.local.parent_death import Guard, ParentDeath
 
 VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 """The keys of a model's vendor. Agents alone have a use for them: no other process is started with them."""
 _LOG_LINES = 12
 _PROBE_S = 2.0
+_LOOK_S = 0.25
+_PATIENCE_S = 10.0
+_READY_S = 60.0
+"""How long recovery of the store may take."""
+_HEAP = "1024MiB"
+"""Soft limit of the server's heap (GOMEMLIMIT)."""
+_PR_SET_PDEATHSIG = 1
+_WATCH = 'read -r _; kill -s "$1" "$2"; sleep 5; kill -s KILL "$2"'
+
+Guard = Literal["signal", "pipe"]
+"""How the parent's end is noticed: the kernel's parent-death signal, or a watched pipe."""
+
+
+class ParentDeath:
+    """Guards one child at a time against outliving this process, however this process ends.
+
+    On Linux the kernel ends the child. Elsewhere a shell waits on a pipe, which closes with the parent, and
+    then ends the child.
+
+    Args:
+        number: what the child gets when this process ends. With the pipe, SIGKILL follows 5 s later.
+        guard: by default the best that this machine has.
+    """
+
+    def __init__(self, number: signal.Signals = signal.SIGKILL, guard: Guard | None = None) -> None:
+        self._number = number
+        self._guard: Guard = guard or ("signal" if sys.platform == "linux" else "pipe")
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def preexec(self) -> Callable[[], None] | None:
+        """The `preexec_fn` to start the child with. The kernel looks at the *thread* that starts it."""
+        if self._guard == "pipe":
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        parent, number = os.getpid(), self._number
+
+        def ask() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, number)
+            if os.getppid() != parent:  # it died before we could ask
+                os._exit(1)
+
+        return ask
+
+    def watch(self, pid: int) -> None:
+        """Begin to guard a child that was started."""
+        if self._guard == "pipe":
+            self.release()
+            self._watcher = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "watch", self._number.name.removeprefix("SIG"), str(pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal must not end the watcher first
+            )
+
+    def release(self) -> None:
+        """Stop guarding: the child has ended, and its process id may be another's soon. Idempotent."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.kill()  # before the pipe closes
+            watcher.wait()
+            if watcher.stdin is not None:
+                watcher.stdin.close()
+
+
+class Running:
+    """Base of what `async with` starts and stops: a start that fails leaves nothing behind."""
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
 
 
 def server_binary() -> Path:
@@ -50,7 +137,7 @@ def server_binary() -> Path:
     return Path(found)
 
 
-class EmbeddedServer:
+class EmbeddedServer(Running):
     """`async with EmbeddedServer(accounts, store) as server:` then connect to `server.url`.
 
     Args:
@@ -61,8 +148,6 @@ class EmbeddedServer:
         sync_always: whether each stored message is fsynced before it is acknowledged.
         probe_seed: nkey seed of a user that may ask `$JS.API.INFO` (the admin's): readiness then means that
             JetStream answers it. Without one and with `accounts`, `healthz` alone decides.
-        memory_limit_mib: soft limit of the server's heap (GOMEMLIMIT).
-        ready_s: how long recovery of the store may take.
         name: what the server is called; in a cluster each is called otherwise.
         lock_wait_s: how long to wait for the store: the server of a process that has just died is still
             on its way out.
@@ -77,9 +162,6 @@ class EmbeddedServer:
         port: int = 0,
         sync_always: bool = True,
         probe_seed: str | None = None,
-        probe_name: str = "admin",
-        memory_limit_mib: int = 1024,
-        ready_s: float = 60.0,
         name: str = "embedded",
         lock_wait_s: float = 3.0,
         parent_death: Guard | None = None,
@@ -87,12 +169,11 @@ class EmbeddedServer:
     ) -> None:
         self._accounts = accounts
         self.store = store
+        self.log = store / "server.log"
+        self.identity = "nats-server"
         self._port = port
         self._sync_always = sync_always
         self._probe_seed = probe_seed
-        self._probe_name = probe_name
-        self._memory_limit_mib = memory_limit_mib
-        self._ready_s = ready_s
         self._lock_wait_s = lock_wait_s
         self._parent_death = ParentDeath(signal.SIGTERM, parent_death)
         self._extra = extra
@@ -121,14 +202,10 @@ class EmbeddedServer:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    @property
-    def log_path(self) -> Path:
-        return self.store / "server.log"
-
     def log_tail(self, lines: int = _LOG_LINES) -> tuple[str, ...]:
         """Return the last lines that the server wrote."""
         try:
-            return tuple(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+            return tuple(self.log.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
             return ()
 
@@ -148,31 +225,29 @@ class EmbeddedServer:
             self._check(binary, configuration)
             self._spawn(binary, configuration, lock)
         try:
-            async with asyncio.timeout(self._ready_s):
+            async with asyncio.timeout(_READY_S):
                 await self._become_ready()
         except BaseException as failed:
             await self.kill()
             if isinstance(failed, TimeoutError):
-                text = f"the server was not ready within {self._ready_s:g} s"
+                text = f"the server was not ready within {_READY_S:g} s"
                 raise ServerFailed(text, self.log_tail()) from None
             raise
 
-    async def stop(self, patience_s: float = 10.0) -> None:
-        """End the server: SIGTERM, and SIGKILL if it has not ended after `patience_s`. Idempotent."""
-        await self._end(signal.SIGTERM, patience_s)
+    async def stop(self) -> None:
+        """End the server: SIGTERM, and SIGKILL if it has not ended after 10 s. Idempotent."""
+        await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
         """End the server with SIGKILL, as a crash would; `start` may follow."""
-        await self._end(signal.SIGKILL, 10.0)
+        await self._end(signal.SIGKILL)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+    async def ended(self) -> int:
+        """Wait for its end and return its exit status; negative for a signal."""
+        while self.running:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(_LOOK_S)
+        assert self._process is not None
+        return int(self._process.returncode)
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -226,14 +301,14 @@ class EmbeddedServer:
 
     def _spawn(self, binary: Path, configuration: Path, lock: int) -> None:
         """Start the process from the thread that lives on: the parent-death signal follows that thread."""
-        with open(self.log_path, "ab") as log:
+        with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 [str(binary), "-c", str(configuration)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={name: value for name, value in os.environ.items() if name not in VENDOR_KEYS}
-                | {"GOMEMLIMIT": f"{self._memory_limit_mib}MiB"},
+                | {"GOMEMLIMIT": _HEAP},
                 pass_fds=(lock,),
                 start_new_session=True,  # a terminal's Ctrl-C is for us: we stop it when its clients are done
                 preexec_fn=self._parent_death.preexec,
@@ -284,7 +359,7 @@ class EmbeddedServer:
         if self._probe_seed is None and self._accounts != "":
             return True
         try:
-            bus = await connect(self.url, name=self._probe_name, seed=self._probe_seed, timeout_s=_PROBE_S)
+            bus = await connect(self.url, name="admin", seed=self._probe_seed, timeout_s=_PROBE_S)
             async with bus:
                 await bus.api("INFO", timeout_s=_PROBE_S)
         except AuthenticationFailed:
@@ -299,12 +374,12 @@ class EmbeddedServer:
 
     # --- ending -----------------------------------------------------------------------------------
 
-    async def _end(self, number: signal.Signals, patience_s: float) -> None:
+    async def _end(self, number: signal.Signals) -> None:
         process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(number)
             try:
-                await asyncio.to_thread(process.wait, patience_s)
+                await asyncio.to_thread(process.wait, _PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 await asyncio.to_thread(process.wait)

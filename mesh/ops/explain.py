@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mesh.errors import NotFound
-from protocol.domain.ledger import Ledger, fold
+from protocol.domain.ledger import fold
 from protocol.domain.rules import RULES_FOR
 from protocol.views.timeline import named, timeline
 from protocol.wire import events
@@ -78,9 +78,12 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     before = fold(happened[: event.n])
     story = timeline(happened[: event.n + 1])
     told = next((move for move in story.moves if move.seq == event.n), None)
-    refusal = getattr(event, "refusal", None)
-    policy = _policy(before, event)
+    refusal = _refusal(event)
     segment = before.segment if before.turns else None
+    policy = before.policy
+    if isinstance(event, events.RequestOpened | events.RequestRefused):
+        policy = event.policy or Policy()
+    grounds = before.grounds_of(event)
     return Explanation(
         request=event.request,
         rerun_of=story.rerun_of,
@@ -92,19 +95,23 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
         to=None if told is None else told.to,
         move=type_of(event) if told is None else told.move,
         summary="" if told is None else told.summary,
-        rule=str(refusal.rule) if isinstance(refusal, Refusal) else None,
-        detail=refusal.detail if isinstance(refusal, Refusal) else None if told is None else told.detail,
+        rule=None if refusal is None else str(refusal.rule),
+        detail=refusal.detail if refusal is not None else None if told is None else told.detail,
         failure=_failure(happened, event),
-        numbers=dict(refusal.numbers) if isinstance(refusal, Refusal) else {},
-        hint=(refusal.hint or None) if isinstance(refusal, Refusal) else None,
+        numbers={} if refusal is None else dict(refusal.numbers),
+        hint=None if refusal is None else refusal.hint or None,
         path=() if segment is None else segment.names,
         depth=0 if segment is None else segment.depth,
         edges=() if segment is None else tuple(sorted(segment.edges)),
-        grounds=before.grounds_of(event),
+        grounds=grounds,
         policy=msgspec.structs.asdict(policy),
-        rules=_rules(event, before.grounds_of(event)),
+        rules=_rules(event, grounds),
         followed=_followed(happened, event),
     )
+
+
+def _refusal(event: AnyEvent) -> Refusal | None:
+    return event.refusal if isinstance(event, events.RequestRefused | events.MoveRefused) else None
 
 
 def _chosen(happened: Sequence[AnyEvent], n: int | None) -> AnyEvent:
@@ -112,7 +119,7 @@ def _chosen(happened: Sequence[AnyEvent], n: int | None) -> AnyEvent:
         if not 0 <= n < len(happened):
             raise NotFound(f"there is no event {n}; this request has 0 to {len(happened) - 1}")
         return happened[n]
-    refused = [event for event in happened if getattr(event, "refusal", None) is not None]
+    refused = [event for event in happened if _refusal(event) is not None]
     verdicts = [event for event in happened if isinstance(event, VERDICTS)]
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
@@ -129,12 +136,6 @@ def _failure(happened: Sequence[AnyEvent], event: AnyEvent) -> str | None:
         if isinstance(each, events.TurnFailed) and each.turn == event.turn
     ]
     return failed[-1].message or None if failed and failed[-1].code == event.reason else None
-
-
-def _policy(before: Ledger, event: AnyEvent) -> Policy:
-    if isinstance(event, events.RequestOpened | events.RequestRefused):
-        return event.policy or Policy()
-    return before.policy
 
 
 _MOVES: Mapping[type, type] = {

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.event_log import JetStreamLog
 from mesh.client import Client
 from mesh.errors import UsageWrong
 from mesh.ops.log import decoded, documented, journals_of
+from mesh.ops.requests import story_so_far
 from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire import codec, events
 from protocol.wire.events import AnyEvent
@@ -99,8 +99,6 @@ async def play(
     viewer_bus: Bus,
     samples: Sequence[Sample],
     *,
-    client: str,
-    viewer: str,
     within_s: float,
     broken: asyncio.Event,
 ) -> AsyncIterator[Played]:
@@ -110,19 +108,19 @@ async def play(
         within_s: what has not come to rest this long after its submit is unfinished.
         broken: set when there is no use in waiting: what has not come to rest then is unfinished too.
     """
-    watching = _Watching()
-    reader = asyncio.create_task(watching.read(JetStreamLog(viewer_bus)))
     given_up = asyncio.create_task(broken.wait())
     room = asyncio.Semaphore(AT_ONCE)
-    sender = await Client.on(client_bus, client)
+    sender = await Client.on(client_bus, client_bus.name)
 
     async def one(sample: Sample) -> Played:
         async with room:
             request = await sender.submit(sample.text, facts=sample.facts)
-            resting = asyncio.create_task(watching.at_rest(request))
+            bodies: list[bytes] = []
+            resting = asyncio.create_task(_at_rest(viewer_bus, request, bodies))
             await asyncio.wait((resting, given_up), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if resting.done():
+                resting.result()
             resting.cancel()
-            bodies = watching.bodies.get(request, [])
             happened = decoded(bodies)
             return judged(sample, bodies, (await journals_of(viewer_bus, happened)).steps if happened else {})
 
@@ -131,34 +129,21 @@ async def play(
         for task in playing:
             yield await task
     finally:
-        for pending in (*playing, reader, given_up):
+        for pending in (*playing, given_up):
             pending.cancel()
-        await asyncio.gather(*playing, reader, given_up, return_exceptions=True)
+        await asyncio.gather(*playing, given_up, return_exceptions=True)
 
 
-class _Watching:
-    """All of the log as it comes, by request."""
-
-    def __init__(self) -> None:
-        self.bodies: dict[str, list[bytes]] = {}
-        self._resting: dict[str, asyncio.Event] = {}
-
-    async def read(self, log: JetStreamLog) -> None:
-        async for stored in log.follow():
-            event = codec.decode_event(stored.body)
-            self.bodies.setdefault(event.request, []).append(stored.body)
-            if is_rest(event):
-                self._rest(event.request).set()
-
-    def _rest(self, request: str) -> asyncio.Event:
-        return self._resting.setdefault(request, asyncio.Event())
-
-    async def at_rest(self, request: str) -> None:
-        await self._rest(request).wait()
+async def _at_rest(bus: Bus, request: str, bodies: list[bytes]) -> None:
+    """Take a request's events into `bodies` as they come, until nothing moves any more."""
+    async for known in story_so_far(bus, request):
+        bodies[:] = known
+        if is_rest(codec.decode_event(bodies[-1])):
+            return
 
 
 def is_rest(event: AnyEvent) -> bool:
-    """Say whether nothing moves any more until a person does something."""
+    """Return True if nothing moves any more until a person does something."""
     return isinstance(event, events.Ended | events.EscalationRaised | events.TurnSuspended)
 
 

@@ -4,24 +4,24 @@ Its effects would happen again under new keys. They are read from the journals, 
 records; what cannot be read there is left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
-from mesh.client.journals import journals_in, stored_steps
+from mesh.client.journals import journaled, journals_in
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops.queue import waiting_in
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger, fold
-from protocol.wire import codec, events
+from protocol.wire import events
 from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent, Assignment
-from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.handoff import TEXT_FACT, Budget, Constraints, Fact
 from protocol.wire.ids import HUMAN, AgentName, RequestId
-from protocol.wire.journal_records import DONE, Record
+from protocol.wire.journal_records import DONE
 
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""
@@ -32,15 +32,6 @@ _KEPT = {
     "budget_unpriced": "it keeps the prices that it began with, so that the same turn cannot go on",
 }
 """Reasons of escalations that going on in the same turn only meets again, and what stands against that."""
-
-
-class Given(NamedTuple):
-    """What an agent's turn was given, with what was carried past it."""
-
-    handoff: Handoff
-    facts: dict[str, Fact]
-    artifacts: dict[str, Artifact]
-    must_carry: tuple[str, ...]
 
 
 class Rerun(NamedTuple):
@@ -69,25 +60,30 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
     remarks = _standing(ledger, happened)
     if isinstance(ledger.ended, events.RequestRefused):
         return _of_refused(ledger.ended, to, text, remarks)
-    given = _last_given(happened)
-    facts = dict(given.facts)
+    then, given = Ledger(), None
+    for event in happened:
+        then.apply(event)
+        work = _opening(event)
+        if work is not None and work.handoff.to_agent != HUMAN:
+            must = (key for key, place in then.frames[work.turn].marks if place == 0)
+            given = (work.handoff, then.carried(), then.carried_artifacts(), tuple(sorted(must)))
+    assert given is not None  # every request that was opened begins with an agent's turn
+    handoff, carried, artifacts, must_carry = given
+    facts = dict(carried)
     old_text = facts.pop(TEXT_FACT, None)
-    wanted = text or _as_text(old_text)
-    handoff = given.handoff
     agent = to or handoff.to_agent
     if handoff.move != "submit":
         facts[SUMMARY_FACT] = Fact(key=SUMMARY_FACT, value=handoff.summary)
-    carried = {TEXT_FACT, *facts}
     submit = Submit(
-        text=wanted,
+        text=text or _as_text(old_text),
         to=AgentName(agent),
         intent=handoff.intent if agent == handoff.to_agent else None,
         facts=tuple(facts.values()),
-        artifacts=tuple(given.artifacts.values()),
+        artifacts=tuple(artifacts.values()),
         constraints=Constraints(
             allowed_actions=handoff.constraints.allowed_actions,
             budget=_grant(happened, handoff.to_agent),
-            must_carry=tuple(key for key in given.must_carry if key in carried),
+            must_carry=tuple(key for key in must_carry if key in (TEXT_FACT, *facts)),
         ),
         policy=ledger.policy.name,
         conversation=ledger.conversation,
@@ -147,25 +143,6 @@ def _of_refused(
     return Rerun(again, agent or "", remarks)
 
 
-def _last_given(happened: Sequence[AnyEvent]) -> Given:
-    """Return what the last turn of an agent was given."""
-    ledger = Ledger()
-    given: Given | None = None
-    for event in happened:
-        ledger.apply(event)
-        work = _opening(event)
-        if work is not None and work.handoff.to_agent != HUMAN:
-            frame = ledger.frames[work.turn]
-            given = Given(
-                work.handoff,
-                ledger.carried(),
-                ledger.carried_artifacts(),
-                tuple(sorted(key for key, place in frame.marks if place == 0)),
-            )
-    assert given is not None  # whatever is opened begins with an agent's turn
-    return given
-
-
 def _opening(event: AnyEvent) -> Assignment | None:
     """Return the work of an event that opens a turn."""
     work = getattr(event, "work", None)
@@ -191,23 +168,16 @@ def _grant(happened: Sequence[AnyEvent], agent: str) -> Budget | None:
 
     What is handed back or given on by a person is a rest of one, and a rest of nothing is of no use.
     """
-    grants = [
-        work.handoff.constraints.budget
-        for event in happened
-        if (work := _opening(event)) is not None
-        and (
-            work.handoff.move == "submit"
-            or (work.handoff.move == "transfer" and work.handoff.to_agent == agent)
-        )
-    ]
-    usable = [grant for grant in grants if grant is None or all(_some(grant))]
-    newest = usable[-1] if usable else None
-    return None if newest is None else budget.public(newest)
-
-
-def _some(grant: Budget) -> list[bool]:
-    amounts = (grant.nano_dollars, grant.tokens, grant.model_calls)
-    return [amount is None or amount > 0 for amount in amounts]
+    for event in reversed(happened):
+        work = _opening(event)
+        if work is None:
+            continue
+        handoff, grant = work.handoff, work.handoff.constraints.budget
+        if handoff.move == "submit" or (handoff.move == "transfer" and handoff.to_agent == agent):
+            amounts = () if grant is None else (grant.nano_dollars, grant.tokens, grant.model_calls)
+            if all(amount is None or amount > 0 for amount in amounts):
+                return None if grant is None else budget.public(grant)
+    return None
 
 
 # --- what it did to the world, and what it may have done ------------------------------------------
@@ -233,29 +203,22 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
     """Return the effects in the journals of a request, given its events, in the order of their beginning."""
     found: dict[tuple[str, str, str], Effect] = {}
-    agents = journals_in(happened).values()
-    async for kept in stored_steps(bus, happened[0].request, agents):
-        _, _, agent, _, turn, name = kept.subject.split(".")
-        record = codec.readable(kept.data, Record)
-        if record is None or record.kind not in ("intent", "effect"):
-            continue  # the count of its attempts, another step, or nothing of ours
-        step = name.removesuffix(DONE)
-        effect = (agent, turn, record.key or step)
-        before = found.get(effect)
-        if before is None:
-            before = Effect(
-                agent=agent,
-                turn=turn,
-                step=step,
-                action=record.name,
-                key=record.key,
-                at=record.at,
-                state="not_proven",
-            )
-        found[effect] = before
+    for step in await journaled(bus, happened[0].request, journals_in(happened).values()):
+        record, name = step.record, step.name.removesuffix(DONE)
+        if record.kind not in ("intent", "effect"):
+            continue
+        place = (step.agent, step.journal, record.key or name)
+        effect = found.get(place) or Effect(
+            agent=step.agent,
+            turn=step.journal,
+            step=name,
+            action=record.name,
+            key=record.key,
+            at=record.at,
+            state="not_proven",
+        )
         if record.kind == "effect":
-            refused: Mapping[str, str] | None = (
-                None if record.error is None else {"refused": record.error.code}
-            )
-            found[effect] = replace(before, state="done", result=refused or record.value)
+            refused = None if record.error is None else {"refused": record.error.code}
+            effect = replace(effect, state="done", result=refused or record.value)
+        found[place] = effect
     return list(found.values())

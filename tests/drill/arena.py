@@ -98,7 +98,6 @@ class Arena:
                 ledger.VARIABLE: str(self.ledger.absolute()),
             },
             search=(*setting.search, ROOT),
-            watch=False,
         )
         self.submitted: list[Submitted] = []
         self.stories: dict[str, Story] = {}

@@ -11,8 +11,7 @@ import pytest
 from mesh.bus.connection import connect
 from mesh.errors import ServerFailed, ServerMisconfigured, ServerMissing, StoreInUse, Unreachable
 from mesh.local import server as embedded
-from mesh.local.parent_death import Guard
-from mesh.local.server import EmbeddedServer
+from mesh.local.server import EmbeddedServer, Guard
 from mesh.testing import LocalBus
 from tests.servers import FLEET, alive, child, until
 

@@ -23,9 +23,9 @@ from tests.servers import FLEET, PATIENCE_S, fresh, until
 async def reload(mesh: LocalBus) -> None:
     """Let the server read its configuration again, and wait until it has."""
     done = b"Reloaded server configuration"
-    before = mesh.server.log_path.read_bytes().count(done)
+    before = mesh.server.log.read_bytes().count(done)
     os.kill(mesh.server.pid, signal.SIGHUP)
-    await until(lambda: mesh.server.log_path.read_bytes().count(done) > before)
+    await until(lambda: mesh.server.log.read_bytes().count(done) > before)
 
 
 async def test_an_agent_joins_while_the_others_work(own_server: LocalBus) -> None:

@@ -143,7 +143,7 @@ async def test_nobody_replies_for_a_client(office: Office, stage: Stage) -> None
         assert f"under c1's own key: mesh human reply {request} '…' --as c1 [" in done.err
     done = await office.mesh("human", "reply", request, "red", who="c2")
     assert done.status == Exit.FAILED, done
-    assert f"nothing in {request} waits for the reply of c2" in done.err
+    assert f"nothing that c2 may see in {request} waits for its reply" in done.err
     assert await stage.types(request) == ["request.opened", "turn.suspended"]
 
 

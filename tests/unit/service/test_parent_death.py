@@ -11,7 +11,7 @@ from tests.servers import ROOT, alive, until
 
 PARENT = """
 import subprocess, sys, time
-from mesh.local.parent_death import ParentDeath
+from mesh.local.server import ParentDeath
 guard = ParentDeath(guard=sys.argv[1])
 child = subprocess.Popen(["sleep", "600"], preexec_fn=guard.preexec)
 guard.watch(child.pid)
