@@ -236,13 +236,15 @@ def serve(
     from mesh.service.run import run_service
     from mesh.settings import load_settings
 
+    settings = load_settings()
     run_service(
         access.name,
         functools.partial(access.connect, wait=True),
         make,
-        settings=load_settings(),
         grace_s=grace_s,
-        health=health,
+        health=health or settings.health or None,
+        log_format=settings.log_format,
+        log_level=settings.log_level or "info",
     )
 
 

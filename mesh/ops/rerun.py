@@ -11,17 +11,17 @@ import msgspec
 from msgspec.structs import replace
 
 from mesh.bus.connection import Bus
-from mesh.client.journals import journaled, journals_in
+from mesh.client.journals import journals_in, stored_steps
 from mesh.errors import Impossible, UsageWrong
 from mesh.ops.queue import waiting_in
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger, fold
-from protocol.wire import events
+from protocol.wire import codec, events
 from protocol.wire.commands import Submit
 from protocol.wire.events import AnyEvent, Assignment
 from protocol.wire.handoff import TEXT_FACT, Budget, Constraints, Fact
 from protocol.wire.ids import HUMAN, AgentName, RequestId
-from protocol.wire.journal_records import DONE
+from protocol.wire.journal_records import DONE, Record
 
 SUMMARY_FACT = "rerun_summary"
 """Under this key travels what the old handoff wanted: a submit's own summary is its text's first line."""
@@ -203,15 +203,17 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:
     """Return the effects in the journals of a request, given its events, in the order of their beginning."""
     found: dict[tuple[str, str, str], Effect] = {}
-    for step in await journaled(bus, happened[0].request, journals_in(happened).values()):
-        record, name = step.record, step.name.removesuffix(DONE)
-        if record.kind not in ("intent", "effect"):
-            continue
-        place = (step.agent, step.journal, record.key or name)
+    agents = journals_in(happened).values()
+    async for kept in stored_steps(bus, happened[0].request, agents):
+        _, _, agent, _, turn, name = kept.subject.split(".")
+        record, step = codec.readable(kept.data, Record), name.removesuffix(DONE)
+        if record is None or record.kind not in ("intent", "effect"):
+            continue  # the count of its attempts, another step, or nothing of ours
+        place = (agent, turn, record.key or step)
         effect = found.get(place) or Effect(
-            agent=step.agent,
-            turn=step.journal,
-            step=name,
+            agent=agent,
+            turn=turn,
+            step=step,
             action=record.name,
             key=record.key,
             at=record.at,

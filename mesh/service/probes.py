@@ -9,6 +9,7 @@ connection; a request that makes no sense gets a 4xx, and harms nobody.
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
@@ -23,16 +24,6 @@ _HEAD_BYTES = 8192
 _PATIENCE_S = 5.0
 _MOST = 64
 """Connections at a time; the next one takes the place of the oldest, which has said nothing."""
-_WORDS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
 
 class ProbesUnusable(MeshError):
@@ -159,12 +150,12 @@ class Probes:
 
 
 def _problem(status: int) -> Page:
-    return Page(status, _json({"error": _WORDS[status]}))
+    return Page(status, _json({"error": HTTPStatus(status).phrase}))
 
 
 def _encoded(page: Page, *, with_body: bool) -> bytes:
     head = (
-        f"HTTP/1.1 {page.status} {_WORDS.get(page.status, 'Status')}\r\n"
+        f"HTTP/1.1 {page.status} {HTTPStatus(page.status).phrase}\r\n"
         f"Content-Type: {page.media_type}\r\nContent-Length: {len(page.body)}\r\n"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )

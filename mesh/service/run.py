@@ -10,7 +10,7 @@ import gc
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from mesh.errors import BusError
 from mesh.service.conditions import Conditions, Reason
@@ -36,9 +36,6 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
-C = TypeVar("C", bound=Connection)
-
-
 class Worker(Protocol):
     """A guard or an agent's runtime."""
 
@@ -50,26 +47,13 @@ class Worker(Protocol):
     async def drain(self, grace_s: float) -> None: ...
 
 
-class Settings(Protocol):
-    """What the environment says about a service."""
-
-    @property
-    def health(self) -> str | None: ...
-
-    @property
-    def log_format(self) -> str: ...
-
-    @property
-    def log_level(self) -> str | None: ...
-
-
-class _Service(Generic[C]):
+class _Service:
     """One service: its connection, its worker, and why it takes no work."""
 
-    def __init__(self, connect: Callable[[], Awaitable[C]], make: Callable[[C], Worker]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], make: Callable[[Any], Worker]) -> None:
         self._connect = connect
         self._make = make
-        self._bus: C | None = None
+        self._bus: Connection | None = None
         self._worker: Worker | None = None
         self._leaving = False
         self._began = time.monotonic()
@@ -119,12 +103,13 @@ class _Service(Generic[C]):
 
 def run_service(
     name: str,
-    connect: Callable[[], Awaitable[C]],
-    make: Callable[[C], Worker],
+    connect: Callable[[], Awaitable[Connection]],
+    make: Callable[[Any], Worker],
     *,
-    settings: Settings,
     grace_s: float,
     health: str | None = None,
+    log_format: str = "auto",
+    log_level: str = "info",
 ) -> None:
     """Run a service until a signal ends it, then return.
 
@@ -133,23 +118,23 @@ def run_service(
         connect: returns a connection, however long that takes.
         make: returns the worker for a connection.
         grace_s: how long it may finish what it holds; the rest is given back to the bus.
-        health: HOST:PORT to answer probes on; else that of `settings`, else none.
+        health: HOST:PORT to answer probes on.
+        log_format: as in `configure_logging`, and so `log_level`.
 
     Raises AuthenticationFailed, TlsFailed, ProbesUnusable, TelemetryUnavailable, and as `Worker.run`.
     """
-    configure_logging(settings.log_format, settings.log_level or "info", for_good=True)
-    at = health or settings.health or None
+    configure_logging(log_format, log_level, for_good=True)
     service = _Service(connect, make)
 
     async def serve() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            if at is not None:
-                probes = await stack.enter_async_context(Probes(at, service.reasons))
+            if health is not None:
+                probes = await stack.enter_async_context(Probes(health, service.reasons))
                 if (shown := telemetry.page) is not None:
                     probes.add("/metrics", lambda: Page(200, *shown()))
             await service.serve(grace_s)
 
-    with configure_telemetry(f"mesh-{name}", prometheus=at is not None) as telemetry:
+    with configure_telemetry(f"mesh-{name}", prometheus=health is not None) as telemetry:
         collect_rarely()
         asyncio.run(serve())
 
