@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,10 @@ def environments(running: Running) -> dict[str, dict[str, str]]:
 
 def test_with_the_vendors_sdk_the_verdicts_are_the_same(tmp_path: Path) -> None:
     folder, file = Folder(tmp_path), some(tmp_path)
-    scripted = folder.process("demo", "--requests", file, "--json")
+    plain = ("demo", "--requests", file, "--json")
+    scripted = folder.process(*plain)
     with running_stand_in(RULES_FILE) as sdk:
-        claude = folder.process("demo", "--requests", file, "--json", "--model", "claude", **sdk)
+        claude = folder.process(*plain, "--model", "claude", **sdk)
     assert (scripted.status, claude.status) == (Exit.DONE, Exit.DONE), claude
     assert (scripted.json["mode"], claude.json["mode"]) == ("scripted", "claude")
     assert verdicts(claude.json) == verdicts(scripted.json)
@@ -80,57 +82,62 @@ def test_without_a_word_nothing_is_spent_and_nobody_gets_the_key(tmp_path: Path)
         demo.end(signal.SIGINT)
 
 
-def test_the_key_goes_to_agents_and_to_nobody_else(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, Running]]:
+    """A folder in which `mesh dev` runs on the vendor's SDK, which asks the stand-in."""
+    folder = Folder(tmp_path_factory.mktemp("paid"))
     arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "claude")
-    with Folder(tmp_path).running(*arguments, until=READY, ANTHROPIC_API_KEY=KEY) as dev:
-        assert "model: claude (real models, paid for with your key)" in dev.said
-        found = environments(dev)
-        with_key = {name.split()[0] for name, each in found.items() if each.get("ANTHROPIC_API_KEY") == KEY}
-        assert with_key == {"agent"}
-        assert any(name.startswith("guard") for name in found)
-        shown = Folder(tmp_path).mesh("agent", "ls", "--json").json
-        assert {each["name"]: each["card"]["model"] for each in shown} == {
-            "triage": ROUTING,
-            "billing": WORK,
-            "technical": WORK,
-        }
+    with running_stand_in(RULES_FILE) as sdk, folder.running(*arguments, until=READY, **sdk) as dev:
+        yield folder, dev
         dev.end(signal.SIGINT)
+
+
+def test_the_key_goes_to_agents_and_to_nobody_else(paid: tuple[Folder, Running]) -> None:
+    folder, dev = paid
+    assert "model: claude (real models, paid for with your key)" in dev.said
+    found = environments(dev)
+    with_key = {name.split()[0] for name, each in found.items() if each.get("ANTHROPIC_API_KEY")}
+    assert with_key == {"agent"}
+    assert any(name.startswith("guard") for name in found)
+    shown = folder.mesh("agent", "ls", "--json").json
+    assert {each["name"]: each["card"]["model"] for each in shown} == {
+        "triage": ROUTING,
+        "billing": WORK,
+        "technical": WORK,
+    }
+
+
+def test_what_an_agent_does_and_says_is_followed_and_its_prompt_shown_afterwards(
+    paid: tuple[Folder, Running],
+) -> None:
+    folder, _ = paid
+    sent = folder.mesh("send", "What are your opening hours?", "--follow")
+    assert sent.status == Exit.DONE, sent
+    lines = [line.strip() for line in sent.err.splitlines()]
+    assert f"triage: [asks {ROUTING}]" in lines
+    assert "triage: [search_help]" in lines
+    assert f"triage: {sent.out.strip()}" in lines
+    request = folder.mesh("request", "ls", "--json").json[0]["request"]
+    shown = folder.mesh("agent", "prompt", "triage", "--request", request, "--fleet", "support")
+    assert shown.status == Exit.DONE, shown
+    assert "exact: this is what was sent, to the letter" in shown.out
+    assert "You are triage, the first to read" in shown.out
+    told = folder.mesh("request", "show", request, "--json").json
+    assert {event["report"]["prompt"] for event in told["events"] if "report" in event} == {"1"}
+    assert {
+        name
+        for event in told["events"]
+        for name in event.get("report", {}).get("usage", {}).get("models", {})
+    } == {ROUTING}
 
 
 @pytest.mark.parametrize("command", ["demo", "dev"])
 def test_the_real_models_without_a_key_are_a_matter_of_usage(command: str, tmp_path: Path) -> None:
-    done = Folder(tmp_path).process(command, "--fleet", "support", "--model", "claude", ANTHROPIC_API_KEY="")
+    done = Folder(tmp_path).mesh(command, "--fleet", "support", "--model", "claude", ANTHROPIC_API_KEY="")
     assert done.status == Exit.USAGE
     assert "ANTHROPIC_API_KEY" in done.err
 
 
 def test_a_model_that_is_none_is_a_matter_of_usage(tmp_path: Path) -> None:
-    assert Folder(tmp_path).process("demo", "--model", "parrot").status == Exit.USAGE
-    assert Folder(tmp_path).process("demo", MESH_MODEL="parrot").status == Exit.USAGE
-
-
-def test_what_an_agent_does_and_says_is_followed_and_its_prompt_shown_afterwards(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    arguments = ("dev", "--fleet", "support", "--port", 0, "--model", "claude")
-    with running_stand_in(RULES_FILE) as sdk, folder.running(*arguments, until=READY, **sdk) as dev:
-        sent = folder.process("send", "What are your opening hours?", "--follow")
-        assert sent.status == Exit.DONE, sent
-        lines = [line.strip() for line in sent.err.splitlines()]
-        assert f"triage: [asks {ROUTING}]" in lines
-        assert "triage: [search_help]" in lines
-        assert f"triage: {sent.out.strip()}" in lines
-        request = next(
-            word for word in folder.process("request", "ls", "--json").out.split('"') if "app_" in word
-        )
-        shown = folder.process("agent", "prompt", "triage", "--request", request, "--fleet", "support")
-        assert shown.status == Exit.DONE, shown
-        assert "exact: this is what was sent, to the letter" in shown.out
-        assert "You are triage, the first to read" in shown.out
-        told = folder.process("request", "show", request, "--json").json
-        assert {event["report"]["prompt"] for event in told["events"] if "report" in event} == {"1"}
-        assert {
-            name
-            for event in told["events"]
-            for name in event.get("report", {}).get("usage", {}).get("models", {})
-        } == {ROUTING}
-        dev.end(signal.SIGINT)
+    assert Folder(tmp_path).mesh("demo", "--model", "parrot").status == Exit.USAGE
+    assert Folder(tmp_path).mesh("demo", MESH_MODEL="parrot").status == Exit.USAGE
