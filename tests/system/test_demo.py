@@ -13,6 +13,7 @@ from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
 
 REQUESTS = ROOT / "agents" / "support" / "requests.jsonl"
 SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
+RULED = next(sample for sample in SAMPLES if sample["kind"] == "ruled")
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +36,6 @@ def test_everything_that_a_rule_was_written_for_comes_out_right(said: dict[str, 
     }
     assert wrong == {}
     assert said["summary"]["unfinished"] == 0
-
-
-def test_it_says_what_drives_the_agents(said: dict[str, Any]) -> None:
     assert said["mode"] == "scripted"
 
 
@@ -83,28 +81,22 @@ def test_every_log_of_it_is_replayed_to_the_letter(said: dict[str, Any], tmp_pat
     assert judged.out.startswith(f"{len(SAMPLES)} requests, ")
 
 
-def test_for_people_it_tells_each_story_and_sums_up(tmp_path: Path) -> None:
+def sampled(path: Path, *samples: dict[str, Any]) -> Path:
+    """Write samples into a file; return the file."""
+    file = path / "r.jsonl"
+    file.write_text("".join(f"{json.dumps(sample)}\n" for sample in samples))
+    return file
+
+
+def test_for_people_it_tells_each_story_and_a_ruled_one_that_is_wrong_fails_it(tmp_path: Path) -> None:
     loop = next(sample for sample in SAMPLES if "cycle" in sample["expect"].get("refused", ()))
-    away = next(sample for sample in SAMPLES if sample["kind"] == "ruled") | {
-        "id_hint": "hopeless",
-        "kind": "paraphrase",
-        "expect": {"status": "failed", "path": ["billing"]},
-    }
-    file = tmp_path / "r.jsonl"
-    file.write_text(f"{json.dumps(loop)}\n{json.dumps(away)}\n")
-    done = Folder(tmp_path).process("demo", "--requests", file)
-    assert done.status == Exit.DONE, done  # nothing that a rule was written for is wrong
+    away = RULED | {"id_hint": "hopeless", "expect": {"status": "failed", "path": ["billing"]}}
+    done = Folder(tmp_path).process("demo", "--requests", sampled(tmp_path, loop, away))
+    assert done.status == Exit.FAILED, done
     assert "model: scripted (rules in agents/support/rules.toml, not a language model)" in done.out
     assert "refused by rule cycle" in done.out
-    assert "WRONG hopeless (paraphrase): expected failed, came out completed" in done.out
+    assert "WRONG hopeless (ruled): expected failed, came out completed" in done.out
     assert "2 requests, " in done.out
-
-
-def test_a_ruled_request_that_comes_out_wrong_fails_the_demo(tmp_path: Path) -> None:
-    sample = next(sample for sample in SAMPLES if sample["kind"] == "ruled")
-    file = tmp_path / "r.jsonl"
-    file.write_text(json.dumps(sample | {"expect": {"status": "failed"}}) + "\n")
-    assert Folder(tmp_path).process("demo", "--requests", file).status == Exit.FAILED
 
 
 def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path) -> None:
@@ -117,15 +109,15 @@ def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path
 
 
 def test_what_is_kept_can_be_looked_at_afterwards(tmp_path: Path) -> None:
-    sample = next(sample for sample in SAMPLES if sample["kind"] == "ruled")
-    file = tmp_path / "r.jsonl"
-    file.write_text(json.dumps(sample) + "\n")
-    folder = Folder(tmp_path)
-    done = folder.process("demo", "--requests", file, "--keep", "kept", "--json")
+    """A paraphrase that comes out wrong fails nothing: no rule was written for it."""
+    folder, kept = Folder(tmp_path), ("demo", "--keep", "kept")
+    file = sampled(tmp_path, RULED | {"kind": "paraphrase", "expect": {"status": "failed"}})
+    done = folder.process(*kept, "--requests", file, "--json")
     assert done.status == Exit.DONE, done
     (played,) = done.json["requests"]
+    assert played["wrong"]
     assert "mesh dev --fleet support --store kept" in done.err
-    assert folder.process("demo", "--keep", "kept").status == Exit.USAGE, "never over another one's data"
+    assert folder.mesh(*kept).status == Exit.USAGE, "never over another one's data"
     looks = ["dev", "--fleet", "support", "--store", "kept", "--port", "0"]
     with folder.running(*looks, until=READY) as dev:
         shown = folder.mesh("request", "show", played["request"], "--json")
@@ -146,6 +138,6 @@ def test_when_a_service_dies_the_demo_says_so_and_fails_at_once(tmp_path: Path) 
 
 
 def test_a_fleet_that_is_not_there_is_a_matter_of_usage(tmp_path: Path) -> None:
-    done = Folder(tmp_path).process("demo", "--fleet", "nothing")
+    done = Folder(tmp_path).mesh("demo", "--fleet", "nothing")
     assert done.status == Exit.USAGE
     assert "checkout" in done.err
