@@ -35,6 +35,9 @@ class World:
         return [sys.executable, "-m", "tests.mcp_server", self.folder]
 
 
+Things = tuple[McpServer, World]
+
+
 class HttpServer:
     """The server as a process of its own, by HTTP."""
 
@@ -95,3 +98,24 @@ async def mount(world: World) -> AsyncIterator[Mount]:
     yield make
     for server in mounted:
         await server.close()
+
+
+sharing = pytest.mark.asyncio(loop_scope="module")
+"""For tests that call `things`, which lives in the module's event loop."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def things(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Things]:
+    """A server that a module's tests share, for those that leave its process as it was; and its world."""
+    world = World(tmp_path_factory.mktemp("world"))
+    server = McpServer(
+        "things",
+        command=world.command,
+        cwd=ROOT,
+        start_s=PATIENCE_S,
+        max_bytes=1000,
+        effects={"pay": "idempotent"},
+        timeouts={"hang": 0.2, "write_and_hang": 0.2},
+    )
+    yield server, world
+    await server.close()

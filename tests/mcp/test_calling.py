@@ -21,7 +21,7 @@ from mesh.mcp import (
     McpUnreached,
     McpUnusable,
 )
-from tests.mcp.conftest import Mount, World
+from tests.mcp.conftest import Mount, Things, World, sharing
 from tests.servers import ROOT, until
 
 
@@ -45,31 +45,35 @@ def is_gone(pid: int) -> bool:
 # --- results --------------------------------------------------------------------------------------
 
 
-async def test_structured_content_is_the_result_and_else_the_text(mount: Mount) -> None:
-    server = mount()
+@sharing
+async def test_structured_content_is_the_result_and_else_the_text(things: Things) -> None:
+    server, _ = things
     assert await run(server, "point", x=1, y=2) == {"x": 1, "y": 2}
     assert await run(server, "say", text="hello") == "hello"
 
 
-async def test_of_what_is_no_text_it_says_what_it_was(mount: Mount) -> None:
-    assert await run(mount(), "picture") == "a picture:\n[image, image/png, 6 bytes: not shown]"
+@sharing
+async def test_of_what_is_no_text_it_says_what_it_was(things: Things) -> None:
+    assert await run(things[0], "picture") == "a picture:\n[image, image/png, 6 bytes: not shown]"
 
 
-async def test_a_tools_no_is_told_in_its_words(mount: Mount) -> None:
+@sharing
+async def test_a_tools_no_is_told_in_its_words(things: Things) -> None:
     with pytest.raises(McpRefused, match=r"fail: .*closed on Sundays"):
-        await run(mount(), "fail", why="closed on Sundays")
+        await run(things[0], "fail", why="closed on Sundays")
 
 
-async def test_a_result_is_bounded(mount: Mount) -> None:
-    server = mount(max_bytes=1000)
+@sharing
+async def test_a_result_is_bounded(things: Things) -> None:
+    server, _ = things
     assert len(str(await run(server, "large", chars=998))) == 998  # and two quotes
     with pytest.raises(McpTooLarge, match="1001 bytes of at most 1000"):
         await run(server, "large", chars=999)
 
 
-async def test_calls_run_at_the_same_time(mount: Mount) -> None:
-    server = mount()
-    await server.tools()
+@sharing
+async def test_calls_run_at_the_same_time(things: Things) -> None:
+    server, _ = things
     both = await asyncio.gather(
         run(server, "meet", name="one", other="two"), run(server, "meet", name="two", other="one")
     )
@@ -200,17 +204,19 @@ async def test_other_calls_in_flight_are_lost_with_it_each_in_its_own_way(mount:
     assert (type(read), type(wrote)) == (McpDown, EffectUnknown)
 
 
-async def test_a_reading_tool_that_takes_too_long_is_given_up_and_the_rest_goes_on(mount: Mount) -> None:
-    server = mount(timeouts={"hang": 0.2})
+@sharing
+async def test_a_reading_tool_that_takes_too_long_is_given_up_and_the_rest_goes_on(things: Things) -> None:
+    server, _ = things
     with pytest.raises(McpTimedOut, match=r"within 0\.2 s"):
         await run(server, "hang")
     before = await pid_of(server)
     assert before == await pid_of(server)
 
 
-async def test_of_an_effect_that_takes_too_long_nothing_is_known(mount: Mount) -> None:
+@sharing
+async def test_of_an_effect_that_takes_too_long_nothing_is_known(things: Things) -> None:
     with pytest.raises(EffectUnknown, match=r"within 0\.2 s"):
-        await run(mount(timeouts={"write_and_hang": 0.2}), "write_and_hang", text="this")
+        await run(things[0], "write_and_hang", text="this")
 
 
 async def test_an_effect_that_cannot_even_be_asked_for_did_not_happen(
