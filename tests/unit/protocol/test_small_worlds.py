@@ -99,8 +99,8 @@ RIGHT = dict(rules.RULES)
 
 
 def somewhere_wrong() -> bool:
-    """Say whether the oracle finds a wrong verdict; small worlds first."""
-    return any(SmallWorlds(depth).explore(stop_at_first=True).complaints for depth in (1, 2, 3, 4))
+    """Return True if the oracle finds a wrong verdict. Three hops are few enough, and show every mistake here."""
+    return bool(SmallWorlds(3).explore(stop_at_first=True).complaints)
 
 
 def one_too_deep(case: Case) -> Refusal | None:
