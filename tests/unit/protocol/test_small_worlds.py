@@ -99,7 +99,7 @@ RIGHT = dict(rules.RULES)
 
 
 def somewhere_wrong() -> bool:
-    """Return True if the oracle finds a wrong verdict. Three hops are few enough, and show every mistake here."""
+    """Return True if the oracle finds a wrong verdict. Three hops show every mistake planted here."""
     return bool(SmallWorlds(3).explore(stop_at_first=True).complaints)
 
 
