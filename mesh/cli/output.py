@@ -68,6 +68,11 @@ def as_json_text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def as_text(value: Any) -> str:
+    """Return a value as people read it: text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else as_json_text(value)
+
+
 def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None:
     """Print what one command did: the value for programs, the text for people."""
     if as_json:

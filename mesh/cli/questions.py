@@ -1,4 +1,4 @@
-"""What agents ask of whoever sent a request: put to the terminal, or told with the command that replies."""
+"""Questions of agents to the client of a request: put at the terminal, or told with the reply's command."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,9 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any
 
+from mesh import ops
 from mesh.cli.options import Where
-from mesh.cli.output import remark
+from mesh.cli.output import as_json_text, note, remark
 from mesh.service.printable import short
 
 if TYPE_CHECKING:
@@ -20,52 +21,44 @@ _READ_BYTES = 4_096
 
 
 class Questions:
-    """What agents ask of whoever sent the request. At a terminal it is put; elsewhere it is told."""
+    """The questions of agents to the client. At a terminal they are put; elsewhere they are told."""
 
     def __init__(self, where: Where) -> None:
-
         self._where = where
         at_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._typed = Typed(sys.stdin.fileno()) if at_terminal else None
         self.open: Question | None = None
-        """What waits for a reply."""
+        """The question that waits for a reply."""
 
     async def put(self, question: "Question") -> Any:
-        """Return the reply. Where nobody gives one it never ends: somebody may give it elsewhere."""
+        """Return the reply. Without one it never ends: somebody may give it elsewhere."""
         if self.open is not None:
-            remark("mesh: what was asked before has had its reply elsewhere, or its time was up")
+            note("what was asked before has had its reply elsewhere, or its time was up")
         self.open = question
-        if self._typed is not None:
+        if self._typed is None:
+            remark(f"mesh: {question.request} asks: {question.question}", lines=True)
+        else:
             try:
                 reply = await _ask(question, self._typed)
             except EOFError:
-                self._typed = None  # whoever ended the input has no reply for the next question either
-                remark(f"mesh: {_how_to_reply(self._where, question.request, question.schema)}")
+                self._typed = None  # the input was ended: there is no reply to the next question either
             else:
                 self.open = None
                 return reply
-        else:
-            remark(f"mesh: {question.request} asks: {question.question}", lines=True)
-            remark(f"mesh: {_how_to_reply(self._where, question.request, question.schema)}")
+        note(_how_to_reply(self._where, question.request, question.schema))
         await asyncio.get_running_loop().create_future()
 
 
 def _how_to_reply(where: Where, request: str, schema: Any) -> str:
     """Return how to reply to a question from another command, with the same options as this one."""
-    import msgspec
-
-    from mesh.ops.queue import reply_command
-
     said = (("--url", where.url), ("--context", where.context), ("--as", where.name))
     options = "".join(f" {option} {shlex.quote(value)}" for option, value in said if value is not None)
-    wanted = ""
-    if schema is not None:
-        wanted = f" that follows {short(msgspec.json.encode(schema).decode(), _SUMMARY_CHARS)}"
-    return f"it goes on with a reply{wanted}: {reply_command(request, schema, options)}"
+    wanted = "" if schema is None else f" that follows {short(as_json_text(schema), _SUMMARY_CHARS)}"
+    return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options)}"
 
 
 async def _ask(question: "Question", typed: "Typed") -> Any:
-    """Put an agent's question to whoever sits at the terminal, until the reply is what it asks for.
+    """Put an agent's question at the terminal, until the reply is as the question wants it.
 
     Raises EOFError when nobody will say anything.
     """
@@ -86,12 +79,11 @@ async def _ask(question: "Question", typed: "Typed") -> Any:
                 value = msgspec.json.decode(value)
         try:
             await asyncio.to_thread(check_reply, question.schema, value)
-        except ReplyInvalid as wrong:
-            remark(f"not what was asked for: {wrong}")
+            return value
         except SchemaUnusable:
             return value
-        else:
-            return value
+        except ReplyInvalid as wrong:
+            remark(f"not what was asked for: {wrong}")
 
 
 def asked_in_a_line(where: Where, request: str, question: str, schema: Any) -> str:

@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from mesh import ops
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import leave
 from mesh.cli.options import Where, json_option, on_the_bus
-from mesh.cli.output import emit, remark, say
+from mesh.cli.output import as_text, emit, note, say
 from mesh.errors import MeshError
 from mesh.service.printable import one_line, short
 
@@ -41,19 +42,18 @@ _LAST_LINES_S = 6.0
 async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, as_json: bool) -> None:
     """Submit a request, wait for its end, print the answer.
 
-    What an agent asks is put to whoever sits at the terminal. Where nobody does, it is said how to reply.
+    An agent's questions are put to you at this terminal. Without a terminal the command that replies is
+    printed.
     """
     import asyncio
 
     from mesh.cli.questions import Questions
-    from mesh.client import Client
 
-    access = where.access("client", "operator")
     questions, stored, outcome = Questions(where), False, None
-    async with await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls) as client:
+    async with await where.client() as client:
         request = client.new_id()
         if follow:
-            remark(f"mesh: {request}")
+            note(request)
         try:
             async with _followed(where, client, request, follow):
                 await client.submit_whole(wanted, request=request)
@@ -65,13 +65,14 @@ async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, a
                     raise TimeoutError(f"{request} has not ended within {wait_s:g} s; {what_now}") from None
         except asyncio.CancelledError:
             if outcome is None:
-                remark(f"mesh: {_left_alone(request, stored)}")
+                note(_left_alone(request, stored))
             raise
-    if not as_json:
+    if as_json:
+        error = None if outcome.status == "completed" else outcome.reason
+        emit({"request": request, "status": outcome.status, "answer": outcome.answer, "error": error})
+        leave(outcome.status)
+    else:
         conclude(outcome)
-        return
-    emit(_as_program_reads(outcome))
-    leave(outcome.status)
 
 
 def _left_alone(request: str, stored: bool) -> str:
@@ -81,20 +82,11 @@ def _left_alone(request: str, stored: bool) -> str:
     return f"{request} goes on; mesh request watch {request} shows it, mesh request cancel {request} stops it"
 
 
-def _as_program_reads(outcome: "Outcome") -> dict[str, Any]:
-    return {
-        "request": outcome.request,
-        "status": outcome.status,
-        "answer": outcome.answer,
-        "error": None if outcome.status == "completed" else outcome.reason,
-    }
-
-
 @asynccontextmanager
 async def _followed(
     where: Where, client: "Client", request: "RequestId", wanted: bool
 ) -> AsyncIterator[None]:
-    """Show what happens for as long as the block runs, with a viewer's eyes if there is a key for one."""
+    """Show what happens while the block runs; a viewer's key, if there is one, shows the log too."""
     import asyncio
 
     from mesh.cli.story import Shown
@@ -107,7 +99,7 @@ async def _followed(
         if viewer is not None:
             await stack.enter_async_context(viewer)
         else:
-            remark("mesh: these credentials cannot read the log; you see what is addressed to you or said")
+            note("these credentials cannot read the log; you see what is addressed to you or said")
         feed = await stack.enter_async_context(client.follow(request, viewer=viewer))
         showing = asyncio.create_task(Shown(told=viewer is not None).until_the_end(feed))
         try:
@@ -119,9 +111,9 @@ async def _followed(
 
 
 async def _what_now(where: Where, client: "Client", request: "RequestId", questions: "Questions") -> str:
-    """Return what a request waits for, as far as these credentials, or a viewer's beside them, can see it.
+    """Return what a request waits for, as these credentials, or a viewer's beside them, show it.
 
-    Of an escalation a client hears nothing, nor of a reply that was given elsewhere: only the log has it.
+    A client hears nothing of an escalation, nor of a reply that was given elsewhere: only the log has it.
     """
     import contextlib
 
@@ -142,11 +134,10 @@ async def _somebody(viewer: "Bus", request: str, where: Where, own: str) -> str:
     """Return what people, or `own` as the client, have to do; empty if nothing. Raises BusError."""
     from mesh.bus.event_log import JetStreamLog
     from mesh.cli.questions import asked_in_a_line
-    from mesh.ops.log import decoded
-    from mesh.ops.queue import waiting_in
 
     stored = await JetStreamLog(viewer, leader=False).read(request)
-    for waits in waiting_in(decoded(each.body for each in stored), own) if stored else ():
+    happened = ops.log.decoded(each.body for each in stored)
+    for waits in ops.queue.waiting_in(happened, own) if happened else ():
         if waits.asked == own:
             return asked_in_a_line(where, request, waits.summary, waits.schema)
         told = {"escalation": "a person has it", "ask": "a person was asked"}.get(
@@ -173,20 +164,13 @@ async def _viewer(where: Where, client: "Client") -> "Bus | None":
 # --- how it ended ---------------------------------------------------------------------------------
 
 
-def _in_words(answer: Any) -> str:
-    """Return an answer as people read it: text as it is, everything else as JSON."""
-    import msgspec
-
-    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
-
-
 def conclude(outcome: "Outcome") -> None:
     """Say how a request ended, and end the command with the status for it."""
     if outcome.status == "completed":
-        say(_in_words(outcome.answer), lines=True)
+        say(as_text(outcome.answer), lines=True)
     else:
         ended = _ended(outcome.status, outcome.reason)
-        remark(f"mesh: {outcome.request} was {one_line(ended)}")
+        note(f"{outcome.request} was {one_line(ended)}")
     leave(outcome.status)
 
 

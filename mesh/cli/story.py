@@ -8,9 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from mesh.cli.output import Line, remark
+from mesh.cli.output import Line, as_text, remark
 from mesh.service.printable import counted, one_line, short, when
 from protocol.views.timeline import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
 from protocol.wire.events import AnyEvent
@@ -50,13 +48,13 @@ def story(told: Timeline, *, steps: bool = False) -> Iterator[Line]:
     for move in told.moves:
         yield from entry(move)
         if move.turn is not None and steps:
-            yield from _steps(move.turn)
+            yield from (_step(made, move.turn) for made in move.turn.steps)
         if move.turn is not None and last[move.turn.id] == move.seq and _cost_anything(move.turn.usage):
             yield _beneath(f"{move.turn.agent}'s turn", _spent(move.turn.usage))
     for turn in told.running if steps else ():
         if turn.steps:
             yield Line((f"     {turn.agent} has done so far:", "dim"))
-            yield from _steps(turn)
+            yield from (_step(made, turn) for made in turn.steps)
     yield from ending(told)
 
 
@@ -77,7 +75,7 @@ def heading(told: Timeline) -> Line:
 def ending(told: Timeline) -> Iterator[Line]:
     """Yield what a request came to, or what it waits for."""
     if told.status == "completed":
-        first, *rest = (_line(each) for each in _said(told.answer).split("\n"))
+        first, *rest = (_line(each) for each in as_text(told.answer).split("\n"))
         yield Line(("answer: ", "green"), first)
         yield from (Line(f"        {each}".rstrip()) for each in rest)
     if told.error is not None:
@@ -138,22 +136,14 @@ def entry(move: TimelineEntry) -> Iterator[Line]:
         yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
 
 
-def _steps(turn: TurnEntry) -> Iterator[Line]:
-    for made in turn.steps:
-        yield step(made, doubted=turn.status == "doubted")
-
-
-def step(made: StepEntry, *, doubted: bool) -> Line:
-    """Return one step of a journal: its place, when, how long after the one before, and what came of it.
-
-    Args:
-        doubted: whether its turn waits for an effect to be settled; else one without a result may be running.
-    """
+def _step(made: StepEntry, turn: TurnEntry) -> Line:
+    """Return one step of a journal: its place, when, how long after the one before, and what came of it."""
     place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
     line = Line((f"       {place:<5} {when(made.at)}  {after:>10}  ", "dim"))
     called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
     line.append(short(called, _STEP_CHARS), style="cyan")
     if made.kind == "intent":
+        doubted = turn.status == "doubted"  # else it may be running
         line.append(*(("  in doubt", "bold red") if doubted else ("  begun", "yellow")))
     elif made.error is not None:
         line.append(f"  refused: {short(made.error, _CODE_CHARS)}", style="red")
@@ -176,11 +166,7 @@ def _line(text: str) -> str:
 
 def _fact(fact: Fact) -> str:
     labels = f" [{', '.join(fact.labels)}]" if fact.labels else ""
-    return f"{_line(fact.key)}={short(_said(fact.value), _VALUE_CHARS)}{labels}"
-
-
-def _said(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"{_line(fact.key)}={short(as_text(fact.value), _VALUE_CHARS)}{labels}"
 
 
 class Teller:
@@ -201,8 +187,6 @@ class Teller:
 
 INDENT = "       "
 _FOLLOWED_CHARS = 400
-_ROUNDS = 1_000
-"""Whose notes are counted at once: any agent can name any number of rounds."""
 
 
 def step_in_words(made: "Record") -> str:
@@ -223,7 +207,7 @@ class Shown:
     On a terminal a model's words appear as they come; elsewhere a line a reply.
 
     Args:
-        told: whether the log's own lines are shown, which say what became of each move.
+        told: the log's own lines are shown, and tell what became of each move.
     """
 
     def __init__(self, *, told: bool) -> None:
@@ -231,7 +215,7 @@ class Shown:
         self._teller = Teller()
         self._happened: list[Any] = []
         self._speaker = ""
-        """Who is in the middle of a line."""
+        """The agent in the middle of a line."""
         self._line: list[str] = []
         """That line, where it is written as a whole."""
         self._next: dict[tuple[str, str, int], int] = {}
@@ -242,62 +226,50 @@ class Shown:
     async def until_the_end(self, feed: "Following") -> None:
         """Show everything that comes. Raises what following raises."""
         from mesh.client.follow import Happened, Heard, Journaled
-        from protocol.wire.notices import LiveNote
 
         try:
             async for item in feed:
                 match item:
                     case Happened(event=event):
-                        self._event(event)
+                        self._end_line()
+                        self._happened.append(event)
+                        for line in self._teller.more(self._happened)[1]:
+                            remark(line.plain)
                     case Journaled(agent=agent, round=round_, step=step):
                         self._journaled.add((agent, round_))
-                        self._step(agent, step)
-                    case Heard(agent=agent, note=LiveNote() as note):
+                        if step.kind != "intent":  # its note was heard already
+                            self._say(agent, step_in_words(step))
+                    case Heard(agent=agent, note=note):
+                        self._mark_gap(agent, note)
                         self._note(short(agent, _FOLLOWED_CHARS), note)
-                    case _:
-                        pass
         finally:
             self._end_line()
 
-    def _event(self, event: Any) -> None:
-        self._end_line()
-        self._happened.append(event)
-        for line in self._teller.more(self._happened)[1]:
-            remark(line.plain)
-
-    def _step(self, agent: str, step: "Record") -> None:
-        words = step_in_words(step)
-        if words and step.kind != "intent":  # its note was heard already
-            self._say(agent, words)
-
     def _note(self, agent: str, note: "LiveNote") -> None:
-        self._mark_gap(agent, note)
         if note.kind == "text":
             if note.again:
                 self._end_line(" (begins again)")
             self._speak(agent, note.text)
             return
-        self._end_line()
-        if note.kind == "began" and note.round:
-            self._say(agent, f"[round {note.round}]")
-        elif note.kind == "step" and note.what == "tool" and note.state != "returned":
-            self._say(
-                agent, f"[{short(note.name, _FOLLOWED_CHARS)}{' failed' if note.state == 'failed' else ''}]"
-            )
-        elif note.kind == "step" and note.what == "model" and note.state == "called":
-            self._say(agent, f"[asks {short(note.name, _FOLLOWED_CHARS)}]")
-        elif note.kind == "ended" and note.failed:
-            self._say(agent, f"[stopped: {short(note.failed, _FOLLOWED_CHARS)}]")
-        elif note.kind == "ended" and not self._told:
-            self._say(agent, short(f"proposes {note.move} {note.to}".rstrip(), _FOLLOWED_CHARS))
+        words = ""
+        match note.kind, note.what, note.state:
+            case "began", _, _ if note.round:
+                words = f"[round {note.round}]"
+            case "step", "tool", "called" | "failed":
+                words = f"[{note.name}{' failed' if note.state == 'failed' else ''}]"
+            case "step", "model", "called":
+                words = f"[asks {note.name}]"
+            case "ended", _, _ if note.failed:
+                words = f"[stopped: {note.failed}]"
+            case "ended", _, _ if not self._told:
+                words = f"proposes {note.move} {note.to}".rstrip()
+        self._say(agent, short(words, _FOLLOWED_CHARS))
 
     def _mark_gap(self, agent: str, note: "LiveNote") -> None:
         """Show that notes were lost before this one; a round that runs again counts from 0."""
         run = (agent, note.turn, note.round)
         begins = run not in self._next and (agent, note.round) in self._journaled
         awaited = note.n if begins else self._next.get(run, 0)
-        if len(self._next) >= _ROUNDS:
-            self._next.clear()
         self._next[run] = note.n + 1
         if note.n not in (0, awaited):
             self._end_line()
@@ -305,16 +277,16 @@ class Shown:
 
     def _say(self, agent: str, words: str) -> None:
         self._end_line()
-        remark(f"{INDENT}{agent}: {words}")
+        if words:
+            remark(f"{INDENT}{agent}: {words}")
 
     def _speak(self, agent: str, text: str) -> None:
         """Write a piece of what a model says, on its line."""
-        piece = "".join(" " if char.isspace() else char for char in text)
         if self._speaker != agent:
             self._end_line()
             self._speaker = agent
             self._write(f"{INDENT}{agent}: ")
-        self._write(piece)
+        self._write("".join(" " if char.isspace() else char for char in text))
 
     def _write(self, text: str) -> None:
         if sys.stderr.isatty():
