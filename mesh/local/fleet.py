@@ -28,7 +28,7 @@ from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
 from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
-from mesh.local.server import VENDOR_KEYS, EmbeddedServer, ParentDeath, Running
+from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle, ParentDeath
 
 _LOOK_S = 0.02
 _RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
@@ -137,7 +137,7 @@ class Service:
         return ""
 
 
-class LocalFleet(Running):
+class LocalFleet(Lifecycle):
     """`async with LocalFleet(file, directory) as mesh:` then `await mesh.connect_as("app")`.
 
     Args:

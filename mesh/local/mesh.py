@@ -22,7 +22,7 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.client import Client, Outcome
 from mesh.guard.service import Guard
-from mesh.local.server import EmbeddedServer, Running
+from mesh.local.server import EmbeddedServer, Lifecycle
 from protocol.domain.ledger import fold
 from protocol.wire import codec, events, subjects
 from protocol.wire.config import AgentEntry, Fleet, Policy
@@ -49,7 +49,7 @@ def fleet_of(*agents: str | AgentEntry, human: bool = True) -> Fleet:
     )
 
 
-class LocalBus(Running):
+class LocalBus(Lifecycle):
     """`async with LocalBus(fleet, directory) as mesh:` then `await mesh.connect_as("billing")`.
 
     The server runs under the very configuration that a deployment gets.

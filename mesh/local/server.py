@@ -102,7 +102,7 @@ class ParentDeath:
                 watcher.stdin.close()
 
 
-class Running:
+class Lifecycle:
     """Base of what `async with` starts and stops: a start that fails leaves nothing behind."""
 
     async def start(self) -> None:
@@ -137,7 +137,7 @@ def server_binary() -> Path:
     return Path(found)
 
 
-class EmbeddedServer(Running):
+class EmbeddedServer(Lifecycle):
     """`async with EmbeddedServer(accounts, store) as server:` then connect to `server.url`.
 
     Args:
