@@ -224,13 +224,3 @@ async def test_a_model_is_not_asked_again_for_what_led_to_the_approval() -> None
     assert await code(turn(past=past, steps=steps)) == Complete(answer="Paid.")
     assert len(model.prompts) == 2
     assert done == ["look one", "pay 5.0"]
-
-
-async def test_a_model_is_told_of_a_no() -> None:
-    steps = MemorySteps()
-    model = TalkingModel(calls(("pay", {"amount": 5})), says("I may not."))
-    with pytest.raises(ApprovalNeeded) as needed:
-        await drive(turn(steps=steps), model, instructions="", tools=(pay,))
-    given = turn(past=[replied(needed.value.ask, False, by="Ada")], steps=steps)
-    await drive(given, model, instructions="", tools=(pay,))
-    assert "Ada did not approve pay" in str(model.prompts[-1].transcript)

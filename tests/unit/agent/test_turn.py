@@ -5,14 +5,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent import Fact, Turn, tool
-from mesh.agent.errors import ActionNotAllowed
+from mesh.agent import Budget, BudgetExhausted, Turn, tool
+from mesh.agent.errors import ActionNotAllowed, failure_of
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import turn_of
-from protocol.wire.commands import Complete, Escalate, HandBack, Transfer
+from protocol.domain.timers import TIMEOUT, is_by_the_clock
+from protocol.wire.commands import Complete, Failure, Report, Transfer, Usage
+from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
+from tests.unit.model.doubles import TalkingModel
+from tests.unit.model.doubles import says as costs
 
 
 @tool
@@ -27,19 +31,9 @@ async def pay(amount: int, idempotency_key: str) -> str:
     return idempotency_key
 
 
-def test_facts_are_read_by_key() -> None:
-    given = turn(facts=[Fact(key="name", value="Ada", labels=("pii",))])
-    assert given.facts["name"] == "Ada"
-    assert given.handoff.facts[0].labels == ("pii",)
-
-
 def test_facts_cannot_be_changed_in_place() -> None:
     with pytest.raises(TypeError):
         turn(facts={"a": 1}).facts["a"] = 2  # type: ignore[index]
-
-
-def test_peers_are_the_others_of_the_fleet() -> None:
-    assert set(turn(agent="a", peers=("b", "c")).peers) == {"b", "c"}
 
 
 def test_a_transfer_says_only_what_is_new() -> None:
@@ -48,18 +42,6 @@ def test_a_transfer_says_only_what_is_new() -> None:
     assert move.summary == "two lines"
     assert [fact.key for fact in move.facts] == ["new"]
     assert move.drop == ("old",)
-
-
-@pytest.mark.parametrize(
-    ("move", "kind"),
-    [
-        pytest.param(turn().hand_back("not mine"), HandBack, id="hand_back"),
-        pytest.param(turn().complete({"ok": True}), Complete, id="complete"),
-        pytest.param(turn().escalate("help"), Escalate, id="escalate"),
-    ],
-)
-def test_every_move_is_a_value(move: Any, kind: type) -> None:
-    assert isinstance(move, kind)
 
 
 def test_a_later_round_knows_what_was_refused() -> None:
@@ -124,3 +106,176 @@ def test_what_is_spent_is_reported() -> None:
     given.spend(tokens=5, model_calls=1, nano_dollars=7)
     usage = given.execution.report.usage
     assert (usage.tokens, usage.model_calls, usage.nano_dollars) == (15, 2, 7)
+
+
+TIMED_OUT = Failure(code=TIMEOUT, message="the round took longer than the policy's turn_timeout_s")
+
+
+class Model:
+    """Ten tokens a call."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    async def ask(self, given: Turn, prompt: str) -> str:
+        async def reply() -> str:
+            self.called += 1
+            return f"re: {prompt}"
+
+        said, _ = await given.model("m", prompt, reply, str, cost=lambda _: Usage(tokens=10, model_calls=1))
+        return said
+
+
+def granting(**budget: int) -> Constraints:
+    return Constraints(budget=Budget(**budget))
+
+
+def spent(given: Turn) -> tuple[int, int]:
+    usage = given.execution.report.usage
+    return usage.tokens, usage.model_calls
+
+
+async def test_a_reply_that_was_paid_before_the_process_died_is_still_on_the_bill() -> None:
+    steps, model = MemorySteps(), Model()
+    await model.ask(turn(steps=steps), "one")  # and dies before it reports anything
+    again = turn(steps=steps)
+    await model.ask(again, "one")
+    assert (spent(again), model.called) == ((10, 1), 1)
+    await model.ask(again, "two")
+    assert spent(again) == (20, 2)
+
+
+async def test_it_is_on_the_bill_even_if_the_code_does_not_come_to_it_again() -> None:
+    steps, model = MemorySteps(), Model()
+    await model.ask(turn(steps=steps), "one")
+    again = turn(steps=steps)
+    await again.execution.journal.load()
+    assert spent(again) == (10, 1)
+
+
+async def test_a_reply_that_an_earlier_round_reported_is_not_counted_twice() -> None:
+    steps, model = MemorySteps(), Model()
+    first = turn(steps=steps)
+    await model.ask(first, "one")
+    past = [RoundOutcome(round=0, how="refused")]
+    later = turn(past=past, reported=first.execution.report, steps=steps)
+    await model.ask(later, "one")
+    assert (spent(later), model.called) == ((10, 1), 1)
+    await model.ask(later, "two")
+    assert spent(later) == (20, 2)
+
+
+async def test_what_a_round_cost_that_only_the_clock_ended_is_counted_once() -> None:
+    steps, model = MemorySteps(), Model()
+    await model.ask(turn(steps=steps), "one")  # and its time runs out: nothing is reported
+    past = [RoundOutcome(round=0, how="failed", failure=TIMED_OUT)]
+    second = turn(past=past, steps=steps)
+    assert second.execution.journal.owes
+    await model.ask(second, "one")
+    await model.ask(second, "two")
+    assert (spent(second), model.called) == ((20, 2), 2)
+    past.append(RoundOutcome(round=1, how="refused"))
+    third = turn(past=past, reported=second.execution.report, steps=steps)
+    assert not third.execution.journal.owes
+    await model.ask(third, "three")
+    assert spent(third) == (30, 3)
+
+
+def test_a_failure_that_only_resembles_a_timeout_is_its_holders_own() -> None:
+    assert is_by_the_clock(TIMED_OUT)
+    assert not is_by_the_clock(Failure(code=TIMEOUT, message="the vendor took too long"))
+    assert not is_by_the_clock(Failure(code="bug"))
+
+
+async def test_tools_of_a_round_that_only_the_clock_ended_are_reported() -> None:
+    from mesh.agent import tool
+
+    @tool
+    def look() -> None: ...
+
+    steps = MemorySteps()
+    await turn(steps=steps).call(look)
+    later = turn(past=[RoundOutcome(round=0, how="failed", failure=TIMED_OUT)], steps=steps)
+    await later.remark("on to something else")
+    assert later.execution.report.actions == ("look",)
+
+
+async def test_what_is_left_is_the_grant_less_what_all_rounds_cost() -> None:
+    steps, model = MemorySteps(), Model()
+    reported = Report(usage=Usage(tokens=30, model_calls=3))
+    given = turn(
+        constraints=granting(tokens=100),
+        past=[RoundOutcome(round=0, how="refused")],
+        reported=reported,
+        steps=steps,
+    )
+    assert given.budget_left == Budget(tokens=70)
+    await model.ask(given, "one")
+    given.spend(tokens=5)
+    assert given.budget_left == Budget(tokens=55)
+    assert turn().budget_left == Budget()
+
+
+async def test_what_is_left_is_the_same_at_the_same_place_when_a_round_runs_again() -> None:
+    steps, model = MemorySteps(), Model()
+
+    async def seen(given: Turn) -> list[Any]:
+        found = [given.budget_left.tokens]
+        for prompt in ("one", "two"):
+            await model.ask(given, prompt)
+            found.append(given.budget_left.tokens)
+        return found
+
+    first = await seen(turn(constraints=granting(tokens=100), steps=steps))
+    assert first == [100, 90, 80]
+    assert await seen(turn(constraints=granting(tokens=100), steps=steps)) == first
+
+
+@pytest.mark.parametrize(
+    ("grant", "said"),
+    [
+        pytest.param({"tokens": 10}, "spent 10 of 10 tokens", id="used-up"),
+        pytest.param({"tokens": 7}, "spent 10 of 7 tokens", id="overspent"),
+        pytest.param({"model_calls": 1, "tokens": 99}, "spent 1 of 1 model_calls", id="calls"),
+        pytest.param({"nano_dollars": 0}, "spent 0 of 0 nano_dollars", id="nothing-granted"),
+    ],
+)
+async def test_no_model_is_called_once_the_grant_is_spent(grant: dict[str, int], said: str) -> None:
+    model = Model()
+    given = turn(constraints=granting(**grant), steps=MemorySteps())
+    if "nano_dollars" not in grant:
+        await model.ask(given, "one")
+    before = model.called
+    with pytest.raises(BudgetExhausted, match=said) as stopped:
+        await model.ask(given, "two")
+    assert model.called == before
+    assert failure_of(stopped.value) == Failure(code="budget_exhausted", message=said, permanent=True)
+
+
+async def test_the_stop_cannot_be_swallowed() -> None:
+    given = turn(constraints=granting(tokens=0), steps=MemorySteps())
+    with pytest.raises(BudgetExhausted):
+        await Model().ask(given, "one")
+    with pytest.raises(BudgetExhausted):
+        await given.remark("never mind")
+    assert isinstance(given.execution.journal.broken, BudgetExhausted)
+
+
+async def test_a_recorded_reply_is_replayed_however_little_is_left() -> None:
+    steps, model = MemorySteps(), Model()
+    constraints = granting(tokens=10)
+    await model.ask(turn(constraints=constraints, steps=steps), "one")
+    again = turn(constraints=constraints, steps=steps)
+    assert await model.ask(again, "one") == "re: one"
+    with pytest.raises(BudgetExhausted):
+        await model.ask(again, "two")
+
+
+@pytest.mark.parametrize("steps", [None, MemorySteps()], ids=["no-journal", "journal"])
+async def test_the_loop_stops_too_and_counts_what_it_was_told(steps: MemorySteps | None) -> None:
+    model = TalkingModel(costs("", tokens=6, model_calls=1), costs("done", tokens=5, model_calls=1))
+    given = turn(constraints=granting(tokens=10), steps=steps)
+    assert await drive(given, model, instructions="", tools=()) == Complete(answer="done")
+    assert spent(given) == (11, 2)
+    with pytest.raises(BudgetExhausted):
+        await drive(given, model, instructions="again", tools=())

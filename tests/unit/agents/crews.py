@@ -1,17 +1,48 @@
-"""The reference fleets as tests need them: fleet file, agents, samples, and the way to their records."""
+"""The sample requests of a reference fleet, read and checked."""
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from sqlite3 import Connection
+from typing import Any, Literal
+
+import msgspec
 
 import agents
 from agents.recruiting import database as recruiting
 from agents.support import database as support
 from mesh.agent.definition import Agent, load
 from mesh.fleet.file import FleetFile, load_fleet
-from tests.unit.agents.requests import Sample, read
+from mesh.testing import FleetHarness, InMemoryGuard
+from protocol.wire.handoff import Fact, Rule
+
+
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request should come to."""
+
+    status: Literal["completed", "escalated", "failed"]
+    path: tuple[str, ...]
+    answer_has: tuple[str, ...] = ()
+    refused: tuple[Rule, ...] = ()
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the file."""
+
+    id_hint: str
+    text: str
+    kind: Literal["ruled", "paraphrase", "ambiguous"]
+    about: str
+    expect: Expected
+    facts: tuple[Fact, ...] = ()
+
+
+def read(file: Path) -> tuple[Sample, ...]:
+    """Return the samples in a file, one a line."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return tuple(msgspec.json.decode(line, type=Sample) for line in lines)
 
 
 class Crew:
@@ -48,3 +79,35 @@ class Crew:
 SUPPORT = Crew("support", support.connected)
 RECRUITING = Crew("recruiting", recruiting.connected)
 CREWS = (SUPPORT, RECRUITING)
+
+
+_numbers = itertools.count(1)
+
+
+async def walk(
+    crew: Crew, text: str, facts: tuple[Fact, ...] = (), *, replies: Iterable[Any] = ()
+) -> FleetHarness:
+    """Submit a request and follow it until it ends, or until people have it.
+
+    Args:
+        replies: what people say to what they are asked, in order; after the last they say nothing.
+    """
+    court = InMemoryGuard(crew.file.fleet, crew.file.rules, number=next(_numbers))
+    return await FleetHarness(court, crew.agents).go(text, facts=facts, replies=replies)
+
+
+def disagreements(found: FleetHarness, sample: Sample) -> list[str]:
+    """Return each thing that is not as a sample expects it."""
+    expect = sample.expect
+    pairs = {
+        "broke": (found.broke, []),
+        "status": (found.status, expect.status),
+        "path": (tuple(found.path), expect.path),
+        "refused": (found.refused, list(expect.refused)),
+    }
+    wrong = [
+        f"{name}: {was!r}, expected {should!r}" for name, (was, should) in pairs.items() if was != should
+    ]
+    answer = str(found.answer)
+    lacking = [part for part in expect.answer_has if part not in answer]
+    return wrong + [f"answer: {answer!r}, expected {part!r} in it" for part in lacking]

@@ -1,9 +1,187 @@
-"""Off a terminal results are plain: no colour, no frames, nothing cut or wrapped."""
+"""What strangers wrote never steers a terminal: one file prints, and what it prints is printable."""
+
+import ast
+import io
+import json
+import logging
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 
+import mesh.cli
+from mesh.cli import output
 from mesh.cli.output import emit, table
-from mesh.service.printable import short, when
+from mesh.service.logs import configure_logging
+from mesh.service.printable import printable, printable_json, short, when
+from tests.logs import kept_logging
+
+STEERING = "a\x1b[2J\x1b]0;owned\x07\x9b1A\x7f\r\u202egnp\u2066\u200b\ufeff\u2028b"
+HARMLESS = "Zoë — 3 €\u00a0, नमस्ते, می\u200cر, 👩\u200d🚀\\x1b"
+ANY_TEXT = st.text(st.characters())  # lone surrogates, too
+
+
+class Screen(io.TextIOWrapper):
+    """Standard output that says that it is a terminal."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.held = io.BytesIO()
+        super().__init__(self.held, encoding=encoding, newline="")
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def shown(self) -> str:
+        self.flush()
+        return self.held.getvalue().decode(self.encoding)
+
+
+def steers(char: str) -> bool:
+    """Say by Unicode's own tables whether a character may do anything but be drawn."""
+    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in (
+        "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI",
+    )  # fmt: skip
+
+
+@given(ANY_TEXT)
+def test_nothing_of_any_text_can_steer(text: str) -> None:
+    assert not any(map(steers, printable(text)))
+    assert not any(map(steers, printable(text, lines=True).replace("\n", "").replace("\t", "")))
+    printable(text).encode()
+
+
+@given(st.recursive(ANY_TEXT.filter(lambda text: text.isascii() or _is_utf8(text)), st.lists, max_leaves=3))
+def test_json_keeps_its_value(value: object) -> None:
+    written = printable_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(written) == value
+    assert not any(map(steers, written))
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def test_what_scripts_and_pictures_need_stays_as_it_is() -> None:
+    assert printable(HARMLESS) == HARMLESS
+
+
+PRINTING: dict[str, Callable[[str], None]] = {
+    "say": output.say,
+    "say lines": lambda text: output.say(text, lines=True),
+    "emit": lambda text: output.emit({text: [text]}),
+    "emit_bytes": lambda text: output.emit_bytes(json.dumps(text, ensure_ascii=False).encode()),
+    "emit_raw": lambda text: output.emit_raw(text.encode() + b"\xff\x9b"),
+    "raw_out": lambda text: _raw(text.encode() + b"\xff\x9b"),
+    "show": lambda text: output.show_lines(output.Line(text), output.Line((text, "bold"), text)),
+    "table": lambda text: output.table((text,), [(text,)]),
+}
+
+
+def _raw(body: bytes) -> None:
+    for out in output.raw_out():
+        out.write(body)
+
+
+@pytest.mark.parametrize("prints", PRINTING.values(), ids=PRINTING)
+def test_no_way_of_printing_steers_a_terminal(
+    prints: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen()
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", screen)
+    prints(STEERING)
+    assert not [char for char in screen.shown if steers(char) and char not in "\n\t"]
+    assert "a" in screen.shown
+
+
+def test_remarks_are_printable_too(capsys: pytest.CaptureFixture[str]) -> None:
+    output.remark(STEERING)
+    output.remark(STEERING, lines=True, end="")
+    assert not [char for char in capsys.readouterr().err if steers(char) and char != "\n"]
+
+
+def test_a_strangers_line_feed_makes_no_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say("wanted: x\napproved by: ops")
+    output.say("one\ntwo", lines=True)
+    assert capsys.readouterr().out == "wanted: x\\x0aapproved by: ops\none\ntwo\n"
+
+
+def test_off_a_terminal_json_and_bytes_are_exact(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    body = b'{"a":"\xc2\x9b\xe2\x80\xae"}'
+    output.emit_bytes(body)
+    output.emit_raw(b"\xff\x1b\n")
+    assert capfdbinary.readouterr().out == body + b"\n\xff\x1b\n"
+
+
+def test_a_terminal_whose_encoding_lacks_a_character_gets_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = Screen("ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    output.say("Zoë")
+    assert narrow.shown == "Zo\\xeb\n"
+
+
+@pytest.mark.parametrize("at", [10**30, -(10**30), 1 << 63, 253_402_300_800_000_000])
+def test_a_time_that_no_calendar_has_is_said_to_be_unknown(at: int) -> None:
+    assert when(at) == "?"
+
+
+ROOM = Path(mesh.cli.__file__).parent
+PRINTERS = {"print", "echo", "secho", "pprint", "confirm", "prompt", "Console", "console"}
+
+
+def printing(source: str) -> Iterator[str]:
+    """Yield what in a file writes to standard output or standard error by itself."""
+    tree = ast.parse(source)
+    asked = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "isatty"
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name("sys"), attr="stdout" | "stderr" | "__stdout__" | "__stderr__"):
+                if id(node) not in asked:
+                    yield f"line {node.lineno}: sys.{node.attr}"
+            case ast.Call(func=ast.Name(name)) if name in PRINTERS - {"prompt"}:
+                yield f"line {node.lineno}: {name}()"
+            case ast.Call(func=ast.Attribute(value=ast.Name("click" | "rich"), attr=name)):
+                if name in PRINTERS:
+                    yield f"line {node.lineno}: {name}()"
+
+
+@pytest.mark.parametrize("file", sorted(ROOM.glob("*.py")), ids=lambda file: file.stem)
+def test_only_one_file_of_the_command_line_prints(file: Path) -> None:
+    found = list(printing(file.read_text()))
+    assert bool(found) is (file.name == "output.py"), found
+
+
+def test_the_check_sees_who_prints() -> None:
+    wrong = "import sys\nprint(1)\nsys.stdout.write('')\nclick.echo('')\nsys.stderr.isatty()\nConsole()\n"
+    assert len(list(printing(wrong))) == 4
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+@pytest.mark.parametrize("values", [True, False])
+def test_no_log_line_steers_a_terminal(monkeypatch: pytest.MonkeyPatch, style: str, values: bool) -> None:
+    logged = Screen()
+    monkeypatch.setattr(sys, "stderr", logged)
+    with kept_logging():
+        configure_logging(style, "info", values=values)
+        try:
+            raise ValueError(STEERING)
+        except ValueError:
+            structlog.get_logger("x").exception(
+                STEERING, subject=STEERING, many=[STEERING], key={STEERING: 1}
+            )
+            logging.getLogger("y").error("%s", STEERING, exc_info=values)
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", logged.shown)
+    assert not [char for char in coloured if steers(char) and char not in "\n\t"]
+    assert "owned" in coloured
 
 
 def test_a_table_off_a_terminal_is_tab_separated_and_whole(capsys: pytest.CaptureFixture[str]) -> None:

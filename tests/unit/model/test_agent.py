@@ -252,11 +252,6 @@ async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
         await close_models()
 
 
-def test_it_is_the_scripted_one_unless_another_is_asked_for(script: Path) -> None:
-    assert mode() == "scripted"
-    assert model_for("a", script=script).mode == "scripted"
-
-
 async def test_a_key_in_the_shell_spends_nothing_in_a_test(vendor: StubClaude, script: Path) -> None:
     agent = ClaudeAgent("a", instructions=WORDS, script=script)
     walk = await FleetHarness(InMemoryGuard(fleet_of("a")), {"a": agent}).go("Where is it?")
@@ -273,14 +268,6 @@ async def test_without_rules_it_is_said_what_to_do_and_nobody_is_asked(vendor: S
         with pytest.raises(ModelUnavailable, match=r"has no script.*driven_by.*MESH_MODEL=claude"):
             await asking
     assert vendor.asked == []
-
-
-async def test_whoever_asks_for_the_real_one_gets_it(
-    vendor: StubClaude, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "claude")
-    await ClaudeAgent("a", instructions=WORDS)(turn(agent="a", summary="Where is it?"))
-    assert len(vendor.asked) == 1
 
 
 def test_where_work_is_done_a_key_will_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,12 @@ from pydantic import BaseModel
 
 from mesh.agent._executor import sound
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
-from mesh.agent.tools import tool
 from mesh.agent.turn import Turn
-from mesh.model.moves import MoveTools, answer_form, require_apart
+from mesh.model.moves import MoveTools, answer_form
 from mesh.model.port import ToolCall
 from mesh.testing import turn
 from mesh.testing.harness import turn_of
-from protocol.wire.commands import Ask, Complete, HandBack, MoveProposed, Transfer
+from protocol.wire.commands import Ask, Complete, MoveProposed, Transfer
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
@@ -54,27 +53,6 @@ def test_an_intent_is_one_that_the_peer_takes() -> None:
     assert (move.to_agent, move.intent) == ("b-2", "y")
     with pytest.raises(ToolArgumentsInvalid, match="intent"):
         moves.read(ToolCall("1", "transfer_to_b-2", {**given, "intent": "z"}))
-
-
-def test_a_peer_without_intents_takes_any() -> None:
-    moves = MoveTools(turn(peers=["b"]))
-    move = moves.read(ToolCall("1", "transfer_to_b", {"summary": "s", "intent": "whatever"}))
-    assert isinstance(move, Transfer)
-    assert move.intent == "whatever"
-
-
-def test_a_summary_is_one_line() -> None:
-    moves = MoveTools(turn(peers=["b"]))
-    move = moves.read(ToolCall("1", "transfer_to_b", {"summary": "two\n lines"}))
-    assert isinstance(move, Transfer)
-    assert move.summary == "two lines"
-
-
-def test_of_a_key_that_is_said_twice_the_last_one_counts() -> None:
-    facts = [{"key": "k", "value": 1}, {"key": "k", "value": 2}]
-    move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", {"summary": "s", "facts": facts}))
-    assert isinstance(move, Transfer)
-    assert [fact.value for fact in move.facts] == [2]
 
 
 def nested(levels: int) -> Any:
@@ -161,14 +139,6 @@ def test_constraints_that_the_guard_could_not_read_are_told_to_the_model(constra
         )
 
 
-def test_a_hand_back_brings_artifacts() -> None:
-    moves = MoveTools(turn(path=["first", "agent"]))
-    given = {"reason": "found", "artifacts": [{"name": "scan", "uri": "s3://b/scan.pdf"}]}
-    move = moves.read(ToolCall("1", "hand_back", given))
-    assert isinstance(move, HandBack)
-    assert move.artifacts == (Artifact(name="scan", uri="s3://b/scan.pdf"),)
-
-
 def test_a_question_goes_to_the_client_or_to_people_with_the_schema_of_its_reply() -> None:
     moves = MoveTools(turn_with_picky_peer())
     schema = {"type": "string", "enum": ["red", "blue"]}
@@ -206,16 +176,3 @@ def test_a_question_by_whose_schema_no_reply_can_be_judged_goes_back_to_the_mode
 def test_an_answer_without_a_schema_is_no_form() -> None:
     with pytest.raises(ToolsUnusable, match="the answer's type has no JSON schema"):
         answer_form(Turn)
-
-
-def test_no_tool_has_the_name_of_a_move() -> None:
-    names = [spec.name for spec in MoveTools(turn(peers=["b"], path=["first", "agent"])).specs]
-    assert len(names) == 5
-    for name in names:
-        with pytest.raises(ToolsUnusable, match=f"{name} is the name of a move"):
-            require_apart([tool(name=name)(nothing)])
-    require_apart([tool(name=name)(nothing) for name in ("completed", "transfer", "hand_back_2")])
-
-
-def nothing() -> None:
-    """Do nothing."""

@@ -31,7 +31,7 @@ from protocol.wire.events import (
 )
 from protocol.wire.ids import TurnId
 from tests.unit.protocol.happened import kinds
-from tests.unit.protocol.worlds import Court, ask, complete, escalate, is_, opened, transfer
+from tests.unit.protocol.worlds import Court, ask, complete, escalate, is_, opened, played, transfer
 
 
 def late(ruling: object) -> Late:
@@ -66,8 +66,7 @@ def test_the_same_submit_again_is_late_and_another_under_its_id_is_objected_to()
 
 
 def test_a_refused_submit_that_comes_again_is_late() -> None:
-    court = Court(policy=None)
-    court.submit()
+    court = opened(policy=None)
     assert late(court.hear_submit(Submit(text="help me"))).ended == "refused"
 
 
@@ -114,8 +113,7 @@ def test_a_repeated_proposal_is_late_wherever_the_request_went_on_to() -> None:
 
 
 def test_an_older_round_is_late() -> None:
-    court = opened()
-    court.move(transfer("nobody"))
+    court = played(transfer("nobody"))
     assert late(court.propose(move(court, round_=0), "a")) == Late(court.turn, 0, "decided")
     is_(court.propose(move(court, round_=1), "a"), HandoffAdmitted)
 
@@ -138,13 +136,6 @@ def test_a_round_that_was_decided_is_late_while_the_turn_waits(state: str) -> No
     assert late(court.propose(move(court), "a")).ended == "decided"
     assert late(court.propose(failure, "a")).ended == "decided"
     assert len(court.events) == count
-
-
-def test_only_one_move_of_a_turn_is_ever_admitted() -> None:
-    court = opened()
-    rivals = [MoveProposed(turn=court.turn, round=0, move=transfer(to)) for to in ("b", "c", "d")]
-    rulings = [court.propose(rival, "a") for rival in rivals]
-    assert [type(ruling) for ruling in rulings] == [HandoffAdmitted, Late, Late]
 
 
 def test_a_turn_that_a_person_took_over_is_over() -> None:
@@ -199,8 +190,7 @@ def test_a_client_only_cancels_and_replies(kind: type[Control], said: dict[str, 
 
 @each_control
 def test_after_the_end_every_control_is_late(kind: type[Control], said: dict[str, Any]) -> None:
-    court = opened()
-    court.move(complete())
+    court = played(complete())
     assert late(court.hear_control(court.message(kind, **said))).ended == "completed"
 
 
@@ -249,8 +239,7 @@ def test_an_agents_turn_is_no_escalation(kind: type[Control]) -> None:
 
 
 def test_an_escalation_is_resolved_once() -> None:
-    court = opened()
-    court.move(escalate())
+    court = played(escalate())
     human = court.turn
     is_(court.control(Resolve, turn=human), EscalationResolved)
     assert late(court.hear_control(court.message(Resolve, turn=human))) == Late(human, 0, "ended")
@@ -267,8 +256,7 @@ def test_an_escalation_is_resolved_once() -> None:
     ],
 )
 def test_a_question_is_answered_by_whom_it_was_put_to(asked: str, sender: str, allowed: bool) -> None:
-    court = opened()
-    court.move(ask(asked))
+    court = played(ask(asked))
     ruling = court.hear_control(court.message(Reply, turn=court.turn, round=0), sender)
     if allowed:
         is_(ruling, TurnResumed)
@@ -277,8 +265,7 @@ def test_a_question_is_answered_by_whom_it_was_put_to(asked: str, sender: str, a
 
 
 def test_a_reply_or_a_settlement_is_for_the_round_that_waits() -> None:
-    court = opened()
-    court.move(ask())
+    court = played(ask())
     turn = court.turn
 
     def reply(round_: int) -> object:

@@ -16,14 +16,12 @@ from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints
-from tests.unit.protocol.test_any_bytes import places, values
-from tests.unit.protocol.test_codec import said
-from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, transfer
+from tests.unit.protocol.test_codec import places, said, values
+from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, played, transfer
 
 
 def suspended() -> Court:
-    court = opened()
-    court.move(ask())
+    court = played(ask())
     return court
 
 
@@ -34,8 +32,7 @@ def doubted() -> Court:
 
 
 def with_people() -> Court:
-    court = opened()
-    court.move(escalate())
+    court = played(escalate())
     return court
 
 
@@ -57,8 +54,7 @@ def frozen() -> Court:
 
 
 def over() -> Court:
-    court = opened()
-    court.move(complete())
+    court = played(complete())
     return court
 
 

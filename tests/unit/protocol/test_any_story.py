@@ -60,11 +60,10 @@ from protocol.wire.events import (
     MoveRefused,
     RequestCompleted,
     RequestFailed,
-    RequestRefused,
     TurnSuspended,
 )
 from protocol.wire.handoff import Constraints, Fact
-from protocol.wire.ids import AgentName, Cause, TurnId, control_cause
+from protocol.wire.ids import AgentName, Cause, TurnId
 from tests.unit.protocol.anything import (
     ALIKE,
     NAMES,
@@ -397,11 +396,3 @@ def test_any_story(part: int) -> None:
             suppress_health_check=list(HealthCheck),  # many a story ends early
         ),
     )
-
-
-def test_a_story_that_is_refused_at_once_has_one_event() -> None:
-    court = Court(policy=None)
-    assert isinstance(court.submit(), RequestRefused)
-    assert not isinstance(court.last, FactsWithheld)
-    assert isinstance(court.hear_submit(Submit(text="help me")), Late)
-    assert control_cause(REQUEST, "op1", "x") not in {event.cause for event in court.events}

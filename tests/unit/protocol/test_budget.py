@@ -40,22 +40,6 @@ def test_a_narrower_grant_is_never_more_than_the_one_it_is_from(
         assert theirs is None or (mine is not None and mine <= theirs)
 
 
-def test_what_is_not_asked_for_is_granted_whole() -> None:
-    rest = Budget(tokens=5, nano_dollars=7)
-    assert budget.grant(None, rest) == rest
-    assert budget.grant(Budget(tokens=2), rest) == Budget(tokens=2, nano_dollars=7)
-
-
-def test_excess_names_each_dimension_with_what_was_asked_and_what_is_left() -> None:
-    rest = Budget(tokens=5, nano_dollars=-1)
-    assert budget.excess(None, rest) == {}
-    assert budget.excess(Budget(tokens=5, model_calls=9), rest) == {}
-    assert budget.excess(Budget(tokens=6, nano_dollars=0), rest) == {
-        "tokens": (6, 5),
-        "nano_dollars": (0, -1),
-    }
-
-
 @given(usages, usages)
 def test_plus_undoes_minus(one: Usage, other: Usage) -> None:
     assert budget.plus(budget.minus(one, other), other) == one

@@ -6,25 +6,31 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from protocol.wire import codec
+from protocol.wire.codec import DEEPEST, DEEPEST_DOCUMENT, readable
 from protocol.wire.commands import (
     Complete,
-    Doubt,
     Failure,
     MoveProposed,
-    Reply,
+    Report,
     ReportFailure,
-    ReportInDoubt,
     Submit,
     UnknownMove,
+    Usage,
 )
+from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import Malformed, MeshError, ProtocolError, UnknownEvent
 from protocol.wire.events import RequestOpened
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import TurnId, is_label
+from protocol.wire.journal_records import Record
+from protocol.wire.notices import Card, DeadLetter, Notice
+from protocol.wire.prices import Metered
 from tests.unit.protocol.test_ledger import eventful
-from tests.unit.protocol.worlds import fact, opened, transfer, usage
+from tests.unit.protocol.worlds import fact, played, transfer, usage
 
 BODIES = eventful().bodies
 PARSERS: list[Callable[[bytes], msgspec.Struct]] = [
@@ -51,22 +57,6 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("parse", "message"),
-    [
-        (codec.parse_submit, Submit(text="hello", facts=(fact("k", None),))),
-        (codec.parse_proposal, MoveProposed(turn=TurnId("t"), round=3, move=transfer("b", fact()))),
-        (codec.parse_proposal, ReportFailure(turn=TurnId("t"), round=0, error=Failure(code="x"))),
-        (codec.parse_proposal, ReportInDoubt(turn=TurnId("t"), round=0, effect=Doubt(step="s", action="a"))),
-        (codec.parse_control, Reply(id="i", turn=TurnId("t"), round=1, value={"a": [1, None]})),
-    ],
-)
-def test_what_is_written_is_read_as_it_was(
-    parse: Callable[[bytes], msgspec.Struct], message: msgspec.Struct
-) -> None:
-    assert parse(codec.encode(message)) == message
-
-
 def test_a_submit_is_plain_json_and_needs_a_text_only() -> None:
     assert codec.parse_submit(b'{"text": "hello"}') == Submit(text="hello")
 
@@ -78,10 +68,6 @@ def test_fields_that_are_not_known_are_ignored() -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_every_event_is_read_as_it_was_written(body: bytes) -> None:
     assert codec.encode(codec.decode_event(body)) == body
-
-
-def test_a_bodys_digest_is_over_its_very_bytes() -> None:
-    assert codec.body_digest(b"{}") != codec.body_digest(b"{ }")
 
 
 @pytest.mark.parametrize("name", ["delegate", "x" * 64, "Transfer", "?"])
@@ -272,9 +258,7 @@ def test_an_event_of_before_labels_were_words_can_be_read() -> None:
 
 def test_what_is_read_can_be_written_into_an_event_and_read_again() -> None:
     """The deepest value that is let in, where it stands deepest: in the past of a refused round."""
-    court = opened()
-    court.move(transfer("nobody", fact("k", nested(64))))
-    court.move(transfer("nobody", fact("k", nested(64))))
+    court = played(transfer("nobody", fact("k", nested(64))), transfer("nobody", fact("k", nested(64))))
     answer = MoveProposed(turn=court.turn, round=2, move=Complete(answer=nested(64)))
     court.propose(codec.parse_proposal(codec.encode(answer)), "a")
     assert court.ledger.status == "completed"
@@ -296,3 +280,214 @@ def test_the_codes_of_errors_are_stable() -> None:
     ]
     unknown = UnknownEvent("x", 3)
     assert (unknown.type, unknown.version) == ("x", 3)
+
+
+def reads(parse: Callable[[bytes], msgspec.Struct], body: bytes) -> None:
+    """Read, and if it can be read, write it and read it again."""
+    try:
+        read = parse(body)
+    except (Malformed, UnknownEvent):
+        return
+    assert parse(codec.encode(read)) == read
+
+
+values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=5),
+        st.sampled_from(["t", "transfer", "move", "done", "?"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5) | st.just("move"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+MESSAGES: list[dict[str, Any]] = [
+    {"text": "x", "facts": [K], "constraints": {"deadline": 5, "budget": {"tokens": 1}}},
+    {"kind": "move", "turn": "t", "round": 0, "move": {**TRANSFER, "facts": [K], "drop": ["k"]}},
+    {"kind": "move", "turn": "t", "round": 0, "move": {"move": "zap"}, "report": {"usage": {"tokens": 1}}},
+    {"kind": "turn_failed", "turn": "t", "round": 0, "error": {"code": "x"}},
+    {"kind": "resolve", "id": "i", "turn": "t", "facts": [K], "answer": 1},
+    {"kind": "settle", "id": "i", "turn": "t", "round": 0, "outcome": "done", "result": 1},
+    *map(json.loads, BODIES),
+]
+
+
+@pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: str(parse.__name__))
+@settings(max_examples=150)
+@given(body=st.one_of(st.binary(max_size=40), st.text(max_size=40).map(str.encode), values.map(said)))
+def test_any_bytes_are_a_value_or_a_typed_error(
+    parse: Callable[[bytes], msgspec.Struct], body: bytes
+) -> None:
+    reads(parse, body)
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [found for key, item in items for found in ((*path, key), *places(item, (*path, key)))]
+
+
+@st.composite
+def nearly_messages(draw: st.DrawFn) -> bytes:
+    """A message of ours with one or two places changed."""
+    message = json.loads(json.dumps(draw(st.sampled_from(MESSAGES))))
+    for _ in range(draw(st.integers(1, 2))):
+        here = places(message)
+        if not here:
+            break
+        *way, key = draw(st.sampled_from(here))
+        node = message
+        for step in way:
+            node = node[step]
+        if draw(st.booleans()):
+            node[key] = draw(values)
+        else:
+            del node[key]
+    return said(message)
+
+
+@settings(max_examples=600)
+@given(nearly_messages())
+def test_anything_like_a_message_is_a_value_or_a_typed_error(body: bytes) -> None:
+    for parse in PARSERS:
+        reads(parse, body)
+
+
+@pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: str(parse.__name__))
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b'{"text":' + b"[" * 100_000,
+        b'{"text":"\xff"}',
+        b'{"text":"\\ud800"}',
+        b'{"kind":"move","turn":"t","round":' + b"9" * 5000 + b"}",
+        b'{"kind":"move","turn":"t","round":1e400,"move":{"move":"zap"}}',
+        b'{"type":"turn.failed","v":true}',
+        b'{"type":["turn.failed"],"v":1}',
+    ],
+    ids=["empty", "null", "deep", "deeper", "no-utf8", "surrogate", "huge", "infinite", "true", "list"],
+)
+def test_hostile_bytes_are_typed_errors(parse: Callable[[bytes], msgspec.Struct], body: bytes) -> None:
+    with pytest.raises((Malformed, UnknownEvent)):
+        parse(body)
+
+
+def test_a_report_reads_as_nothing_where_it_is_left_out() -> None:
+    read = codec.parse_proposal(said({"kind": "move", "turn": "t", "round": 0, "move": TRANSFER}))
+    assert read.report == Report()
+
+
+@pytest.mark.parametrize(
+    ("usage", "sound"),
+    [
+        (Usage(), True),
+        (Usage(tokens=1 << 62), True),
+        (Usage(tokens=(1 << 62) + 1), False),
+        (Usage(nano_dollars=-1), False),
+        (Usage(models={"m": Metered(calls=-1)}), False),
+        (Usage(models={"m" * 128: Metered(calls=1)}), True),
+        (Usage(models={"m" * 129: Metered(calls=1)}), False),
+    ],
+)
+def test_a_usage_is_sound_exactly_where_a_report_of_it_can_be_read(usage: Usage, sound: bool) -> None:
+    assert codec.usage_is_sound(usage) is sound
+    proposal = codec.encode(
+        MoveProposed(turn=TurnId("t"), round=0, move=transfer("b"), report=Report(usage=usage))
+    )
+    if sound:
+        codec.parse_proposal(proposal)
+    else:
+        with pytest.raises(Malformed, match="a report"):
+            codec.parse_proposal(proposal)
+
+
+WRONG = Malformed("proposal: $.move")
+
+
+def failed(body: bytes) -> ReportFailure | None:
+    return codec.failure_of(body, WRONG)
+
+
+def test_an_unreadable_proposal_that_names_turn_and_round_is_that_rounds_failure() -> None:
+    found = failed(b'{"turn":"t","round":2,"move":[],"report":{"usage":{"tokens":3}}}')
+    assert found == ReportFailure(
+        turn=TurnId("t"),
+        round=2,
+        error=Failure(code="malformed", message="proposal: $.move"),
+        report=Report(usage=Usage(tokens=3)),
+    )
+
+
+@pytest.mark.parametrize("report", ["7", '{"usage":{"tokens":-1}}', '{"usage":{"tokens":"x"}}', "null"])
+def test_a_report_that_cannot_be_read_does_not_count(report: str) -> None:
+    found = failed(b'{"turn":"t","round":0,"report":%s}' % report.encode())
+    assert found is not None
+    assert found.report == Report()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"rubbish",
+        b"[]",
+        b'{"turn":"t"}',
+        b'{"turn":"t","round":-1}',
+        b'{"turn":"a.b","round":0}',
+        b"[" * 5000,
+    ],
+)
+def test_what_names_no_round_fails_none(body: bytes) -> None:
+    assert failed(body) is None
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_no_bytes_break_the_reading_of_what_they_speak_for(body: bytes) -> None:
+    failed(body)
+
+
+KINDS: tuple[Any, ...] = (Card, Record, DeadLetter, Notice, Fleet, Policy, dict[str, Any], Any)
+
+
+def brackets(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@given(st.binary() | st.text().map(str.encode))
+@example(b"")
+@example(b"\xff\xfe")
+@example(b'{"name":"\\ud800","version":"1"}')
+@example(brackets(5_000))
+@example(b'{"a":' * 5_000 + b"1" + b"}" * 5_000)
+@example(b'{"name":"x","version":"1","tools":[{"a":' + brackets(900) + b"}]}")
+@example(b"1" * 5_000)
+def test_no_bytes_make_it_raise(body: bytes) -> None:
+    for kind in KINDS:
+        found = readable(body, kind)
+        if found is not None:
+            msgspec.json.encode(found)
+
+
+def test_what_is_nested_as_deep_as_ours_is_read_and_what_is_deeper_is_not() -> None:
+    assert readable(brackets(DEEPEST_DOCUMENT), Any) is not None
+    assert readable(brackets(DEEPEST_DOCUMENT + 1), Any) is None
+    record = b'{"kind":"call","nonce":"n","at":1,"value":' + brackets(DEEPEST) + b"}"
+    assert readable(record, Record) is not None
+
+
+@pytest.mark.parametrize("text", ["[" * 500, '\\"[' * 500, "]\\\\"])
+def test_brackets_in_strings_are_not_nesting(text: str) -> None:
+    value: Any = {"a": text, "many": [[] for _ in range(500)]}
+    assert readable(msgspec.json.encode(value), Any) == value
+
+
+def test_a_number_of_any_size_is_read_and_written() -> None:
+    assert readable(b'{"kind":"call","nonce":"n","at":1' + b"0" * 30 + b"}", Record) == Record(
+        kind="call", nonce="n", at=10**30
+    )

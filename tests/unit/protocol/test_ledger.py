@@ -4,14 +4,15 @@ import pytest
 
 from protocol.domain.hash_chain import GENESIS, digest
 from protocol.domain.ledger import Ledger, fold, fold_bodies
-from protocol.wire import codec, events
-from protocol.wire.commands import Assign, Cancel, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.domain.turns import Frame, Segment
+from protocol.wire import events
+from protocol.wire.commands import Assign, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import UnknownEvent
 from protocol.wire.events import MoveDeferred
-from protocol.wire.ids import TurnId
+from protocol.wire.handoff import Budget, Constraints
+from protocol.wire.ids import AgentName, TurnId
 from tests.unit.protocol.worlds import (
-    START,
     Court,
     agent,
     agents,
@@ -88,17 +89,6 @@ def test_the_fold_fails_closed_on_what_it_does_not_know() -> None:
         fold_bodies([*court.bodies, b'{"type":"handoff.delegated","v":1}'])
 
 
-def test_hops_are_the_admitted_handoffs_in_order() -> None:
-    court = opened()
-    court.move(transfer("b"))
-    court.move(transfer("nobody"))
-    court.move(hand_back())
-    assert [(hop.n, hop.move, hop.from_agent, hop.to_agent) for hop in court.ledger.hops] == [
-        (1, "transfer", "a", "b"),
-        (3, "hand_back", "b", "a"),
-    ]
-
-
 def test_a_deferred_proposal_waits_until_it_is_decided() -> None:
     court = opened()
     court.control(Freeze)
@@ -111,14 +101,6 @@ def test_a_deferred_proposal_waits_until_it_is_decided() -> None:
     assert court.ledger.deferred == []
 
 
-def test_a_request_that_ends_keeps_no_deferred_proposal() -> None:
-    court = opened()
-    court.control(Freeze)
-    court.move(transfer("b"))
-    court.control(Cancel)
-    assert (court.ledger.deferred, court.ledger.open, court.ledger.holder) == ([], {}, None)
-
-
 def test_a_cause_is_known_once_it_was_decided() -> None:
     court = Court(fleet=agents("a"))
     court.submit(facts=(fact("ssn", 1, "pii"),))
@@ -129,25 +111,45 @@ def test_a_cause_is_known_once_it_was_decided() -> None:
     assert not court.ledger.knows("x")
 
 
-def test_a_turn_knows_when_it_was_opened_and_by_what() -> None:
-    court = opened()
-    court.now += 7
-    court.move(transfer("b"))
-    turn = court.holder
-    assert (turn.opened_at, turn.clock, turn.round_n, turn.since_n) == (START + 7, START + 7, 1, 1)
-    assert str(turn.id) == court.events[1].id
+def frame(name: str, *, return_to: str | None = None, sealed: bool = False) -> Frame:
+    named = None if return_to is None else AgentName(return_to)
+    return Frame(AgentName(name), AgentName("x"), named, Constraints(), Budget(), sealed)
 
 
-def test_an_escalations_turn_knows_whose_turn_it_ended_however_often_it_was_raised() -> None:
-    court = opened(policy=Policy(escalation_sla_s=10))
-    ended = court.turn
-    court.move(escalate())
-    court.wait(10)
-    assert (court.holder.tier, court.holder.instead_of) == (2, ended)
+def walked(*frames: Frame) -> Segment:
+    segment = Segment(frames[:1])
+    for each in frames[1:]:
+        segment = segment.push(each)
+    return segment
 
 
-def test_the_last_event_says_how_it_ended() -> None:
-    court = eventful()
-    assert court.ledger.ended == court.last
-    assert court.ledger.status == "completed"
-    assert codec.decode_event(court.ledger.body) == court.last
+def test_pushing_and_popping_count_as_hops_and_leave_edges() -> None:
+    segment = walked(frame("a"), frame("b"), frame("c"))
+    assert (segment.names, segment.depth, segment.top.agent) == (("a", "b", "c"), 2, "c")
+    assert segment.edges == {("a", "b"), ("b", "c")}
+    popped = segment.pop_to(0)
+    assert (popped.names, popped.depth) == (("a",), 3)
+    assert popped.edges == segment.edges | {("c", "a")}
+    assert segment.names == ("a", "b", "c")  # a segment is a value
+
+
+@pytest.mark.parametrize(
+    ("top", "beneath"),
+    [
+        (frame("d"), 2),
+        (frame("d", return_to="a"), 0),
+        (frame("d", return_to="b"), 1),
+        (frame("d", return_to="d"), 2),
+        (frame("d", return_to="z"), 2),
+    ],
+)
+def test_a_hand_back_resumes_return_to_or_the_frame_beneath(top: Frame, beneath: int) -> None:
+    assert walked(frame("a"), frame("b"), frame("c"), top).resumed() == beneath
+
+
+@pytest.mark.parametrize(
+    ("sealed", "seal"), [((), 0), ((0,), 0), ((1,), 1), ((2,), 2), ((1, 2), 2), ((0, 1), 1)]
+)
+def test_the_highest_seal_is_the_one_that_counts(sealed: tuple[int, ...], seal: int) -> None:
+    frames = [frame(name, sealed=at in sealed) for at, name in enumerate("abc")]
+    assert walked(*frames).seal == seal

@@ -21,10 +21,6 @@ def test_each_kind_of_token_has_its_own_price() -> None:
     assert cost(Tokens(cache_read=10, cache_write=4), PRICE) == 2_000 + 10_000
 
 
-def test_thinking_is_part_of_the_output_and_not_paid_twice() -> None:
-    assert cost(Tokens(output=5, thinking=5), PRICE) == cost(Tokens(output=5), PRICE)
-
-
 def test_a_long_prompt_costs_more_from_its_first_token_on() -> None:
     assert cost(Tokens(input=100), LONG) == 100_000
     assert cost(Tokens(input=60, cache_read=41), LONG) == 60 * 5_000

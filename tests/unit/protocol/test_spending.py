@@ -8,13 +8,12 @@ from protocol.wire.commands import Cancel, Freeze, Reply, Report, Resolve, Usage
 from protocol.wire.config import Policy
 from protocol.wire.ids import TurnId
 from protocol.wire.prices import Metered
-from tests.unit.protocol.worlds import Court, ask, complete, escalate, hand_back, transfer, usage
+from tests.unit.protocol.worlds import ask, complete, escalate, hand_back, opened, transfer, usage
 
 
 def played() -> list[events.AnyEvent]:
     """a (10, then 14 in all) → b (100) → a (3)"""
-    court = Court()
-    court.submit()
+    court = opened()
     court.move(transfer("nobody"), report=usage(nano_dollars=10))
     court.move(transfer("b"), report=usage(nano_dollars=14, tokens=2))
     court.move(hand_back(), report=usage(nano_dollars=100))
@@ -45,16 +44,8 @@ def test_sums_are_of_turns_and_the_dearest_comes_first(by: str, sums: dict[str, 
     assert list(found) == list(sums)
 
 
-def test_a_turn_that_never_reported_has_no_line() -> None:
-    court = Court()
-    court.submit()
-    court.move(transfer("b"))
-    assert spending(court.events) == []
-
-
 def test_tokens_add_up_by_model() -> None:
-    court = Court()
-    court.submit()
+    court = opened()
     one = Usage(models={"big": Metered(input=5, cache_read=15, calls=1), "small": Metered(output=1)})
     court.move(transfer("b"), report=Report(usage=one))
     court.move(complete(), report=Report(usage=Usage(models={"big": Metered(output=2, calls=1)})))
@@ -92,8 +83,7 @@ def test_a_log_without_its_beginning_is_counted_as_far_as_it_goes(cut: int) -> N
 
 
 def test_a_turn_whose_agent_nothing_tells_is_counted_under_a_question_mark() -> None:
-    court = Court()
-    court.submit()
+    court = opened()
     court.doubt(report=usage(nano_dollars=5))
     (line,) = taken(court.events[1:]).lines
     assert (line.agent, line.usage.nano_dollars) == ("?", 5)
@@ -104,8 +94,7 @@ def rounds(account: Spending) -> list[tuple[str, int, int]]:
 
 
 def test_a_turn_owes_a_report_from_its_newest_report_to_its_newest_round() -> None:
-    court = Court()
-    court.submit()
+    court = opened()
     assert rounds(taken(court.events)) == [("a", 0, 0)]
     court.move(transfer("nobody"), report=usage(nano_dollars=10))
     assert rounds(taken(court.events)) == [("a", 1, 1)]
@@ -126,16 +115,14 @@ def test_a_turn_owes_a_report_from_its_newest_report_to_its_newest_round() -> No
 
 
 def test_a_round_that_the_clock_ended_is_owed_until_a_later_report_has_it() -> None:
-    court = Court(policy=Policy(turn_timeout_s=10, max_retries=1))
-    court.submit()
+    court = opened(policy=Policy(turn_timeout_s=10, max_retries=1))
     court.wait(11)
     court.wait(60)
     assert court.holder.round == 1
     assert rounds(taken(court.events)) == [("a", 0, 1)]
     court.wait(11)
     assert rounds(taken(court.events)) == [("a", 0, 1)]  # escalated: nobody will report
-    court = Court(policy=Policy(turn_timeout_s=10, max_retries=1))
-    court.submit()
+    court = opened(policy=Policy(turn_timeout_s=10, max_retries=1))
     court.wait(11)
     court.wait(60)
     court.move(complete(), report=usage(nano_dollars=9))
@@ -143,8 +130,7 @@ def test_a_round_that_the_clock_ended_is_owed_until_a_later_report_has_it() -> N
 
 
 def test_a_turn_that_goes_on_owes_its_own_rounds_of_the_journal_that_it_shares() -> None:
-    court = Court()
-    court.submit()
+    court = opened()
     first = court.turn
     court.move(escalate(), report=usage(nano_dollars=9))
     assert rounds(taken(court.events)) == []
@@ -154,8 +140,7 @@ def test_a_turn_that_goes_on_owes_its_own_rounds_of_the_journal_that_it_shares()
 
 
 def test_a_move_that_waits_for_a_thaw_has_reported() -> None:
-    court = Court()
-    court.submit()
+    court = opened()
     court.control(Freeze)
     court.move(complete(), report=usage(nano_dollars=9))
     account = taken(court.events)
@@ -163,8 +148,7 @@ def test_a_move_that_waits_for_a_thaw_has_reported() -> None:
 
 
 def test_a_model_without_a_price_is_named_where_it_was_used() -> None:
-    court = Court(prices={"big": {"input": 1, "output": 1}, "free": {"input": 0, "output": 0}})
-    court.submit()
+    court = opened(prices={"big": {"input": 1, "output": 1}, "free": {"input": 0, "output": 0}})
     used = {
         "big-20261101": Metered(input=5, calls=1),
         "free": Metered(input=5, calls=1),

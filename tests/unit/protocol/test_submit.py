@@ -60,10 +60,6 @@ def test_a_submit_becomes_the_entry_agents_first_turn() -> None:
     assert court.holder.agent == "a"
 
 
-def test_a_submit_may_name_another_agent_to_begin_with() -> None:
-    assert Court().submit(to=AgentName("d")).to == "d"
-
-
 DAYS_15 = 15 * 86_400.0
 
 
@@ -195,12 +191,6 @@ def test_the_rules_for_submits_are_tried_in_their_order() -> None:
     del bad["constraints"]
     refuse(small, "closed")
     assert rules == [Rule.KNOWN_POLICY, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.CONSTRAINTS, Rule.SIZE]
-
-
-def test_what_was_asked_for_is_recorded_without_the_keys_that_must_be_carried() -> None:
-    limits = Constraints(max_resolution_time_s=60, must_carry=("text",))
-    event = is_(Court().submit(constraints=limits), RequestOpened)
-    assert event.asked == Constraints(max_resolution_time_s=60)
 
 
 def test_a_rerun_names_the_request_that_it_does_again() -> None:

@@ -327,6 +327,14 @@ def opened(**court: Any) -> Court:
     return made
 
 
+def played(*moves: Move, **court: Any) -> Court:
+    """Return a court whose request is open, after these moves, each by the holder of then."""
+    made = opened(**court)
+    for move in moves:
+        made.move(move)
+    return made
+
+
 def is_(event: object, kind: type[E]) -> E:
     """Return `event`, which has to be of `kind`."""
     assert isinstance(event, kind), event

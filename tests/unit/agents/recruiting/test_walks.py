@@ -7,8 +7,7 @@ import pytest
 
 from mesh.agent.turn import Turn
 from mesh.model.prompt import render
-from tests.unit.agents.crews import RECRUITING
-from tests.unit.agents.walk import walk
+from tests.unit.agents.crews import RECRUITING, walk
 
 OFFER = "The interview went very well: please send an offer to k-1014 for v-101."
 
@@ -61,19 +60,6 @@ async def test_each_agent_is_told_what_is_withheld_from_it_and_the_next_has_it_a
     assert (names["scheduling"], names["offer"]) == ("Tariq Aziz", "Tariq Aziz")
 
 
-async def test_what_intake_brings_is_labelled_though_the_model_names_no_label(records: Path) -> None:
-    text = next(each.text for each in RECRUITING.samples if each.id_hint == "somebody-new")
-    going = await walk(RECRUITING, text)
-    assert {key: sorted(labels) for key, labels in going.guard.ledger.history.labels.items()} == {
-        "text": ["pii", "salary"],
-        "candidate_name": ["pii"],
-        "email": ["pii"],
-        "phone": ["pii"],
-        "birth_date": ["pii"],
-        "salary_expectation": ["salary"],
-    }
-
-
 async def test_an_offer_is_sent_once_a_person_approves_of_this_very_sum(records: Path) -> None:
     going = await walk(RECRUITING, OFFER)
     (asked,) = going.approvals
@@ -122,14 +108,6 @@ async def test_a_rejection_is_sent_only_with_reasons_that_hold(records: Path) ->
     going = await walk(RECRUITING, unsound)
     assert (going.status, going.refused) == ("escalated", ["no_return"])
     assert mailed("rejection") == [("k-1005", "4 years of experience, of at least 5.")]
-
-
-async def test_a_refused_errand_is_handed_back_in_the_next_round(records: Path) -> None:
-    going = await walk(RECRUITING, "I want to apply for v-101. xenia.popova@example.org")
-    first, second = (turn for turn in going.turns if turn.agent == "screening")
-    assert (first.round, second.round, first.id) == (0, 1, second.id)
-    assert "rule cycle refused transfer to intake" in render(second)
-    assert "hand_back goes to intake" in render(second)
 
 
 def test_the_walks_that_the_fleet_is_there_to_show_are_all_among_the_samples() -> None:

@@ -1,0 +1,201 @@
+"""An instance that was held up between an effect's intent and its beginning looks who has the turn."""
+
+import asyncio
+import math
+import time
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from mesh.agent._executor import LOST_S, Attempts, ForeignRounds, Watchdog
+from mesh.agent._journal import Journal
+from mesh.agent._runtime import Runtime
+from mesh.agent._step_store import WINDOW, Call
+from mesh.agent.definition import Agent
+from mesh.agent.errors import Fenced
+from mesh.bus.consumer import Message
+from mesh.testing import MemorySteps, turn
+from tests.logs import captured_logs
+from tests.servers import PATIENCE_S
+
+PAY: Call = ("effect", "pay", "d")
+
+
+class SlowSteps(MemorySteps):
+    """Steps whose writing takes a while, as on a broker that hangs."""
+
+    async def put(self, request: str, turn: str, name: str, body: bytes) -> None:
+        await super().put(request, turn, name, body)
+        await asyncio.sleep(0.05)
+
+
+def attempts(store: MemorySteps) -> Attempts:
+    return Attempts(store, request="r", turn="t", round_=0)
+
+
+def journal(store: MemorySteps, is_overtaken: Callable[[], Awaitable[bool]], lease_s: float) -> Journal:
+    return Journal(
+        store,
+        request="r",
+        turn="t",
+        round_=0,
+        nonce="n",
+        version="1",
+        fresh=True,
+        lease_s=lease_s,
+        is_overtaken=is_overtaken,
+    )
+
+
+async def pay(store: MemorySteps, own: Attempts, lease_s: float) -> list[str]:
+    """Return what was done to the world."""
+    done: list[str] = []
+
+    async def produce() -> Any:
+        done.append("paid")
+        return "ok"
+
+    await journal(store, own.is_overtaken, lease_s).effect(PAY, "key", produce, again=produce)
+    return done
+
+
+async def test_an_effect_whose_intent_took_long_does_not_begin_if_another_took_the_turn_over() -> None:
+    store = SlowSteps()
+    assert not await attempts(store).is_crash_loop()  # the other one says that it has it
+    with pytest.raises(Fenced):
+        await pay(store, attempts(store), lease_s=0.05)
+    assert [name for _, _, name in store.steps] == ["0-a0", "0-0"]
+
+
+async def test_it_begins_if_nobody_did() -> None:
+    assert await pay(SlowSteps(), attempts(MemorySteps()), lease_s=0.05) == ["paid"]
+
+
+async def test_nobody_is_asked_about_an_intent_that_was_quick() -> None:
+    store = MemorySteps()
+    assert not await attempts(store).is_crash_loop()
+    assert await pay(store, attempts(store), lease_s=math.inf) == ["paid"]
+
+
+async def test_an_attempt_is_overtaken_by_later_ones_alone() -> None:
+    store = MemorySteps()
+    first, second = attempts(store), attempts(store)
+    assert not await first.is_crash_loop()
+    assert not await first.is_overtaken()
+    assert not await second.is_crash_loop()
+    assert await first.is_overtaken()
+    assert not await second.is_overtaken()
+
+
+async def test_it_does_not_begin_either_if_a_later_round_has_closed_this_one() -> None:
+    store = MemorySteps()
+    done: list[str] = []
+    own = attempts(store)
+
+    async def later() -> bool:
+        """A later round comes, and does it, just as this one looks."""
+        other = Journal(store, request="r", turn="t", round_=1, nonce="m", version="1")
+
+        async def produce() -> Any:
+            done.append("later")
+            return "ok"
+
+        await other.effect(PAY, "key", produce, again=produce)
+        return False
+
+    held_up = journal(store, later, 0.0)
+
+    async def produce() -> Any:
+        done.append("held up")
+        return "ok"
+
+    with pytest.raises(Fenced):
+        await held_up.effect(PAY, "key", produce, again=produce)
+    assert done == ["later"]
+    assert not await own.is_overtaken()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def coming(rounds: ForeignRounds, clock: Clock, grace_s: float, turn: str = "t") -> Callable[[float], bool]:
+    """Return what says, at so many seconds, whether a round that comes then is left to its version."""
+    began = clock.now
+
+    def comes(at: float) -> bool:
+        clock.now = began + at
+        return rounds.leaves(turn, 0, grace_s)
+
+    return comes
+
+
+def test_a_round_is_left_to_its_version_for_the_grace_and_then_taken(clock: Clock) -> None:
+    rounds = ForeignRounds(clock)
+    comes = coming(rounds, clock, 30.0)
+    assert [comes(at) for at in (0, 10, 29, 31)] == [True, True, True, False]
+    assert len(rounds) == 0
+
+
+def test_a_round_that_is_over_is_forgotten(clock: Clock) -> None:
+    rounds = ForeignRounds(clock)
+    coming(rounds, clock, 30.0)(0)
+    rounds.forget("t", 0)
+    rounds.forget("t", 0)
+    assert len(rounds) == 0
+
+
+@pytest.mark.parametrize("grace_s", [5.0, 600.0])
+def test_a_round_that_others_have_taken_is_forgotten_in_the_end(clock: Clock, grace_s: float) -> None:
+    rounds = ForeignRounds(clock)
+    lost, other = coming(rounds, clock, grace_s, "lost"), coming(rounds, clock, grace_s, "other")
+    kept_s = max(grace_s, LOST_S)
+    assert lost(0)
+    assert other(kept_s - 1)
+    assert len(rounds) == 2
+    assert other(kept_s + 1)  # another one that comes is the occasion
+    assert len(rounds) == 1
+
+
+async def test_a_blocked_loop_is_named_with_its_line() -> None:
+    with captured_logs() as logs, Watchdog(blocked_s=0.05) as watchdog:
+        deadline = time.monotonic() + PATIENCE_S
+        while not watchdog.found and time.monotonic() < deadline:
+            pass  # blocks the loop, which is the point
+    assert logs[0]["event"] == "loop_blocked"
+    assert "test_executor.py" in logs[0]["stack"]
+
+
+NOW = 1_000_000_000_000_000
+"""UTC µs: long ago, so that no event counts as stored just now."""
+
+
+async def begun(steps: MemorySteps) -> bool:
+    bus: Any = types.SimpleNamespace(since_s=0.0, name="agent")
+    runtime = Runtime(bus, Agent("agent", cast("Any", None)))
+    runtime._steps = cast("Any", steps)
+    message = cast("Message", types.SimpleNamespace(delivered=1, stored_us=NOW))
+    one = turn()
+    return await runtime._was_begun(message, one.request, one.execution.work)
+
+
+async def test_a_round_without_any_step_is_fresh() -> None:
+    assert not await begun(MemorySteps())
+
+
+@pytest.mark.parametrize("place", [0, 1, WINDOW - 1])
+async def test_a_step_at_any_place_that_can_be_the_first_stored_shows_that_it_was_begun(place: int) -> None:
+    steps, one = MemorySteps(), turn()
+    await steps.put(one.request, one.id, f"0-{place}", b"{}")
+    assert await begun(steps)
