@@ -13,9 +13,8 @@ from asyncio.subprocess import Process, create_subprocess_exec
 from pathlib import Path
 
 from bench.figures import Figure, spread
-from mesh.bus.accounts import server_config
 from mesh.bus.credentials import new_key
-from mesh.bus.roles import names
+from mesh.bus.roles import accounts_config, names, server_config
 from mesh.local.server import server_binary
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
@@ -56,7 +55,9 @@ def _configurations(agents: int, directory: Path) -> tuple[str, str]:
     fleets = [_fleet(agents), _fleet(agents + 1)]
     keys = {name: new_key().public for name in names(fleets[1])}
     store = directory / f"store-{agents}"
-    one, more = (server_config(fleet, keys, store=store, sync_always=False) for fleet in fleets)
+    one, more = (
+        server_config(accounts_config(fleet, keys), store=store, sync_always=False) for fleet in fleets
+    )
     return one, more
 
 

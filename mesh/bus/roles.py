@@ -1,16 +1,22 @@
-"""Roles: who may publish and subscribe where. One table; accounts and permissions are read from it.
+"""Roles: who may publish and subscribe where. One table, and the server's configuration generated from it.
 
 Three rules keep it safe. Everybody but guards and the admin is alone in an account: the server checks the
 subject of a message, never its *reply* subject, but the answer to a service import is delivered in the
-asker's own account, and from there nowhere else. So a reply subject reaches nobody but who named it.
-Nobody has `allow_responses`, which would let an answer go anywhere a question names. And what carries a
-sender's name carries the one that the broker knows, at a place fixed by the account's imports.
+asker's own account, and from there nowhere else. So a reply subject reaches only the member that named it.
+Nobody has `allow_responses`, which would let an answer go anywhere a question names. And a sender's name in
+a subject is the one that the broker knows, at a place fixed by the account's imports.
+
+Nothing here is secret: users are known by public keys.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
+from mesh.bus.credentials import is_public_key
 from mesh.bus.streams import QUEUE_CONSUMERS
 from protocol.wire.config import Fleet
 from protocol.wire.ids import is_name
@@ -209,6 +215,162 @@ def names(fleet: Fleet) -> tuple[str, ...]:
     return tuple(name for _, name in members(fleet))
 
 
-def role_of(fleet: Fleet, name: str) -> Role | None:
-    """Return the role of `name`, None when the fleet does not know it."""
-    return next((role for role, member in members(fleet) if member == name), None)
+# --- the server's configuration ----------------------------------------------------------------------
+
+
+def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | None = None) -> str:
+    """Return the accounts part of a server's configuration.
+
+    Args:
+        fleet: who exists.
+        nkeys: public key of every member (`names`); others are ignored.
+        anonymous: the client that connections without credentials are. Its inbox is then `_INBOX.>`,
+            for any NATS tool to work. Only for a server that listens on the loopback interface.
+
+    Raises ValueError when a key is missing, or `anonymous` is no client.
+    """
+    if anonymous is not None and anonymous not in fleet.clients:
+        raise ValueError(f"anonymous connections must be a client of the fleet, not {anonymous!r}")
+    core = _Core()
+    others = []
+    for role, name in members(fleet):
+        if name not in nkeys:
+            raise ValueError(f"no public key for {name!r}")
+        granted = grants(role, name, anonymous=name == anonymous)
+        entry = user(nkeys[name], granted)
+        if granted.account == CORE:
+            core.users.append(entry)
+            continue
+        imports = [
+            *(core.called_by(name, service) for service in CALLS[role]),
+            *(core.heard_by(name, subject) for subject in HEARS[role]),
+        ]
+        exports = [core.asks(name, service) for service in ANSWERS[role]]
+        others.append(_account(name, (entry,), exports, imports))
+    blocks = (
+        "accounts {",
+        _account(CORE, core.users, core.exports, core.imports, "jetstream: enabled"),
+        *others,
+        "  SYS {}",
+        "}",
+        "system_account: SYS",
+        *([f"no_auth_user: {nkeys[anonymous]}"] if anonymous is not None else []),
+    )
+    return "\n".join(blocks) + "\n"
+
+
+class _Core:
+    """The account of streams and guards, as it grows with every member that is described.
+
+    Each export is the very subject that is imported, for the accounts that import it and no other: of
+    several exports that match an import, the server takes any.
+    """
+
+    def __init__(self) -> None:
+        self.users: list[str] = []
+        self.imports: list[str] = []
+        self._exported: defaultdict[str, list[str]] = defaultdict(list)
+
+    @property
+    def exports(self) -> list[str]:
+        return [_entry(what, accounts) for what, accounts in self._exported.items()]
+
+    def called_by(self, name: str, service: Service) -> str:
+        """Let `name` call a service of this account; return its import."""
+        subject = service.subject.replace(ME, name)
+        here = subject.replace(OUTSIDE_API, API)
+        self._exported[_service(here, service)].append(name)
+        return _import("service", CORE, here, "" if here == subject else subject)
+
+    def heard_by(self, name: str, pattern: str) -> str:
+        """Let `name` hear messages published in this account; return its import."""
+        subject = pattern.replace(ME, name)
+        self._exported[f"stream: {json.dumps(subject)}"].append(name)
+        return _import("stream", CORE, subject)
+
+    def asks(self, name: str, service: Service) -> str:
+        """Call a service in the account of `name`; return its export."""
+        subject = service.subject.replace(ME, name)
+        self.imports.append(_import("service", name, subject))
+        return _entry(_service(subject, service), (CORE,))
+
+
+def server_config(
+    accounts: str,
+    *,
+    store: Path,
+    listen: str = "127.0.0.1:-1",
+    http: str = "127.0.0.1:-1",
+    sync_always: bool = True,
+    server_name: str = "mesh",
+    ports_dir: Path | None = None,
+    extra: str = "",
+) -> str:
+    """Return the whole configuration of a server that runs by itself.
+
+    Args:
+        accounts: the accounts part (`accounts_config`).
+        listen, http: `host:port` of clients and of monitoring; port -1 lets the system choose.
+        store: where JetStream keeps its data.
+        sync_always: fsync each message before it is acknowledged.
+        extra: lines added as they are (TLS, cluster, encryption).
+    """
+    lines = (
+        f"server_name: {quoted(server_name)}",
+        f"listen: {quoted(listen)}",
+        f"http: {quoted(http)}",
+        *([f"ports_file_dir: {quoted(str(ports_dir))}"] if ports_dir is not None else []),
+        "lame_duck_duration: 30s",
+        "jetstream {",
+        f"  store_dir: {quoted(str(store))}",
+        *(["  sync_interval: always"] if sync_always else []),
+        "}",
+        accounts,
+        extra,
+        "",
+    )
+    return "\n".join(lines)
+
+
+def quoted(text: str) -> str:
+    """Return a string quoted for a server's configuration. Raises ValueError if it is not printable."""
+    if not text.isprintable():
+        raise ValueError(f"a server's configuration cannot hold {text!r}")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def user(public_key: str, granted: Grants) -> str:
+    """Return one user's entry. Raises ValueError if the key is not a user's public key."""
+    if not is_public_key(public_key):
+        raise ValueError(f"not a user's public key: {public_key!r}")
+    if granted.publish is None or granted.subscribe is None:
+        return f"{{ nkey: {public_key} }}"
+    allowed = f"publish: {json.dumps(granted.publish)}, subscribe: {json.dumps(granted.subscribe)}"
+    return f"{{ nkey: {public_key}, permissions: {{ {allowed} }} }}"
+
+
+def _service(subject: str, service: Service) -> str:
+    many = ", response_type: stream" if service.many else ""
+    within = "" if service.within_s is None else f', threshold: "{service.within_s}s"'
+    return f"service: {json.dumps(subject)}{many}{within}"
+
+
+def _import(kind: str, account: str, subject: str, to: str = "") -> str:
+    source = f"{{ account: {json.dumps(account)}, subject: {json.dumps(subject)} }}"
+    return f"{{ {kind}: {source}{f', to: {json.dumps(to)}' if to else ''} }}"
+
+
+def _entry(what: str, accounts: Iterable[str]) -> str:
+    return f"{{ {what}, accounts: {json.dumps(list(accounts))} }}"
+
+
+def _account(
+    name: str, users: Iterable[str], exports: Iterable[str], imports: Iterable[str], *settings: str
+) -> str:
+    lines = [f"  {json.dumps(name)} {{", *(f"    {setting}" for setting in settings)]
+    for key, entries in (("users", users), ("exports", exports), ("imports", imports)):
+        listed = [f"      {entry}" for entry in entries]
+        if listed:
+            lines += [f"    {key}: [", *listed, "    ]"]
+    return "\n".join((*lines, "  }"))

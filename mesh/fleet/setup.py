@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.provision import Change, provision
-from mesh.bus.roles import names
+from mesh.bus.roles import accounts_config, names
 from mesh.errors import MeshError
 from mesh.fleet.file import LISTED, FleetFile
 from protocol.wire.prices import Price, unsaid

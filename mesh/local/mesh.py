@@ -15,7 +15,7 @@ import msgspec
 
 from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
-from mesh.bus import accounts, provision, roles, streams
+from mesh.bus import provision, roles, streams
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.event_log import JetStreamLog
@@ -74,7 +74,7 @@ class LocalBus(Lifecycle):
         self._storage = storage
         publics = {name: key.public for name, key in self.keys.items()}
         self.server = EmbeddedServer(
-            accounts.accounts_config(fleet, publics, anonymous=anonymous),
+            roles.accounts_config(fleet, publics, anonymous=anonymous),
             directory / "store",
             sync_always=sync_always,
             probe_seed=self.keys[roles.ADMIN].seed,

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from mesh.bus.accounts import server_head
 from mesh.bus.connection import connect
+from mesh.bus.roles import server_config
 from mesh.errors import (
     AuthenticationFailed,
     BusError,
@@ -141,7 +141,7 @@ class EmbeddedServer(Lifecycle):
     """`async with EmbeddedServer(accounts, store) as server:` then connect to `server.url`.
 
     Args:
-        accounts: configuration text without listeners and storage (`mesh.bus.accounts.accounts_config`),
+        accounts: configuration text without listeners and storage (`mesh.bus.roles.accounts_config`),
             or a function that returns it. Empty: a server without credentials.
         store: a directory of the server's own: its data, configuration, log and lock.
         port: TCP port on 127.0.0.1; 0 lets the system choose. A server that is started again keeps its port.
@@ -274,20 +274,15 @@ class EmbeddedServer(Lifecycle):
         text = self._accounts if isinstance(self._accounts, str) else self._accounts()
         path = self.store / "nats.conf"
         path.write_text(
-            "\n".join(
-                (
-                    server_head(
-                        store=self.store,
-                        listen=f"127.0.0.1:{self._port or -1}",
-                        http=f"127.0.0.1:{_if_free(self._monitor_port) or -1}",
-                        sync_always=self._sync_always,
-                        server_name=self._name,
-                        ports_dir=self.store,
-                    ),
-                    text,
-                    self._extra,
-                    "",
-                )
+            server_config(
+                text,
+                store=self.store,
+                listen=f"127.0.0.1:{self._port or -1}",
+                http=f"127.0.0.1:{_if_free(self._monitor_port) or -1}",
+                sync_always=self._sync_always,
+                server_name=self._name,
+                ports_dir=self.store,
+                extra=self._extra,
             )
         )
         return path

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from mesh.bus.accounts import accounts_config
 from mesh.bus.credentials import new_key
-from mesh.bus.roles import names
+from mesh.bus.roles import accounts_config, names
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.ids import AgentName
 from tests.deploy.validator import DEPLOY, complaints, run

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest_asyncio
 
 from mesh.bus import credentials, roles
-from mesh.bus.accounts import server_config
 from mesh.bus.connection import Bus, connect
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.presence import is_served, statistics
 from mesh.bus.provision import provision
-from mesh.bus.roles import GET
+from mesh.bus.roles import GET, accounts_config, server_config
 from mesh.bus.streams import Storage, inbox_consumer
 from mesh.errors import BusError
 from mesh.local.server import server_binary
@@ -55,8 +54,7 @@ class Cluster:
             path = self.directory / f"{node}.conf"
             path.write_text(
                 server_config(
-                    FLEET,
-                    publics,
+                    accounts_config(FLEET, publics),
                     store=self.directory / node,
                     listen=f"127.0.0.1:{port}",
                     server_name=node,

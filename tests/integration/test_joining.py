@@ -6,12 +6,12 @@ import signal
 
 import msgspec
 
-from mesh.bus.accounts import accounts_config
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.credentials import new_key
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.presence import is_served
 from mesh.bus.provision import provision
+from mesh.bus.roles import accounts_config
 from mesh.bus.streams import inbox_consumer
 from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry

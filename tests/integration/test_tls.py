@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.bus.accounts import accounts_config, quoted
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, KeyPair, TlsFiles, keyring, seed_file
-from mesh.bus.roles import names
+from mesh.bus.roles import accounts_config, names, quoted
 from mesh.cli.exits import Exit
 from mesh.errors import AuthenticationFailed, TlsFailed, TlsUnusable, Unreachable
 from mesh.local.server import EmbeddedServer

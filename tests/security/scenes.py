@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mesh.bus import accounts, roles
+from mesh.bus import roles
 from mesh.bus.connection import Bus
 from mesh.bus.jetstream import Code
 from mesh.bus.streams import is_journal_stream, kind_of, stream_names
@@ -35,7 +35,7 @@ def one_account(mesh: LocalBus, *, permissions: bool) -> str:
         if granted.publish is not None:  # without a wall there is no other name for the API
             publish = tuple(subject.replace(roles.OUTSIDE_API, roles.API) for subject in granted.publish)
             granted = granted._replace(publish=publish)
-        users.append(accounts.user(mesh.keys[name].public, granted if permissions else everybody))
+        users.append(roles.user(mesh.keys[name].public, granted if permissions else everybody))
     listed = "\n".join(users)
     return (
         f"accounts {{ ALL {{ jetstream: enabled, users: [\n{listed}\n] }}, SYS {{}} }}\nsystem_account: SYS\n"

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.roles import GET, PRESENCE_S, Role, grants, role_of
+from mesh.bus.roles import GET, PRESENCE_S, Role, grants, members
 from mesh.errors import BusError
 from protocol.wire.subjects import card, evt, step
 from tests.security.attacks import append, has_effect
@@ -22,13 +22,12 @@ from tests.servers import FLEET, eventually, fresh, until
 
 VICTIMS = ("a", "c1", "op", "audit", "guard")
 LARGE = b"x" * 200_000
+ROLES = {name: role for role, name in members(FLEET)}
 
 
 def heard_by(name: str, mark: str) -> list[str]:
     """Return a subject for each place where `name` listens, with `mark` in it where it may differ."""
-    role = role_of(FLEET, name)
-    assert role is not None
-    places = grants(role, name).subscribe
+    places = grants(ROLES[name], name).subscribe
     assert places is not None
     return [concrete(place, mark) for place in places]
 
@@ -63,9 +62,8 @@ async def test_no_reply_subject_reaches_anybody_else(
     """Everything that a member may publish, answered to every place where any other listens."""
 
     async def attack(scene: Scene) -> bool:
-        mark, role = f"m{fresh()}", role_of(FLEET, attacker)
-        assert role is not None
-        publish = grants(role, attacker).publish
+        mark = f"m{fresh()}"
+        publish = grants(ROLES[attacker], attacker).publish
         assert publish is not None
         bus, victims = await scene.bus(attacker), tuple(name for name in VICTIMS if name != attacker)
         calls = [

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mesh.bus.accounts import accounts_config
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import KeyPair, keyring
 from mesh.bus.provision import provision
-from mesh.bus.roles import names
+from mesh.bus.roles import accounts_config, names
 from mesh.bus.streams import Storage
 from mesh.errors import BusError
 from mesh.local.server import EmbeddedServer
