@@ -104,8 +104,8 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
 class Context(NamedTuple):
     """What a context of the nats command line says."""
 
-    url: str | None
-    nkey: Path | None
+    url: str | None = None
+    nkey: Path | None = None
     tls: TlsFiles = NO_FILES
 
 
@@ -138,7 +138,7 @@ class Access(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """What a command line said about it."""
+    """What a command line says."""
 
     url: str | None = None
     context: str | None = None
@@ -147,8 +147,6 @@ class Flags(NamedTuple):
 
 
 NO_FLAGS = Flags()
-
-
 _ALLOWED = {"log_format": get_args(LogFormat), "log_level": get_args(LogLevel)}
 _PATHS = ("credentials", "tls_ca", "tls_cert", "tls_key")
 
@@ -170,12 +168,11 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 def running_dev(here: Path) -> Dev | None:
     """Return the `mesh dev` that runs in `here` or a directory above it; None if none does.
 
-    What somebody else could have written is not obeyed: in a folder that others may write to, such as /tmp,
-    it would lead to their server.
+    A file that another user could have written is not obeyed: in a folder such as /tmp it would lead to their
+    server.
     """
-    for directory in (here, *here.parents):
-        path = directory / STATE / DEV_FILE
-        if path.is_file() and not _is_strangers(path):
+    for path in _dev_files(here):
+        if not _is_strangers(path):
             try:
                 dev = Dev.decode(path.read_bytes())
             except msgspec.MsgspecError:
@@ -184,24 +181,15 @@ def running_dev(here: Path) -> Dev | None:
     return None
 
 
+def _dev_files(here: Path) -> Iterator[Path]:
+    paths = (directory / STATE / DEV_FILE for directory in (here, *here.parents))
+    return (path for path in paths if path.is_file())
+
+
 def _is_strangers(path: Path) -> bool:
     """Return True if another user owns a file, or may write to it."""
     found = path.stat()
     return found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
-
-
-def _left_by_dev(here: Path) -> Path | None:
-    """Return where a `mesh dev` has run, in `here` or a directory above it; None if none has."""
-    for directory in (here, *here.parents):
-        if all((directory / STATE / each).is_dir() for each in _DEV_KEPT):
-            return directory
-    return None
-
-
-def _strangers_dev(here: Path) -> Path | None:
-    """Return the file of a `mesh dev` that was passed over, in `here` or above it; None if none was."""
-    paths = (directory / STATE / DEV_FILE for directory in (here, *here.parents))
-    return next((path for path in paths if path.is_file() and _is_strangers(path)), None)
 
 
 def _is_alive(pid: int) -> bool:
@@ -214,7 +202,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context:
+def _read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context:
     """Return a context that the nats command line saved. Raises ContextUnusable."""
     home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config")
     path = home / "nats" / "context" / f"{name}.json"
@@ -232,136 +220,120 @@ def read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context:
     return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
 
 
-def find_url(flags: Flags, settings: Settings, dev: Dev | None, here: Path) -> str | None:
-    """Return where anything says that the bus is; None when nothing does."""
-    context = read_context(flags.context) if flags.context else None
-    return (
-        flags.url
-        or (context.url if context else None)
-        or settings.url
-        or (dev.url if dev else None)
-        or _url_in_fleet_file(here / FILE_NAME)
-    )
+class Sources:
+    """Everything that says how to get on the bus, each read once. Raises SettingsInvalid, ContextUnusable."""
+
+    def __init__(self, flags: Flags = NO_FLAGS) -> None:
+        self._flags = flags
+        self._settings = load_settings()
+        self._here = Path.cwd()
+        self._dev = running_dev(self._here)
+        self._context = _read_context(flags.context) if flags.context else Context()
+        try:
+            self._file = tomllib.loads((self._here / FILE_NAME).read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            self._file = {}  # commands that need the fleet file say what is wrong with it
+
+    @property
+    def url(self) -> str | None:
+        """The bus's URL; None when nothing names it."""
+        dev = self._dev.url if self._dev else None
+        return self._flags.url or self._context.url or self._settings.url or dev or self._url_in_file
+
+    @property
+    def _url_in_file(self) -> str | None:
+        found = self._file.get("url")
+        return found if isinstance(found, str) else None
+
+    def tls(self, url: str) -> TlsFiles:
+        """Return the TLS files for `url`, each by the first source that names it.
+
+        Those in the fleet file go with the URL in it. Raises SettingsInvalid.
+        """
+        settings = self._settings
+        environment = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
+        beside = self._tls_in_file() if self._url_in_file == url else NO_FILES
+        sources = (self._flags.tls, self._context.tls, environment, beside)
+        return TlsFiles(*(next(filter(None, each), None) for each in zip(*sources, strict=True)))
+
+    def _tls_in_file(self) -> TlsFiles:
+        """Return what `[bus.tls]` says; its files lie beside the fleet file unless their path is whole."""
+        if not self._file.get("bus"):
+            return NO_FILES
+        from pydantic import ValidationError
+
+        from mesh.fleet.file import BusSection
+
+        try:
+            said = BusSection.model_validate(self._file["bus"]).tls
+        except ValidationError as wrong:
+            raise SettingsInvalid(
+                f"{self._here / FILE_NAME}: [bus.tls] names files: ca, cert and key"
+            ) from wrong
+        named = (said.ca, said.cert, said.key)
+        return TlsFiles(*(None if each is None else self._here / each for each in named))
+
+    def access(self, roles: tuple[str, ...]) -> Access:
+        """Return how to get on the bus as one of `roles`, the best first.
+
+        Raises NoCredentials, DevStopped among them, and SettingsInvalid.
+        """
+        url = self.url or DEFAULT_URL
+        dev = self._dev if self._dev is not None and self._dev.url == url else None  # its keys open no other
+        keys = tuple(self._given_keys())
+        name = self._flags.name
+        if name is None and keys:
+            name = keys[0][0]
+        if name is None:
+            name = self._settings.name
+        if name is None and dev is not None:
+            first = (dev.first(role) for role in roles)
+            name = next((each for each in first if each and seed_file(dev.keys, each).exists()), None)
+        if name is None:
+            raise self._nobody(roles)
+        # A server of `mesh dev` listens on loopback, without TLS.
+        return Access(url, name, self._key_of(name, keys, dev), NO_FILES if dev else self.tls(url))
+
+    def _given_keys(self) -> Iterator[tuple[str, Path]]:
+        """Yield the keys that a context and the environment name, each with its name: else the file's."""
+        if self._context.nkey is not None:
+            yield self._context.nkey.stem, self._context.nkey
+        if self._settings.credentials is not None:
+            yield self._settings.name or self._settings.credentials.stem, self._settings.credentials
+
+    def _key_of(self, name: str, keys: tuple[tuple[str, Path], ...], dev: Dev | None) -> Path:
+        """Return the seed of `name`: one that was given as its own, or one that `mesh dev` keeps."""
+        given = [path for whose, path in keys if whose == name]
+        if given:
+            return given[0]
+        if dev is not None and seed_file(dev.keys, name).exists():
+            return seed_file(dev.keys, name)
+        text = f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file"
+        raise self._without_dev(text)
+
+    def _nobody(self, roles: tuple[str, ...]) -> NoCredentials:
+        wanted = " or ".join(roles)
+        article = "an" if wanted[:1] in "aeiou" else "a"
+        return self._without_dev(
+            f"who is asking? Set MESH_CREDENTIALS to the {SEED_SUFFIX} file of {article} {wanted} "
+            "(and MESH_NAME, unless the file is called after it), or run this where `mesh dev` runs"
+        )
+
+    def _without_dev(self, text: str) -> NoCredentials:
+        """Return the error that says `text`, and why no `mesh dev` helps where one might."""
+        folders = (self._here, *self._here.parents)
+        left = (each for each in folders if all((each / STATE / kept).is_dir() for kept in _DEV_KEPT))
+        if self._dev is None and self.url is None and (folder := next(left, None)) is not None:
+            return DevStopped(
+                f"no `mesh dev` runs in {folder} any more: start it again there, "
+                "or name another bus (NATS_URL) and a key for it (MESH_CREDENTIALS)"
+            )
+        strangers = next(filter(_is_strangers, _dev_files(self._here)), None)
+        if self._dev is None and strangers is not None:
+            text += f"; {strangers} is not obeyed, since another user owns it or may write to it"
+        return NoCredentials(text)
 
 
-def _url_in_fleet_file(path: Path) -> str | None:
-    try:
-        found = tomllib.loads(path.read_text()).get("url")
-    except (OSError, tomllib.TOMLDecodeError):
-        return None
-    return found if isinstance(found, str) else None
-
-
-def find_tls(url: str, flags: Flags, settings: Settings, here: Path) -> TlsFiles:
-    """Return the files that anything names for TLS, each by the first that does.
-
-    Those in the fleet file go with the URL in it. Raises SettingsInvalid, ContextUnusable.
-    """
-    environment = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
-    context = read_context(flags.context).tls if flags.context else NO_FILES
-    file = here / FILE_NAME
-    beside = _tls_in_fleet_file(file) if _url_in_fleet_file(file) == url else NO_FILES
-    sources = (flags.tls, context, environment, beside)
-    return TlsFiles(*(next(filter(None, each), None) for each in zip(*sources, strict=True)))
-
-
-def _tls_in_fleet_file(path: Path) -> TlsFiles:
-    """Return what `[bus.tls]` says; its files lie beside the fleet file unless their path is whole."""
-    try:
-        bus = tomllib.loads(path.read_text()).get("bus", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return NO_FILES
-    if not bus:
-        return NO_FILES
-    from pydantic import ValidationError
-
-    from mesh.fleet.file import BusSection
-
-    try:
-        said = BusSection.model_validate(bus).tls
-    except ValidationError as wrong:
-        raise SettingsInvalid(f"{path}: [bus.tls] names files: ca, cert and key") from wrong
-    named = (said.ca, said.cert, said.key)
-    return TlsFiles(*(None if each is None else path.parent / each for each in named))
-
-
-def find_access(
-    roles: tuple[str, ...],
-    flags: Flags = NO_FLAGS,
-    *,
-    settings: Settings | None = None,
-    here: Path | None = None,
-) -> Access:
-    """Return how to get on the bus for a command that one of `roles` may give, the best first.
-
-    Raises NoCredentials, DevStopped among them, ContextUnusable and SettingsInvalid.
-    """
-    settings = settings or load_settings()
-    here = here or Path.cwd()
-    dev = running_dev(here)
-    said = find_url(flags, settings, dev, here)
-    try:
-        access = _found_access(roles, flags, settings, dev, said or DEFAULT_URL)
-    except NoCredentials as missing:
-        folder = _left_by_dev(here) if dev is None and said is None else None
-        if folder is None:
-            strangers = _strangers_dev(here)
-            if dev is None and strangers is not None:
-                text = f"{missing}; {strangers} is not obeyed, since another user owns it or may write to it"
-                raise NoCredentials(text) from None
-            raise
-        raise DevStopped(
-            f"no `mesh dev` runs in {folder} any more: start it again there, "
-            "or name another bus (NATS_URL) and a key for it (MESH_CREDENTIALS)"
-        ) from missing
-    is_dev = dev is not None and dev.url == access.url  # which listens on loopback, without TLS
-    return access if is_dev else access._replace(tls=find_tls(access.url, flags, settings, here))
-
-
-def _found_access(
-    roles: tuple[str, ...], flags: Flags, settings: Settings, dev: Dev | None, url: str
-) -> Access:
-    if dev is not None and dev.url != url:
-        dev = None  # its keys open another bus
-    context = read_context(flags.context) if flags.context else None
-    keys = tuple(_given_keys(context, settings))
-    if flags.name is not None:
-        return Access(url, flags.name, _key_of(flags.name, keys, dev))
-    if keys:
-        name, path = keys[0]
-        return Access(url, name, path)
-    if settings.name is not None:
-        return Access(url, settings.name, _key_of(settings.name, keys, dev))
-    for role in roles:
-        name_ = dev.first(role) if dev is not None else None
-        if dev is not None and name_ is not None and seed_file(dev.keys, name_).exists():
-            return Access(url, name_, seed_file(dev.keys, name_))
-    wanted = " or ".join(roles)
-    raise NoCredentials(
-        f"who is asking? Set MESH_CREDENTIALS to the {SEED_SUFFIX} file of {_article(wanted)} {wanted} "
-        "(and MESH_NAME, unless the file is called after it), or run this where `mesh dev` runs"
-    )
-
-
-def _given_keys(context: Context | None, settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Yield the keys that a context and the environment name, with whose they are: else the file's name."""
-    if context is not None and context.nkey is not None:
-        yield context.nkey.stem, context.nkey
-    if settings.credentials is not None:
-        yield settings.name or settings.credentials.stem, settings.credentials
-
-
-def _key_of(name: str, keys: tuple[tuple[str, Path], ...], dev: Dev | None) -> Path:
-    """Return the seed of `name`: one that was given as its own, or one that `mesh dev` keeps."""
-    for whose, path in keys:
-        if whose == name:
-            return path
-    if dev is not None and seed_file(dev.keys, name).exists():
-        return seed_file(dev.keys, name)
-    raise NoCredentials(
-        f"no key of {name!r}: set MESH_NAME={name} and MESH_CREDENTIALS to its {SEED_SUFFIX} file"
-    )
-
-
-def _article(word: str) -> str:
-    return "an" if word[:1] in "aeiou" else "a"
+def find_access(roles: tuple[str, ...], flags: Flags = NO_FLAGS) -> Access:
+    """Return how to get on the bus for a command that one of `roles` may give. Raises as `Sources.access`."""
+    return Sources(flags).access(roles)

@@ -188,16 +188,16 @@ def _admin(where: Where, out: Path | None) -> "Access":
     from mesh.bus.credentials import seed_file
     from mesh.bus.roles import ADMIN
     from mesh.fleet.setup import KEYS
-    from mesh.settings import DEFAULT_URL, Access, NoCredentials, find_tls, load_settings
+    from mesh.settings import DEFAULT_URL, Access, NoCredentials, Sources
 
     try:
         return where.access("admin")
     except NoCredentials:
         if out is None:
             raise
-    url = where.named_url() or DEFAULT_URL
-    files = find_tls(url, where.flags, load_settings(), Path.cwd())
-    return Access(url, ADMIN, seed_file(out / KEYS, ADMIN), files)
+    sources = Sources(where.flags)
+    url = sources.url or DEFAULT_URL
+    return Access(url, ADMIN, seed_file(out / KEYS, ADMIN), sources.tls(url))
 
 
 # --- doctor ---------------------------------------------------------------------------------------

@@ -142,10 +142,9 @@ class Where:
 
     def named_url(self) -> str | None:
         """Return the bus's URL if anything names it."""
-        from mesh.settings import find_url, load_settings, running_dev
+        from mesh.settings import Sources
 
-        here = Path.cwd()
-        return find_url(self.flags, load_settings(), running_dev(here), here)
+        return Sources(self.flags).url
 
     async def connect(self, *roles: str) -> "Bus":
         """Return a connection as one of `roles`.

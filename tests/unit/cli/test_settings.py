@@ -18,7 +18,6 @@ from mesh.settings import (
     DevStopped,
     Flags,
     NoCredentials,
-    Settings,
     SettingsInvalid,
     find_access,
     load_settings,
@@ -60,11 +59,12 @@ def test_beside_a_running_dev_a_command_finds_url_and_key_by_itself(here: Path) 
     assert find_access(("admin",)).seed.startswith("SU")
 
 
-def test_a_directory_below_is_the_same_folder(here: Path) -> None:
+def test_a_directory_below_is_the_same_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs_dev(here)
     below = here / "notes" / "today"
     below.mkdir(parents=True)
-    assert find_access(("client",), here=below).url == DEV_URL
+    monkeypatch.chdir(below)
+    assert find_access(("client",)).url == DEV_URL
 
 
 def test_a_dev_that_was_killed_is_not_believed(here: Path) -> None:
@@ -89,14 +89,9 @@ def test_a_dev_file_that_somebody_else_can_have_written_is_not_obeyed(
     assert running_dev(here) is None
     with pytest.raises(NoCredentials, match=f"{DEV_FILE} is not obeyed"):
         find_access(("client",))
-    assert (
-        find_access(("client",), Flags(name="app", url="nats://x:1"), settings=_with_key(here)).url
-        == "nats://x:1"
-    )
-
-
-def _with_key(here: Path) -> Settings:
-    return Settings(name="app", credentials=here / STATE / "keys" / "app.nk")
+    monkeypatch.setenv("MESH_NAME", "app")
+    monkeypatch.setenv("MESH_CREDENTIALS", str(here / STATE / "keys" / "app.nk"))
+    assert find_access(("client",), Flags(name="app", url="nats://x:1")).url == "nats://x:1"
 
 
 def has_run_dev(directory: Path) -> Path:
@@ -108,13 +103,16 @@ def has_run_dev(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("flags", [Flags(), Flags(name="ops")], ids=["by-role", "by-name"])
-def test_where_a_dev_has_stopped_that_is_said_and_where(here: Path, flags: Flags) -> None:
+def test_where_a_dev_has_stopped_that_is_said_and_where(
+    here: Path, flags: Flags, monkeypatch: pytest.MonkeyPatch
+) -> None:
     has_run_dev(here)
     below = here / "notes"
     below.mkdir()
     for directory in (here, below):
+        monkeypatch.chdir(directory)
         with pytest.raises(DevStopped, match=rf"no `mesh dev` runs in {here} any more: start it again"):
-            find_access(("viewer",), flags, here=directory)
+            find_access(("viewer",), flags)
     assert status_of(DevStopped.code) == Exit.UNREACHABLE
 
 
