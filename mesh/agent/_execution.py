@@ -130,7 +130,7 @@ class Execution:
         """
         ordinal = self._ordinals.get((tool, digest), 0)
         self._ordinals[tool, digest] = ordinal + 1
-        return derive(self.request, self.work.continues or self.work.turn, tool, digest, ordinal)
+        return derive(self.request, self.work.journal_id, tool, digest, ordinal)
 
     def _running(self, tool: Tool, arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Produce:
         """Return what runs the tool; its no becomes an outcome that can be recorded."""

@@ -70,7 +70,7 @@ async def rebuild(
     journal = _Recorded(
         _Store(steps),
         request=request,
-        turn=work.continues or work.turn,
+        turn=work.journal_id,
         round_=work.round,
         nonce="",
         version=agent.version,

@@ -160,10 +160,10 @@ class Runtime:
         except Malformed as error:
             await self._bury(message, error)
             return
-        work = getattr(event, "work", None)
+        work = event.work
         lies_in = subjects.parse_evt(message.subject)
         is_mine = lies_in == (self._agent.name, event.request) and event.to == self._agent.name
-        if not is_mine or not isinstance(work, Assignment) or not _has_a_place(work):
+        if not is_mine or work is None or not _has_a_place(work):
             await self._bury(message, Malformed(f"{type_of(event)} gives this agent nothing to work on"))
             return
         with structlog.contextvars.bound_contextvars(
@@ -417,7 +417,7 @@ async def _note_return(attempts: Attempts) -> None:
 
 def _journaled(work: Assignment) -> str:
     """Return under whose id a turn's journal goes on."""
-    return work.continues or work.turn
+    return work.journal_id
 
 
 def _has_a_place(work: Assignment) -> bool:

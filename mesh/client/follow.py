@@ -229,9 +229,9 @@ class _Running:
         self.agent = ""
 
     def take(self, event: events.AnyEvent) -> None:
-        work = getattr(event, "work", None)
-        if isinstance(work, events.Assignment):
+        work = event.work
+        if work is not None:
             self.agent = work.handoff.to_agent
-            self.journals = {work.continues or work.turn: work.turn}
+            self.journals = {work.journal_id: work.turn}
         elif isinstance(event, events.RequestCompleted | events.RequestFailed | events.EscalationRaised):
             self.journals = {}

@@ -20,7 +20,7 @@ from mesh.bus.streams import steps_of
 from protocol.views.spending import unpriced_in
 from protocol.views.timeline import Cost, StepEntry
 from protocol.wire import codec, subjects
-from protocol.wire.events import AnyEvent, Assignment
+from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN
 from protocol.wire.journal_records import DONE, FENCE, Record, place_of
 from protocol.wire.prices import Price
@@ -46,9 +46,9 @@ class Step(NamedTuple):
 def journals_in(happened: Iterable[AnyEvent]) -> dict[str, str]:
     """Return the agent of each journal that these events open, by the journal's id."""
     return {
-        work.continues or work.turn: work.handoff.to_agent
+        work.journal_id: work.handoff.to_agent
         for event in happened
-        if isinstance(work := getattr(event, "work", None), Assignment) and work.handoff.to_agent != HUMAN
+        if (work := event.work) is not None and work.handoff.to_agent != HUMAN
     }
 
 

@@ -129,7 +129,7 @@ def _tell_event(span: Span, step: Appended) -> None:
     if command is not None and not isinstance(event, FactsWithheld):
         _tell(span, event)
     span.set_attributes({tracing.EVENT: event.id, tracing.EVENT_TYPE: type_of(event), tracing.TO: event.to})
-    work = getattr(event, "work", None)
+    work = event.work
     if work is not None:
         span.set_attributes({tracing.DEPTH: work.depth, tracing.TURN: work.turn, tracing.ROUND: work.round})
 

@@ -305,7 +305,7 @@ class RequestProcessor:
             case NeedPeers(agents):
                 return self._context.breakers.not_open(agents)
             case NeedAttendance(turn):
-                journal = turn.work.continues or turn.id
+                journal = turn.work.journal_id
                 first = subjects.step(turn.agent, request, journal, f"{turn.round}-0")
                 return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
             case TurnOver(event, turn):

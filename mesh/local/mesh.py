@@ -233,7 +233,7 @@ def _stands(happened: Sequence[AnyEvent]) -> str:
     if not happened:
         return "no guard has taken it up"
     last, holder = happened[-1], fold(happened).holder
-    led = [event for event in reversed(happened) if getattr(event, "turn", "") == getattr(last, "turn", None)]
+    led = [event for event in reversed(happened) if event.turn and event.turn == last.turn]
     codes = ": ".join(dict.fromkeys(filter(None, map(_code, led))))
     whose = "nobody" if holder is None else holder.asked or holder.agent
     return f"the last event is {type_of(last)}{codes and f' ({codes})'}, and {whose} has it"

@@ -16,7 +16,6 @@ from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Grounds, type_of
-from protocol.wire.handoff import Refusal
 
 VERDICTS = (
     events.RequestOpened,
@@ -78,7 +77,7 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     before = fold(happened[: event.n])
     story = timeline(happened[: event.n + 1])
     told = next((move for move in story.moves if move.seq == event.n), None)
-    refusal = _refusal(event)
+    refusal = event.refusal
     segment = before.segment if before.turns else None
     policy = before.policy
     if isinstance(event, events.RequestOpened | events.RequestRefused):
@@ -110,16 +109,12 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     )
 
 
-def _refusal(event: AnyEvent) -> Refusal | None:
-    return event.refusal if isinstance(event, events.RequestRefused | events.MoveRefused) else None
-
-
 def _chosen(happened: Sequence[AnyEvent], n: int | None) -> AnyEvent:
     if n is not None:
         if not 0 <= n < len(happened):
             raise NotFound(f"there is no event {n}; this request has 0 to {len(happened) - 1}")
         return happened[n]
-    refused = [event for event in happened if _refusal(event) is not None]
+    refused = [event for event in happened if event.refusal is not None]
     verdicts = [event for event in happened if isinstance(event, VERDICTS)]
     if not verdicts:
         raise NotFound("no verdict was given in this request yet")
@@ -163,7 +158,7 @@ def _rules(event: AnyEvent, grounds: Grounds | None) -> tuple[str, ...]:
 
 
 def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
-    work = getattr(event, "work", None)
+    work = event.work
     if isinstance(event, events.MoveRefused):
         if work is not None:
             return f"{event.to} ran again, in round {work.round}, and was told of it"

@@ -70,7 +70,7 @@ async def sent_to_model(
     agent = code()
     kept = await get(bus, "CONF", FLEET)
     known = Fleet(name="", entry=AgentName(agent.name)) if kept is None else read_fleet(kept.data)
-    found = await journaled(bus, request, (name,), work.continues or work.turn)
+    found = await journaled(bus, request, (name,), work.journal_id)
     steps = {step.name: step.body for step in found}
     models: list[ClaudeModel] = []
     with _as_sent(models):
@@ -109,12 +109,12 @@ def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Assignment
 
 
 def _work_of(event: AnyEvent, name: str) -> Assignment | None:
-    work = getattr(event, "work", None)
-    return work if isinstance(work, Assignment) and event.to == name == work.handoff.to_agent else None
+    work = event.work
+    return work if work is not None and event.to == name == work.handoff.to_agent else None
 
 
 def _place(event: AnyEvent) -> tuple[str, int]:
-    return getattr(event, "turn", ""), getattr(event, "round", -1)
+    return event.turn, event.round
 
 
 def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
@@ -124,7 +124,7 @@ def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     """
     kept = {event.cause: event.report for event in happened if isinstance(event, FactsWithheld)}
     reports = (
-        getattr(event, "report", None) or kept.get(event.cause)
+        event.report or kept.get(event.cause)
         for event in happened
         if _place(event) == (work.turn, work.round)
     )

@@ -145,8 +145,7 @@ def _of_refused(
 
 def _opening(event: AnyEvent) -> Assignment | None:
     """Return the work of an event that opens a turn."""
-    work = getattr(event, "work", None)
-    return work if isinstance(work, Assignment) and str(work.turn) == event.id else None
+    return event.work if event.opens_turn else None
 
 
 def _as_text(fact: Fact | None) -> str:

@@ -10,6 +10,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from mesh.errors import MeshError
 from protocol.domain import hash_chain
@@ -20,7 +21,7 @@ from protocol.domain.moves import decide
 from protocol.domain.recovery import message_of
 from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
 from protocol.wire import codec, events
-from protocol.wire.commands import Command, Submit
+from protocol.wire.commands import Command
 from protocol.wire.config import Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, Grounds, type_of
@@ -118,16 +119,20 @@ def _derive(
         now=event.at,
         salt=event.salt,
         grounds=before.grounds_of(belongs_to) or Grounds(),
-        prices=getattr(belongs_to, "prices", None),
         trace=event.trace,
     )
+    if isinstance(belongs_to, events.RequestOpened | events.RequestRefused):
+        named = belongs_to.policy  # None: there was none of the name, and no other policy makes one
+        prices = belongs_to.prices if isinstance(belongs_to, events.RequestOpened) else None
+        world = replace(world, policy=named and (policy or named), prices=prices)
+    if policy is not None:
+        ledger = copy(ledger)
+        ledger.policy = policy
     if command is None:
         return _consequence(ledger, event, belongs_to, policy, world)
-    recorded = getattr(belongs_to, "policy", None) if isinstance(command.what, Submit) else ledger.policy
-    judged_by = policy if policy is not None and recorded is not None else recorded
-    derived = decide(ledger, command, judged_by, world)
+    derived = decide(ledger, command, world)
     if policy is not None and isinstance(derived, events.FactsWithheld):
-        return decide(_with(ledger, derived), command, judged_by, world)
+        return decide(_with(ledger, derived), command, world)
     return derived
 
 
@@ -145,9 +150,8 @@ def _letters(value: Any) -> bytes:
 
 def _is_withheld_for(event: AnyEvent) -> bool:
     """Return True if something may be withheld from its reader: it opens a turn, or a client reads it."""
-    work = getattr(event, "work", None)
     read = events.RequestRefused | events.TurnSuspended | events.RequestCompleted | events.RequestFailed
-    return isinstance(event, read) or (work is not None and str(work.turn) == event.id)
+    return isinstance(event, read) or event.opens_turn
 
 
 def _consequence(
@@ -161,11 +165,11 @@ def _consequence(
     deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
     first: AnyEvent | None = None
     for round_ in deciding:
-        follows = due(ledger, policy, world, round_)
+        follows = due(ledger, world, round_)
         if ended_by_size and follows is not None:
             follows = too_large(ledger, world, follows)
         if policy is not None and isinstance(follows, events.FactsWithheld):
-            follows = due(_with(ledger, follows), policy, world, round_)
+            follows = due(_with(ledger, follows), world, round_)
         if isinstance(follows, Command):
             continue
         if _letters(follows) == _letters(event):
@@ -177,7 +181,7 @@ def _consequence(
 def _verdict(event: AnyEvent | None) -> dict[str, str]:
     if event is None:
         return {"type": "nothing"}
-    refusal = getattr(event, "refusal", None)
+    refusal = event.refusal
     said = {"type": type_of(event)}
     if refusal is not None:
         said["rule"] = str(refusal.rule)

@@ -150,7 +150,7 @@ def turn_of(
     journal = Journal(
         MemorySteps() if steps is None else steps,
         request=request,
-        turn=work.continues or work.turn,
+        turn=work.journal_id,
         round_=work.round,
         nonce=f"n{next(_INSTANCES)}",
         version=version,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.admission import Rejected
-from protocol.domain.envelope import E, World, place, stamp
+from protocol.domain.envelope import Draft, World
 from protocol.domain.layers import Bringer, Load, followed, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import stale_id
@@ -29,21 +29,18 @@ from protocol.wire.commands import (
 )
 from protocol.wire.events import (
     AnyEvent,
-    Assignment,
     EffectSettled,
     EscalationAssigned,
     EscalationResolved,
-    FactsWithheld,
     RequestCancelled,
     RequestCompleted,
     RequestFrozen,
     RequestThawed,
     RoundOutcome,
     TurnResumed,
-    type_of,
 )
 from protocol.wire.handoff import Handoff
-from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
+from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
 ASKED = "asked"
 """The reason of an escalation that a turn's own move asked for."""
@@ -74,132 +71,73 @@ def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | N
 
 def decide_control(ledger: Ledger, command: Command, control: Control, world: World) -> AnyEvent:
     """Return the event that a control message brings about."""
-
-    def event(kind: type[E], to: str, **payload: Any) -> E:
-        return stamp(
-            kind,
-            ledger,
-            world,
-            command.cause,
-            to,
-            str(ledger.request),
-            sender=command.sender,
-            control=control.id,
-            **payload,
-        )
-
-    by = control.by or command.sender
+    draft, by = Draft(ledger, world, command.cause), control.by or command.sender
+    said: dict[str, Any] = {"sender": command.sender, "control": control.id}
     match control:
         case Cancel(reason=reason):
-            return event(RequestCancelled, str(ledger.client), by=by, reason=reason)
+            return draft.event(RequestCancelled, str(ledger.client), by=by, reason=reason, **said)
         case Freeze(reason=reason):
-            return event(RequestFrozen, NOBODY, by=by, reason=reason)
+            return draft.event(RequestFrozen, NOBODY, by=by, reason=reason, **said)
         case Thaw(reason=reason):
-            return event(RequestThawed, NOBODY, by=by, reason=reason)
+            return draft.event(RequestThawed, NOBODY, by=by, reason=reason, **said)
         case Assign(turn=turn_id, to=person):
-            return event(EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by)
+            return draft.event(EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by, **said)
+        case Resolve(complete=True):
+            human, to = ledger.turns[control.turn], str(ledger.client)
+            said |= {"turn": human.id, "round": human.round, "answer": control.answer}
+            return draft.event(RequestCompleted, to, by=by, **said)
         case Resolve():
-            return _resolved(ledger, command, control, world, by)
-        case Reply():
+            return _resolved(draft, control, said | {"by": by})
+        case Reply(value=value):
+            turn = ledger.turns[control.turn]
+            past = RoundOutcome(round=turn.round, how="replied", reply=value, by=by, asked=turn.approval)
+            return draft.event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past), **said)
+        case Settle(outcome=outcome, result=result):
             turn = ledger.turns[control.turn]
             past = RoundOutcome(
-                round=turn.round, how="replied", reply=control.value, by=by, asked=turn.approval
+                round=turn.round, how="settled", reply=result, settled=outcome, step=turn.doubted, by=by
             )
-            return event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past))
-        case Settle():
-            turn = ledger.turns[control.turn]
-            past = RoundOutcome(
-                round=turn.round,
-                how="settled",
-                reply=control.result,
-                settled=control.outcome,
-                step=turn.doubted,
-                by=by,
-            )
-            return event(
-                EffectSettled,
-                turn.agent,
-                turn=turn.id,
-                work=next_round(turn, past),
-                outcome=control.outcome,
-                result=control.result,
-                by=by,
-            )
+            said |= {"work": next_round(turn, past), "outcome": outcome, "result": result, "by": by}
+            return draft.event(EffectSettled, turn.agent, turn=turn.id, **said)
 
 
-def _resolved(ledger: Ledger, command: Command, control: Resolve, world: World, by: str) -> AnyEvent:
+def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
+    """Return the event that gives an agent the work, in a fresh segment.
+
+    An agent that goes on with its turn counts its rounds on, as its journal does. Journal and effect keys go
+    on under the id of the first turn of a chain.
+    """
+    ledger = draft.ledger
     human = ledger.turns[control.turn]
-    if control.complete:
-        return stamp(
-            RequestCompleted,
-            ledger,
-            world,
-            command.cause,
-            str(ledger.client),
-            str(ledger.request),
-            turn=human.id,
-            round=human.round,
-            answer=control.answer,
-            by=by,
-            sender=command.sender,
-            control=control.id,
+    ended = None if human.instead_of is None else ledger.turns[human.instead_of]
+    again: dict[str, Any] = {}
+    if control.again:
+        asked = Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
+        past = RoundOutcome(
+            round=(ended or human).round,
+            how="resolved",
+            move=asked,
+            reply=control.summary or None,
+            by=said["by"],
         )
-    whole, load = _handed_on(ledger, human, control, world.now)
-    marks = followed(ledger.marks(), ledger.load(), load)
-    placed = place(ledger, world, command.cause, whole, load, marks)
-    if isinstance(placed, FactsWithheld):
-        return placed
-    type_ = type_of(EscalationResolved)
-    turn_id = event_id(command.cause, type_, ledger.count(command.cause, type_))
-    return stamp(
+        again["past"] = (*human.work.past, remembered(past))
+        if ended is not None:
+            again |= {"round_": ended.round + 1, "continues": ended.work.journal_id}
+    handoff, load = _handed_on(ledger, human, control, draft.world.now)
+    return draft.opening(
         EscalationResolved,
-        ledger,
-        world,
-        command.cause,
-        whole.to_agent,
-        str(ledger.request),
+        handoff,
+        load,
+        followed(ledger.marks(), ledger.load(), load),
+        path=(handoff.to_agent,),
         turn=human.id,
-        work=Assignment(
-            turn=TurnId(turn_id),
-            round=_first_round(ledger, human, control),
-            handoff=placed.handoff,
-            path=(whole.to_agent,),
-            depth=0,
-            withheld=placed.withheld,
-            past=(*human.work.past, _said_again(ledger, human, control, by)) if control.again else (),
-            continues=_continued(ledger, human) if control.again else None,
-            beneath=placed.beneath,
-        ),
-        by=by,
-        sender=command.sender,
-        control=control.id,
         summary=control.summary,
         again=control.again,
-        grounds=world.grounds,
+        grounds=draft.world.grounds,
         budget=control.budget,
+        **again,
+        **said,
     )
-
-
-def _first_round(ledger: Ledger, human: TurnState, control: Resolve) -> int:
-    """Return the round that a resolution opens: a continued turn counts on, as its journal does."""
-    if not control.again or human.instead_of is None:
-        return 0
-    return ledger.turns[human.instead_of].round + 1
-
-
-def _said_again(ledger: Ledger, human: TurnState, control: Resolve, by: str) -> RoundOutcome:
-    """Return how the round ended that a person lets go on; with the move, if it had asked for the person."""
-    ended = ledger.turns[human.instead_of] if human.instead_of is not None else human
-    asked = Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
-    return remembered(
-        RoundOutcome(round=ended.round, how="resolved", move=asked, reply=control.summary or None, by=by)
-    )
-
-
-def _continued(ledger: Ledger, human: TurnState) -> Any:
-    """Return under whose id journal and effect keys go on: the first of a chain of continuations."""
-    ended = ledger.turns[human.instead_of] if human.instead_of is not None else None
-    return None if ended is None else ended.work.continues or ended.id
 
 
 def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> tuple[Handoff, Load]:

@@ -212,7 +212,7 @@ class RequestDecider:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
         n = self.ledger.n
         if self._first_wait[0] != n:
-            self._first_wait = (n, first_wait(self.ledger, None))
+            self._first_wait = (n, first_wait(self.ledger))
         return self._first_wait[1]
 
     def handle(self, command: Command, fleet: Fleet, *, mesh_frozen: bool = False) -> Steps[Outcome]:
@@ -266,8 +266,7 @@ class RequestDecider:
             rejection = rejection_of(ledger, command, world)
             if rejection is not None:
                 return rejection
-            policy = world.policy if isinstance(command.what, Submit) else ledger.policy
-            event = decide(ledger, command, policy, world)
+            event = decide(ledger, command, world)
             stored = yield from self._append(event, command)
             if stored is None:
                 return Rejected(EVENT_TOO_LARGE, "what would be recorded of it is more than the bus takes")
@@ -341,7 +340,7 @@ class RequestDecider:
             if at > now:
                 return at
             seen: Attendance | None = None
-            turn = by_the_clock(ledger, None, now, deciding)
+            turn = by_the_clock(ledger, now, deciding)
             if turn is not None:
                 seen = yield NeedAttendance(turn)
             grounds = Grounds(
@@ -352,9 +351,9 @@ class RequestDecider:
                 unbegun=seen is not None and seen.unbegun,
             )
             world = World(now=now, salt=moment.salt, grounds=grounds, trace=ledger.trace)
-            follows = due(ledger, None, world, deciding)
+            follows = due(ledger, world, deciding)
             if follows is None:
-                return next_due(ledger, None, now, grounds)
+                return next_due(ledger, now, grounds)
             if not (yield from self._follow(follows, fleet)):
                 end = yield from self._append(too_large(ledger, world, follows), None)
                 while isinstance(end, FactsWithheld):
@@ -381,7 +380,7 @@ class RequestDecider:
             return None
         moment: Moment = yield NEED_MOMENT
         now = self._not_before_the_head(moment.now)
-        return at if at > now else next_due(self.ledger, None, now, NOT_LOOKED)
+        return at if at > now else next_due(self.ledger, now, NOT_LOOKED)
 
     def _not_before_the_head(self, now: int) -> int:
         """Return the time of the next event: clocks differ, a request's time does not run back."""

@@ -13,22 +13,25 @@ from msgspec.structs import replace
 
 from protocol.domain.layers import Load, Marks, divide
 from protocol.domain.ledger import Ledger
-from protocol.wire import events
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
 from protocol.wire.config import Policy
-from protocol.wire.events import VERSION, Beneath, Event, FactsWithheld, Grounds, Withheld, type_of
+from protocol.wire.events import (
+    VERSION,
+    Assignment,
+    Beneath,
+    Ended,
+    Event,
+    FactsWithheld,
+    Grounds,
+    RoundOutcome,
+    Withheld,
+    type_of,
+)
 from protocol.wire.handoff import Fact, Handoff
-from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, RequestId, event_id
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, RequestId, TurnId, event_id
 
 E = TypeVar("E", bound=Event)
-_ENDS = (
-    events.RequestCompleted,
-    events.RequestFailed,
-    events.RequestExpired,
-    events.RequestCancelled,
-)
-"""The ends of a request that was opened."""
 
 
 class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -47,52 +50,6 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""
 
 
-def stamp(
-    kind: type[E], ledger: Ledger, world: World, cause: str, to: str, request: str, **payload: Any
-) -> E:
-    """Return the next event of `ledger`: `payload` with its envelope, in the inbox of `to`.
-
-    The work that it gives, if any, says what models cost when the request began; an end says which
-    submit it answers.
-    """
-    type_ = type_of(kind)
-    work = payload.get("work")
-    if work is not None:
-        payload["work"] = replace(work, prices=payload.get("prices", ledger.prices))
-    if issubclass(kind, _ENDS):
-        payload["digest"] = ledger.submit_digest
-    at = world.now if ledger.head is None else max(world.now, ledger.head.at)
-    return kind(
-        v=VERSION,
-        id=event_id(cause, type_, ledger.count(cause, type_)),
-        request=RequestId(request),
-        n=ledger.n,
-        at=at,
-        cause=Cause(cause),
-        prev=ledger.prev,
-        salt=world.salt,
-        to=AgentName(to),
-        trace=world.trace,
-        **payload,
-    )
-
-
-_TRACE_ID = slice(3, 35)
-"""Of a `traceparent`."""
-
-
-def trace_of(known: str, came: str) -> str:
-    """Return the `traceparent` that work on a request comes from: the message's, unless of another trace.
-
-    A person's command and a stranger's message have traces of their own; the request keeps its one.
-
-    Args:
-        known: of the request's newest event; empty if it has none.
-        came: of the message that is answered; well-formed or empty.
-    """
-    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known
-
-
 class HandoffView(NamedTuple):
     """A handoff as one reader sees it."""
 
@@ -102,10 +59,115 @@ class HandoffView(NamedTuple):
     rest: Beneath
     """Every layer of what the reader does not see the whole of."""
 
-    @property
-    def beneath(self) -> Beneath | None:
-        """What its work says of the layers beneath, if it may see them all."""
-        return self.rest if self.withheld is None and self.rest != Beneath() else None
+
+class Draft:
+    """The next event of a request, as it follows from one cause."""
+
+    __slots__ = ("cause", "ledger", "request", "world")
+
+    def __init__(self, ledger: Ledger, world: World, cause: Cause, request: str | None = None) -> None:
+        self.ledger, self.world, self.cause = ledger, world, cause
+        self.request = RequestId(request or str(ledger.request))
+
+    def event(self, kind: type[E], to: str, **payload: Any) -> E:
+        """Return the event: `payload` with its envelope, in the inbox of `to`. An end names its submit."""
+        ledger, world, head = self.ledger, self.world, self.ledger.head
+        if issubclass(kind, Ended):
+            payload.setdefault("digest", ledger.submit_digest)
+        return kind(
+            v=VERSION,
+            id=self._id(kind),
+            request=self.request,
+            n=ledger.n,
+            at=world.now if head is None else max(world.now, head.at),
+            cause=self.cause,
+            prev=ledger.prev,
+            salt=world.salt,
+            to=AgentName(to),
+            trace=world.trace,
+            **payload,
+        )
+
+    def opening(
+        self,
+        kind: type[E],
+        handoff: Handoff,
+        load: Load,
+        marks: Marks,
+        *,
+        path: tuple[AgentName, ...],
+        depth: int = 0,
+        round_: int = 0,
+        past: tuple[RoundOutcome, ...] = (),
+        continues: TurnId | None = None,
+        **payload: Any,
+    ) -> E | FactsWithheld:
+        """Return an event that opens a turn, or the one that first has to keep what is not shown.
+
+        `facts.withheld` comes before every handoff of which the reader may not see a part, and before no
+        other. So nobody learns from it under which keys something is withheld. People are cleared for
+        everything: they read the log.
+
+        Args:
+            load: all that the handoff carries.
+            marks: what of it must be carried.
+        """
+        target, kept = self.world.grounds.target, self.ledger.kept_back(self.cause)
+        clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
+        shown, withheld, rest = show(handoff, load, marks, clearance)
+        is_kept = kept is not None and equal(
+            (kept.facts, kept.artifacts, kept.must_carry), (rest.facts, rest.artifacts, rest.must_carry)
+        )
+        if not is_kept and (kept is not None or withheld is not None):
+            return self.event(
+                FactsWithheld,
+                NOBODY,
+                target=handoff.to_agent,
+                facts=rest.facts,
+                artifacts=rest.artifacts,
+                must_carry=rest.must_carry,
+            )
+        work = Assignment(
+            turn=TurnId(self._id(kind)),
+            round=round_,
+            handoff=shown,
+            path=path,
+            depth=depth,
+            withheld=withheld,
+            past=past,
+            continues=continues,
+            prices=payload.get("prices", self.ledger.prices),
+            beneath=rest if withheld is None and rest != Beneath() else None,
+        )
+        return self.event(kind, handoff.to_agent, work=work, **payload)
+
+    def for_client(
+        self,
+        kind: type[E],
+        to: str = "",
+        *,
+        report: Report = Report(),  # noqa: B008  # it is immutable
+        move: Move | None = None,
+        **payload: Any,
+    ) -> E | FactsWithheld:
+        """Return a question or an end, or the event that first has to keep what its reader is not told.
+
+        Args:
+            to: the reader; by default the client.
+            report: what the agent reported with the move that led to it.
+            move: the move itself, where `payload` does not say it.
+        """
+        to, grounds = to or str(self.ledger.client), self.world.grounds
+        kept, rests_on = self.ledger.kept_back(self.cause), (report, grounds, move)
+        told = (Report(), Grounds(), None) if kept is None else (kept.report, kept.grounds, kept.move)
+        if (kept is not None or told == rests_on) and equal(told, rests_on):
+            return self.event(kind, to, **payload)
+        return self.event(FactsWithheld, NOBODY, target=to, report=report, grounds=grounds, move=move)
+
+    def _id(self, kind: type[Event]) -> Any:
+        """Return the event's id; it is also that of the turn that the event opens."""
+        type_ = type_of(kind)
+        return event_id(self.cause, type_, self.ledger.count(self.cause, type_))
 
 
 def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> HandoffView:
@@ -138,75 +200,17 @@ def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] 
     return HandoffView(shown, divided.withheld, kept)
 
 
-def place(
-    ledger: Ledger,
-    world: World,
-    cause: Cause,
-    handoff: Handoff,
-    load: Load,
-    marks: Marks,
-    request: str = "",
-) -> HandoffView | FactsWithheld:
-    """Return the handoff as its reader may see it, or the event that first has to keep the rest.
-
-    `facts.withheld` comes before every handoff of which the reader may not see a part, and before no other:
-    whether it comes tells nobody under which keys something is withheld. People are cleared for everything:
-    who reads the `human` queue reads the log.
-    """
-    target = world.grounds.target
-    cleared = handoff.to_agent == HUMAN or target is None
-    shown = show(handoff, load, marks, None if cleared or target is None else target.clearance)
-    rest, kept = shown.rest, ledger.kept_back(cause)
-    is_kept = kept is not None and equal(
-        (kept.facts, kept.artifacts, kept.must_carry), (rest.facts, rest.artifacts, rest.must_carry)
-    )
-    if is_kept or (kept is None and shown.withheld is None):
-        return shown
-    return stamp(
-        FactsWithheld,
-        ledger,
-        world,
-        cause,
-        NOBODY,
-        request or str(ledger.request),
-        target=handoff.to_agent,
-        facts=rest.facts,
-        artifacts=rest.artifacts,
-        must_carry=rest.must_carry,
-    )
+_TRACE_ID = slice(3, 35)
+"""Of a `traceparent`."""
 
 
-def for_client(
-    kind: type[E],
-    ledger: Ledger,
-    world: World,
-    cause: Cause,
-    to: str,
-    request: str,
-    *,
-    report: Report = Report(),  # noqa: B008  # it is immutable
-    move: Move | None = None,
-    **payload: Any,
-) -> E | FactsWithheld:
-    """Return a question or an end, or the event that first has to keep what its reader is not told.
+def trace_of(known: str, came: str) -> str:
+    """Return the `traceparent` that work on a request comes from: the message's, unless of another trace.
+
+    A person's command and a stranger's message have traces of their own; the request keeps its one.
 
     Args:
-        report: what the agent reported with the move that led to it.
-        move: the move itself, where `payload` does not say it.
+        known: of the request's newest event; empty if it has none.
+        came: of the message that is answered; well-formed or empty.
     """
-    kept = ledger.kept_back(cause)
-    told = (Report(), Grounds(), None) if kept is None else (kept.report, kept.grounds, kept.move)
-    if equal(told, (report, world.grounds, move)):
-        return stamp(kind, ledger, world, cause, to, request, **payload)
-    return stamp(
-        FactsWithheld,
-        ledger,
-        world,
-        cause,
-        NOBODY,
-        request,
-        target=to,
-        report=report,
-        grounds=world.grounds,
-        move=move,
-    )
+    return came if came and (not known or came[_TRACE_ID] == known[_TRACE_ID]) else known

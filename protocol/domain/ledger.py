@@ -8,6 +8,7 @@ event, fold up to that event.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
@@ -22,69 +23,42 @@ from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
+_DEFAULT_POLICY = Policy()
 _WITHHELD = events.type_of(events.FactsWithheld)
 
 
+@dataclass(slots=True, eq=False)
 class Ledger:
     """One request, folded. Empty until its first event."""
 
-    __slots__ = (
-        "_digest",
-        "_segment",
-        "body",
-        "causes",
-        "client",
-        "conversation",
-        "deadline",
-        "deferred",
-        "ended",
-        "escalations",
-        "frames",
-        "frozen_at",
-        "head",
-        "history",
-        "hops",
-        "open",
-        "pending",
-        "policy",
-        "prices",
-        "request",
-        "spent",
-        "stash",
-        "status",
-        "submit_digest",
-        "turns",
-    )
-
-    def __init__(self) -> None:
-        self.request: RequestId | None = None
-        self.client: AgentName | None = None
-        self.policy = Policy()
-        self.deadline: int | None = None
-        self.conversation: str | None = None
-        self.prices: Mapping[str, Any] = {}
-        """What models cost when the request began."""
-        self.submit_digest = ""
-        self.status: Status = "unknown"
-        self.ended: AnyEvent | None = None
-        self.turns: dict[TurnId, TurnState] = {}
-        self.open: dict[TurnId, TurnState] = {}
-        """The open turns. At most one under topology `handoff`, but nothing here counts on it."""
-        self._segment: Segment | None = None
-        self.frames: dict[TurnId, Frame] = {}
-        """The frame that each agent's turn holds or held the work under."""
-        self.hops: list[Hop] = []
-        self.history = FactHistory()
-        self.stash = Stash()
-        self.pending: events.FactsWithheld | None = None
-        self.spent: Usage = budget.NOTHING
-        self.escalations = 0
-        self.frozen_at: int | None = None
-        self.deferred: list[events.MoveDeferred] = []
-        self.causes: dict[tuple[Cause, str], int] = {}
-        self.head: AnyEvent | None = None
-        self.body: bytes = b""
-        self._digest: str | None = None
+    request: RequestId | None = None
+    client: AgentName | None = None
+    policy: Policy = _DEFAULT_POLICY
+    deadline: int | None = None
+    conversation: str | None = None
+    prices: Mapping[str, Any] = field(default_factory=dict)
+    """What models cost when the request began."""
+    submit_digest: str = ""
+    status: Status = "unknown"
+    ended: AnyEvent | None = None
+    turns: dict[TurnId, TurnState] = field(default_factory=dict)
+    open: dict[TurnId, TurnState] = field(default_factory=dict)
+    """The open turns. At most one under topology `handoff`, but nothing here counts on it."""
+    _segment: Segment | None = None
+    frames: dict[TurnId, Frame] = field(default_factory=dict)
+    """The frame that each agent's turn holds or held the work under."""
+    hops: list[Hop] = field(default_factory=list)
+    history: FactHistory = field(default_factory=FactHistory)
+    stash: Stash = field(default_factory=Stash)
+    pending: events.FactsWithheld | None = None
+    spent: Usage = budget.NOTHING
+    escalations: int = 0
+    frozen_at: int | None = None
+    deferred: list[events.MoveDeferred] = field(default_factory=list)
+    causes: dict[tuple[Cause, str], int] = field(default_factory=dict)
+    head: AnyEvent | None = None
+    body: bytes = b""
+    _digest: str | None = None
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -138,20 +112,22 @@ class Ledger:
         """Return all that is carried now, withheld or not."""
         return self.stash.load(None if self.holder is None else self.holder.work.handoff)
 
-    def load_after(self, event: Any) -> Load:
+    def load_after(self, event: AnyEvent) -> Load:
         """Return all that is carried once `event`, which opens a turn, is in the log."""
-        return self._stash_after(event).load(event.work.handoff)
+        work = _work(event)
+        return self._stash_after(event, work).load(work.handoff)
 
     def marks(self) -> Marks:
         """Return which of the carried facts must be carried on unchanged, withheld or not."""
         return frozenset() if self.holder is None else self.stash.marks_beside(self.holder.work.handoff)
 
-    def marks_after(self, event: Any) -> Marks:
+    def marks_after(self, event: AnyEvent) -> Marks:
         """Return the same once `event`, which opens a turn, is in the log."""
-        return self._stash_after(event).marks_beside(event.work.handoff)
+        work = _work(event)
+        return self._stash_after(event, work).marks_beside(work.handoff)
 
-    def _stash_after(self, event: Any) -> Stash:
-        return Stash.of(self.kept_back(event.cause) or event.work.beneath)
+    def _stash_after(self, event: AnyEvent, work: Assignment) -> Stash:
+        return Stash.of(self.kept_back(event.cause) or work.beneath)
 
     def kept_back(self, cause: str) -> events.FactsWithheld | None:
         """Return what is kept back from the reader of the event that `cause` brings about, if anything is."""
@@ -160,14 +136,12 @@ class Ledger:
     def report_of(self, event: AnyEvent) -> Report:
         """Return what was reported with the proposal that `event` answers; it is the newest or the next."""
         kept = self.kept_back(event.cause)
-        said = getattr(event, "report", None)
-        return said if said is not None else Report() if kept is None else kept.report
+        return event.report or (NO_REPORT if kept is None else kept.report)
 
     def grounds_of(self, event: AnyEvent) -> Grounds | None:
         """Return what `event` rested on outside the log; None where nothing was asked. As `report_of`."""
         kept = self.kept_back(event.cause)
-        said = getattr(event, "grounds", None)
-        return said if said is not None or kept is None else kept.grounds
+        return event.grounds or (None if kept is None else kept.grounds)
 
     def carried(self) -> dict[str, Fact]:
         """Return by key the fact that somebody sees who is cleared for everything."""
@@ -195,12 +169,11 @@ class Ledger:
         """
         if event.n != self.n:
             raise BrokenLog(f"event {self.n} is missing; the next one there is {event.n}")
-        kind = type(event)
         try:
-            _APPLY[kind](self, event)
+            _APPLY[type(event)](self, event)
         except (LookupError, AttributeError, TypeError, AssertionError) as error:
             raise BrokenLog(f"event {event.n} does not follow from those before it") from error
-        key = (event.cause, _NAMES[kind])
+        key = (event.cause, events.type_of(event))
         self.causes[key] = self.causes.get(key, 0) + 1
         if self.deferred:
             self._forget_decided(event)
@@ -226,10 +199,9 @@ class Ledger:
         self.open.pop(turn_id, None)
         return turn
 
-    def _begin(
-        self, event: Any, work: Assignment, instead_of: TurnId | None = None, tier: int = 0
-    ) -> TurnState:
+    def _begin(self, event: AnyEvent, instead_of: TurnId | None = None, tier: int = 0) -> TurnState:
         """Open the turn that an inbox event opens; what it carries is taken over before."""
+        work = _work(event)
         turn = TurnState(
             id=work.turn,
             agent=work.handoff.to_agent,
@@ -246,13 +218,20 @@ class Ledger:
         self.turns[turn.id] = self.open[turn.id] = turn
         return turn
 
-    def _carry(self, event: Any, sender: AgentEntry | None = None) -> None:
+    def _enter(self, event: AnyEvent) -> None:
+        """Begin a segment with the turn that an event opens."""
+        turn, handoff = self._begin(event), _work(event).handoff
+        self.frames[turn.id] = frame = self._frame(handoff)
+        self._segment = Segment((frame,))
+
+    def _carry(self, event: AnyEvent, sender: AgentEntry | None = None) -> None:
         """Take over what an inbox event carries; the turn that it ends is still open.
 
         Args:
             sender: the agent by whose move it came about.
         """
-        facts, kept = event.work.handoff.facts, self._stash_after(event)
+        work = _work(event)
+        facts, kept = work.handoff.facts, self._stash_after(event, work)
         if sender is not None and (kept.facts or any(fact.labels for fact in facts)):
             self.history.note_unseen(sender.name, sender.clearance, self.load(), self.load_after(event))
         if self._segment is not None and any(frame.marks for frame in self._segment.path):
@@ -260,12 +239,12 @@ class Ledger:
         self.history.remember((*facts, *(fact for layers in kept.facts.values() for fact in layers)))
         self.stash, self.pending = kept, None
 
-    def _next_round(self, event: Any, work: Assignment, past: RoundOutcome | None = None) -> None:
+    def _next_round(self, event: AnyEvent) -> None:
+        work = _work(event)
         turn = self.turns[work.turn]
         turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
         turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
-        turn.approval = ""
-        turn.past = work.past
+        turn.approval, turn.past = "", work.past
 
     def _frame(self, handoff: Handoff) -> Frame:
         granted = handoff.constraints.budget
@@ -277,21 +256,17 @@ class Ledger:
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
         self.submit_digest, self.prices = event.digest, event.prices
         self._carry(event)
-        turn = self._begin(event, event.work)
-        frame = self._frame(event.work.handoff)
-        self._segment = Segment((frame,))
-        self.frames[turn.id] = frame
+        self._enter(event)
 
     def _on_refused_submit(self, event: events.RequestRefused) -> None:
         self.request, self.client, self.submit_digest = event.request, event.client, event.digest
-        self._end(event, "refused")
+        self._end(event)
 
     def _on_admitted(self, event: events.HandoffAdmitted) -> None:
         self._carry(event, event.grounds.sender)
         giver = self._close(event.turn, event)
         self._settle(giver, event.report)
-        turn = self._begin(event, event.work)
-        handoff = event.work.handoff
+        turn, handoff = self._begin(event), event.work.handoff
         if handoff.move == "hand_back":
             self._segment = self.segment.pop_to(len(event.work.path) - 1)
         else:
@@ -304,7 +279,7 @@ class Ledger:
         self._settle(turn, event.report)
         turn.refusals += 1
         if event.work is not None:
-            self._next_round(event, event.work)
+            self._next_round(event)
         else:
             turn.state, turn.since_n, turn.reason = "refused", event.n, "refusals"
             past = RoundOutcome(round=event.round, how="refused", move=event.move, refusal=event.refusal)
@@ -329,9 +304,6 @@ class Ledger:
         past = RoundOutcome(round=event.round, how="failed", failure=event.error)
         turn.past = (*turn.past, remembered(past))
 
-    def _on_next_round(self, event: events.TurnRetried | events.TurnResumed | events.EffectSettled) -> None:
-        self._next_round(event, event.work)
-
     def _on_suspended(self, event: events.TurnSuspended) -> None:
         turn = self.turns[event.turn]
         self._settle(turn, self.report_of(event))
@@ -353,7 +325,7 @@ class Ledger:
             elif ended.unaccounted and not ended.reported:
                 rest = budget.left(self.frames[ended.id].ceiling, self.spent)
                 self.spent = budget.plus(self.spent, budget.whole(rest))
-        raised = self._begin(event, event.work, instead_of, event.tier)
+        raised = self._begin(event, instead_of, event.tier)
         raised.reason = ended.reason if ended.agent == HUMAN else event.reason
 
     def _on_assigned(self, event: events.EscalationAssigned) -> None:
@@ -362,10 +334,7 @@ class Ledger:
     def _on_resolved(self, event: events.EscalationResolved) -> None:
         self._carry(event)
         self._close(event.turn, event)
-        turn = self._begin(event, event.work)
-        frame = self._frame(event.work.handoff)
-        self._segment = Segment((frame,))
-        self.frames[turn.id] = frame
+        self._enter(event)
 
     def _on_doubted(self, event: events.EffectDoubted) -> None:
         turn = self.turns[event.turn]
@@ -384,27 +353,34 @@ class Ledger:
     def _on_completed(self, event: events.RequestCompleted) -> None:
         if not event.control:
             self._settle(self.turns[event.turn], self.report_of(event))
-        self._end(event, "completed")
+        self._end(event)
 
     def _on_failed(self, event: events.RequestFailed) -> None:
         if event.sender is not None:
             self._settle(self.turns[event.turn], self.report_of(event))
-        self._end(event, "failed")
+        self._end(event)
 
-    def _on_expired(self, event: events.RequestExpired) -> None:
-        self._end(event, "expired")
-
-    def _on_cancelled(self, event: events.RequestCancelled) -> None:
-        self._end(event, "cancelled")
-
-    def _end(self, event: AnyEvent, status: Status) -> None:
-        self.status, self.ended = status, event
+    def _end(self, event: AnyEvent) -> None:
+        self.status, self.ended = _STATUS[type(event)], event
         for turn in self.open.values():
             turn.state, turn.ended_by = "ended", event
         self.open.clear()
         self.deferred.clear()
 
 
+def _work(event: AnyEvent) -> Assignment:
+    """Return the work of an event that gives some."""
+    assert event.work is not None
+    return event.work
+
+
+_STATUS: dict[type[events.Event], Status] = {
+    events.RequestRefused: "refused",
+    events.RequestCompleted: "completed",
+    events.RequestFailed: "failed",
+    events.RequestExpired: "expired",
+    events.RequestCancelled: "cancelled",
+}
 _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.RequestOpened: Ledger._on_opened,
     events.RequestRefused: Ledger._on_refused_submit,
@@ -413,22 +389,21 @@ _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.MoveDeferred: Ledger._on_deferred,
     events.FactsWithheld: Ledger._on_withheld,
     events.TurnFailed: Ledger._on_failed_turn,
-    events.TurnRetried: Ledger._on_next_round,
+    events.TurnRetried: Ledger._next_round,
     events.TurnSuspended: Ledger._on_suspended,
-    events.TurnResumed: Ledger._on_next_round,
+    events.TurnResumed: Ledger._next_round,
     events.EscalationRaised: Ledger._on_escalated,
     events.EscalationAssigned: Ledger._on_assigned,
     events.EscalationResolved: Ledger._on_resolved,
     events.EffectDoubted: Ledger._on_doubted,
-    events.EffectSettled: Ledger._on_next_round,
+    events.EffectSettled: Ledger._next_round,
     events.RequestFrozen: Ledger._on_frozen,
     events.RequestThawed: Ledger._on_thawed,
     events.RequestCompleted: Ledger._on_completed,
     events.RequestFailed: Ledger._on_failed,
-    events.RequestExpired: Ledger._on_expired,
-    events.RequestCancelled: Ledger._on_cancelled,
+    events.RequestExpired: Ledger._end,
+    events.RequestCancelled: Ledger._end,
 }
-_NAMES = {kind: events.type_of(kind) for kind in _APPLY}
 
 
 def fold(happened: Iterable[AnyEvent]) -> Ledger:

@@ -1,20 +1,19 @@
 """The verdict: one message in, one event out. Pure and total.
 
-    decide(ledger, command, policy, world) -> event
+    decide(ledger, command, world) -> event
 
 The caller has made sure that the message may be decided (`protocol.domain.admission`). A proposal whose
 handoff hides something from its reader takes two events: `decide` first returns `facts.withheld`,
 and, with that in the ledger, the verdict itself; so the caller goes on until the proposal is decided.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
 from protocol.domain import budget, layers, rules
 from protocol.domain.control import ASKED, decide_control
-from protocol.domain.envelope import E, World, for_client, place, stamp
+from protocol.domain.envelope import Draft, E, World
 from protocol.domain.layers import Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.rules import Case
@@ -36,10 +35,9 @@ from protocol.wire.commands import (
     Submit,
     Transfer,
 )
-from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
+from protocol.wire.events import AnyEvent, RoundOutcome
 from protocol.wire.handoff import Constraints, Handoff, Refusal
-from protocol.wire.ids import HUMAN, NOBODY, AgentName, TurnId, event_id
+from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
@@ -62,90 +60,49 @@ def target_of(ledger: Ledger, command: Command) -> AgentName | None:
     return None
 
 
-def decide(ledger: Ledger, command: Command, policy: Policy | None, world: World) -> AnyEvent:
+def decide(ledger: Ledger, command: Command, world: World) -> AnyEvent:
     """Return the event to append for one message; never raises for what a peer may send.
 
     Args:
         ledger: the message's own request, up to its head.
         command: the message; `admission` accepted it.
-        policy: what to judge by; None if the submit named none that exists.
         world: what the verdict rests on besides.
     """
     what = command.what
     if isinstance(what, Submit):
-        return decide_submit(ledger, command, what, policy, world)
-    if isinstance(what, MoveProposed | ReportFailure | ReportInDoubt):
-        return _decide_proposal(ledger, command, what, policy or ledger.policy, world)
+        return decide_submit(ledger, command, what, world)
+    if isinstance(what, Proposal):
+        return _decide_proposal(ledger, command, what, world)
     return decide_control(ledger, command, what, world)
 
 
-def _decide_proposal(
-    ledger: Ledger, command: Command, proposal: Proposal, policy: Policy, world: World
-) -> AnyEvent:
-    turn = ledger.turns[proposal.turn]
-    place_ = {"turn": turn.id, "round": turn.round}
-    request = str(ledger.request)
+def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world: World) -> AnyEvent:
+    turn, draft = ledger.turns[proposal.turn], Draft(ledger, world, command.cause)
+    said: dict[str, Any] = {"turn": turn.id, "round": turn.round}
     match proposal:
-        case ReportFailure(error=error):
-            return stamp(
-                events.TurnFailed,
-                ledger,
-                world,
-                command.cause,
-                NOBODY,
-                request,
-                **place_,
-                error=error,
-                retry_at=retry_at(turn, error, policy, world.now, command.cause),
-                report=proposal.report,
-                sender=command.sender,
-            )
-        case ReportInDoubt(effect=effect):
-            return stamp(
-                events.EffectDoubted,
-                ledger,
-                world,
-                command.cause,
-                NOBODY,
-                request,
-                **place_,
-                effect=effect,
-                report=proposal.report,
-            )
+        case ReportFailure(error=error, report=report):
+            at = retry_at(turn, error, ledger.policy, world.now, command.cause)
+            said |= {"error": error, "retry_at": at, "report": report, "sender": command.sender}
+            return draft.event(events.TurnFailed, NOBODY, **said)
+        case ReportInDoubt(effect=effect, report=report):
+            return draft.event(events.EffectDoubted, NOBODY, effect=effect, report=report, **said)
         case MoveProposed() if ledger.frozen_at is not None:
-            return stamp(
-                events.MoveDeferred,
-                ledger,
-                world,
-                command.cause,
-                NOBODY,
-                request,
-                **place_,
-                proposal=proposal,
-                sender=command.sender,
-            )
+            return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, sender=command.sender, **said)
         case MoveProposed():
-            return _Verdict(ledger, command, proposal, turn, policy, world).event()
+            return _Verdict(draft, command, proposal, turn).event()
 
 
 class _Verdict:
     """One move being judged."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        command: Command,
-        proposal: MoveProposed,
-        turn: TurnState,
-        policy: Policy,
-        world: World,
-    ) -> None:
-        self.ledger, self.command, self.proposal = ledger, command, proposal
-        self.turn, self.policy, self.world = turn, policy, world
-        self.move = proposal.move
-        self.spent = ledger.spent_after(turn, proposal.report)
-        self.rest = budget.left(ledger.frames[turn.id].ceiling, self.spent)
-        self.target = target_of(ledger, command)
+    def __init__(self, draft: Draft, command: Command, proposal: MoveProposed, turn: TurnState) -> None:
+        self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
+        self.sender, self.move, self.report = command.sender, proposal.move, proposal.report
+        self.turn, self.policy = turn, draft.ledger.policy
+        self.spent = self.ledger.spent_after(turn, self.report)
+        self.rest = budget.left(self.ledger.frames[turn.id].ceiling, self.spent)
+        self.target = target_of(self.ledger, command)
+        self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
 
     def event(self) -> AnyEvent:
         case = self._case()
@@ -160,46 +117,13 @@ class _Verdict:
             case Escalate():
                 return self._escalated(case, self.move)
             case Complete(answer=answer):
-                return self._for_client(events.RequestCompleted, answer=answer, sender=self._sender)
+                return self._for_client(events.RequestCompleted, answer=answer, sender=self.sender)
             case Fail(reason=reason):
                 return self._failed("failed", reason)
         raise AssertionError("known_move refuses every other move")
 
-    @property
-    def _sender(self) -> AgentName:
-        return self.command.sender
-
-    def _stamp(self, kind: type[E], to: str, **payload: Any) -> E:
-        return stamp(
-            kind,
-            self.ledger,
-            self.world,
-            self.command.cause,
-            to,
-            str(self.ledger.request),
-            turn=self.turn.id,
-            round=self.turn.round,
-            report=self.proposal.report,
-            grounds=self.world.grounds,
-            **payload,
-        )
-
-    def _for_client(
-        self, kind: type[E], to: str = "", move: Move | None = None, **payload: Any
-    ) -> E | events.FactsWithheld:
-        return for_client(
-            kind,
-            self.ledger,
-            self.world,
-            self.command.cause,
-            to or str(self.ledger.client),
-            str(self.ledger.request),
-            report=self.proposal.report,
-            move=move,
-            turn=self.turn.id,
-            round=self.turn.round,
-            **payload,
-        )
+    def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
+        return self.draft.for_client(kind, to, **self.said, **said)
 
     def _case(self) -> Case:
         before = load = self.ledger.load()
@@ -215,7 +139,7 @@ class _Verdict:
             ledger=self.ledger,
             turn=self.turn,
             move=self.move,
-            report=self.proposal.report,
+            report=self.report,
             policy=self.policy,
             world=self.world,
             target=self.target,
@@ -338,88 +262,64 @@ class _Verdict:
         )
 
     def _admitted(self, case: Case) -> AnyEvent:
-        handoff = case.handoff
-        assert handoff is not None
-        assert isinstance(self.move, Transfer | HandBack)
-        placed = place(self.ledger, self.world, self.command.cause, handoff, case.load, case.marks)
-        if isinstance(placed, events.FactsWithheld):
-            return placed
-        names = self.ledger.segment.names
-        back = self.ledger.segment.resumed()
-        path = (*names, handoff.to_agent) if isinstance(self.move, Transfer) else names[: (back or 0) + 1]
-        return self._opening(
+        assert case.handoff is not None
+        segment, move = self.ledger.segment, self.move
+        if isinstance(move, Transfer):  # keys that must be carried stand in the handoff alone
+            path, asked = (*segment.names, move.to_agent), replace(move.constraints, must_carry=())
+        else:
+            path, asked = segment.names[: (segment.resumed() or 0) + 1], Constraints()
+        return self.draft.opening(
             events.HandoffAdmitted,
-            handoff.to_agent,
-            asked=_asked(self.move),
-            work=lambda turn: Assignment(
-                turn=turn,
-                round=0,
-                handoff=placed.handoff,
-                path=path,
-                depth=self.ledger.segment.depth + 1,
-                withheld=placed.withheld,
-                beneath=placed.beneath,
-            ),
+            case.handoff,
+            case.load,
+            case.marks,
+            path=path,
+            depth=segment.depth + 1,
+            asked=asked,
+            grounds=self.world.grounds,
+            **self.said,
         )
 
-    def _opening(self, kind: type[E], to: str, *, work: Callable[[TurnId], Assignment], **payload: Any) -> E:
-        """Return an event that opens a turn: `work` is told the turn's id, which is the event's own."""
-        type_ = events.type_of(kind)
-        turn = event_id(self.command.cause, type_, self.ledger.count(self.command.cause, type_))
-        return self._stamp(kind, to, work=work(TurnId(turn)), **payload)
-
     def _refused(self, refusal: Refusal) -> AnyEvent:
-        past = RoundOutcome(round=self.turn.round, how="refused", move=self.move, refusal=refusal)
-        left = self.turn.refusals < self.policy.max_refusals
-        return self._stamp(
+        turn, move, work = self.turn, self.move, None
+        if turn.refusals < self.policy.max_refusals:
+            past = RoundOutcome(round=turn.round, how="refused", move=move, refusal=refusal)
+            work = next_round(turn, remembered(past), self.report)
+        return self.draft.event(
             events.MoveRefused,
-            self.turn.agent if left else NOBODY,
-            move=self.move,
+            NOBODY if work is None else turn.agent,
+            move=move,
             refusal=refusal,
-            work=next_round(self.turn, remembered(past), self.proposal.report) if left else None,
+            work=work,
+            grounds=self.world.grounds,
+            **self.said,
         )
 
     def _suspended(self, move: Ask) -> AnyEvent:
-        latest = min(
-            at
-            for at in (self.ledger.deadline, self.ledger.frames[self.turn.id].constraints.deadline)
-            if at is not None
-        )
-        asked_until = latest if move.expires_s is None else self.world.now + int(move.expires_s * 1e6)
-        return self._for_client(
-            events.TurnSuspended, move.to_agent, ask=move, expires_at=min(asked_until, latest)
-        )
+        deadlines = (self.ledger.deadline, self.ledger.frames[self.turn.id].constraints.deadline)
+        expires_at = min(at for at in deadlines if at is not None)
+        if move.expires_s is not None:
+            expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))
+        return self._for_client(events.TurnSuspended, move.to_agent, ask=move, expires_at=expires_at)
 
     def _escalated(self, case: Case, move: Escalate) -> AnyEvent:
-        if self.ledger.escalations >= self.policy.max_escalations:
-            most = self.policy.max_escalations
+        most, segment = self.policy.max_escalations, self.ledger.segment
+        if self.ledger.escalations >= most:
             return self._failed("max_escalations", f"the policy lets a person be asked {most} times", move)
-        handoff = case.handoff
-        assert handoff is not None
-        placed = place(self.ledger, self.world, self.command.cause, handoff, case.load, case.marks)
-        if isinstance(placed, events.FactsWithheld):
-            return placed
-        return self._opening(
+        assert case.handoff is not None
+        return self.draft.opening(
             events.EscalationRaised,
-            HUMAN,
+            case.handoff,
+            case.load,
+            case.marks,
+            path=segment.names,
+            depth=segment.depth,
+            past=self.turn.past,
             reason=ASKED,
-            work=lambda turn: Assignment(
-                turn=turn,
-                round=0,
-                handoff=placed.handoff,
-                path=self.ledger.segment.names,
-                depth=self.ledger.segment.depth,
-                past=self.turn.past,
-                beneath=placed.beneath,
-            ),
+            grounds=self.world.grounds,
+            **self.said,
         )
 
     def _failed(self, code: str, reason: str, move: Move | None = None) -> AnyEvent:
-        return self._for_client(
-            events.RequestFailed, code=code, reason=reason, move=move, sender=self._sender
-        )
-
-
-def _asked(move: Transfer | HandBack) -> Constraints:
-    """Return the constraints as they were asked for; must-carry keys stand in the handoff alone."""
-    return replace(move.constraints, must_carry=()) if isinstance(move, Transfer) else Constraints()
+        said = {"code": code, "reason": reason, "sender": self.sender}
+        return self._for_client(events.RequestFailed, move=move, **said)

@@ -4,15 +4,15 @@ from msgspec.structs import replace
 
 from protocol.domain import budget, rules
 from protocol.domain.admission import Rejected
-from protocol.domain.envelope import World, for_client, place, stamp
+from protocol.domain.envelope import Draft, World
 from protocol.domain.layers import NO_LOAD, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.rules import breaker_open
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash
-from protocol.wire.events import AnyEvent, Assignment, FactsWithheld, RequestOpened, RequestRefused, type_of
+from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused
 from protocol.wire.handoff import TEXT_FACT, Constraints, Fact, Handoff, Refusal, Rule
-from protocol.wire.ids import HUMAN, AgentName, TurnId, event_id, submitted_ms
+from protocol.wire.ids import HUMAN, AgentName, submitted_ms
 
 AHEAD_S = 5 * 60
 """How far in the future a submitter's clock may be."""
@@ -35,55 +35,34 @@ def stale_id(command: Command, world: World) -> Rejected | None:
     return None
 
 
-def decide_submit(
-    ledger: Ledger, command: Command, submit: Submit, policy: Policy | None, world: World
-) -> AnyEvent:
+def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World) -> AnyEvent:
     """Return the first event of a request (or the `facts.withheld` that has to come before it)."""
-    request = command.request
+    policy = world.policy
     handoff = _handoff(command.sender, submit, policy or Policy(), world)
     refusal = _refusal(submit, policy, world, handoff)
+    draft = Draft(ledger, world, command.cause, command.request)
     if refusal is not None or policy is None or handoff is None:
-        return for_client(
+        return draft.for_client(
             RequestRefused,
-            ledger,
-            world,
-            command.cause,
             command.sender,
-            request,
             client=command.sender,
             submit=submit,
             refusal=refusal,
             digest=command.digest,
             policy=policy,
         )
-    load = merge(NO_LOAD, handoff.facts, handoff.artifacts)
-    marks = frozenset((key, 0) for key in submit.constraints.must_carry)
-    placed = place(ledger, world, command.cause, handoff, load, marks, request)
-    if isinstance(placed, FactsWithheld):
-        return placed
-    turn = event_id(command.cause, type_of(RequestOpened), 0)
-    deadline = handoff.constraints.deadline
-    return stamp(
+    return draft.opening(
         RequestOpened,
-        ledger,
-        world,
-        command.cause,
-        handoff.to_agent,
-        request,
+        handoff,
+        merge(NO_LOAD, handoff.facts, handoff.artifacts),
+        frozenset((key, 0) for key in submit.constraints.must_carry),
+        path=(handoff.to_agent,),
         client=command.sender,
-        work=Assignment(
-            turn=TurnId(turn),
-            round=0,
-            handoff=placed.handoff,
-            path=(handoff.to_agent,),
-            depth=0,
-            withheld=placed.withheld,
-        ),
         asked=replace(submit.constraints, must_carry=()),  # keys stand in the handoff, as far as shown
         digest=command.digest,
         policy=policy,
         policy_hash=policy_hash(policy),
-        deadline=deadline,
+        deadline=handoff.constraints.deadline,
         prices=world.prices or {},
         conversation=submit.conversation,
         grounds=world.grounds,

@@ -79,9 +79,8 @@ class Spending:
         """What the newest event of each request keeps back from the reader of the next."""
 
     def take(self, event: AnyEvent) -> None:
-        said = getattr(event, "prices", None)
-        if said:
-            self._prices[event.request] = price_list(said)
+        if isinstance(event, events.RequestOpened) and event.prices:
+            self._prices[event.request] = price_list(event.prices)
         kept = self._kept.pop(event.request, None)
         if isinstance(event, events.FactsWithheld):
             self._kept[event.request] = event
@@ -90,9 +89,8 @@ class Spending:
         report = _report(event, kept)
         if report is not None:
             self._settle(event, report, kept)
-        work = getattr(event, "work", None)
-        if isinstance(work, Assignment) and work.handoff.to_agent != HUMAN:
-            self._open(event.request, work)
+        if event.work is not None and event.work.handoff.to_agent != HUMAN:
+            self._open(event.request, event.work)
 
     def _open(self, request: RequestId, work: Assignment) -> None:
         handoff = work.handoff
@@ -100,18 +98,16 @@ class Spending:
             work.turn, _Turn(request, handoff.to_agent, handoff.from_agent, work.round)
         )
         turn.agent, turn.giver = handoff.to_agent, handoff.from_agent
-        turn.journal, turn.opened = work.continues or work.turn, max(turn.opened, work.round)
+        turn.journal, turn.opened = work.journal_id, max(turn.opened, work.round)
         turn.told = budget.larger(turn.told, work.reported.usage)
         if work.prices and request not in self._prices:
             self._prices[request] = price_list(work.prices)
 
     def _settle(self, event: AnyEvent, report: Report, kept: events.FactsWithheld | None) -> None:
-        turn_id, round_ = getattr(event, "turn", None), getattr(event, "round", 0)
-        if turn_id is None:
-            return
-        turn = self._turns.setdefault(turn_id, _Turn(event.request, _reporter(event, kept), UNKNOWN, round_))
+        unknown = _Turn(event.request, _reporter(event, kept), UNKNOWN, event.round)
+        turn = self._turns.setdefault(event.turn, unknown)
         turn.at, turn.told = event.at, budget.larger(report.usage, turn.told)
-        turn.reported = max(turn.reported, round_)
+        turn.reported = max(turn.reported, event.round)
 
     @property
     def unreported(self) -> list[Unreported]:
@@ -177,9 +173,9 @@ def _report(event: AnyEvent, kept: events.FactsWithheld | None) -> Report | None
 
 def _reporter(event: AnyEvent, kept: events.FactsWithheld | None) -> AgentName:
     """Return who reports in an event, or beside it, whose turn's opening is not there."""
-    sender = getattr(event, "sender", None)
-    entry = getattr(getattr(event if kept is None else kept, "grounds", None), "sender", None)
-    return AgentName(sender) if sender else UNKNOWN if entry is None else entry.name
+    grounds = event.grounds if kept is None else kept.grounds
+    entry = None if grounds is None else grounds.sender
+    return event.sender or (UNKNOWN if entry is None else entry.name)
 
 
 def unpriced_in(usage: Usage, prices: Mapping[str, Price]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from protocol.domain.ledger import Ledger
 from protocol.views.spending import unpriced_in
 from protocol.wire import events
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
-from protocol.wire.events import AnyEvent, Assignment, Withheld
+from protocol.wire.events import AnyEvent, Withheld
 from protocol.wire.handoff import Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price, price_list
@@ -183,9 +183,8 @@ def timeline(
         ledger.apply(event)
         if not isinstance(event, events.FactsWithheld):
             told.append(_tell(ledger, event, before))
-        work = getattr(event, "work", None)
-        if isinstance(work, Assignment) and str(work.turn) == event.id:
-            trail.append(work.handoff.to_agent)
+        if event.opens_turn and event.work is not None:
+            trail.append(event.work.handoff.to_agent)
     prices = prices_in(happened)
     settled = [_with_turn_as_it_ended(ledger, move, prices) for move in told]
     running = [_turn(ledger, turn_id, prices) for turn_id in ledger.open]
@@ -274,9 +273,8 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
 
 
 def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
-    work = getattr(event, "work", None)
     after = ledger.load() if ledger.is_open else before
-    opens = isinstance(work, Assignment) and str(work.turn) == event.id
+    opens = event.opens_turn
     fields: dict[str, Any] = {
         "seq": event.n,
         "id": event.id,
@@ -284,9 +282,9 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
         "verdict": "recorded",
         "facts": brought(before.facts, after.facts) if opens else (),
         "dropped": dropped(before.facts, after.facts) if opens else (),
-        "withheld": work.withheld if isinstance(work, Assignment) else None,
+        "withheld": event.work and event.work.withheld,
         "turn": _turn(ledger, _about(ledger, event), {}),
-        "sender": getattr(event, "sender", None) if getattr(event, "control", "") else None,
+        "sender": event.sender if event.control else None,
     }
     return TimelineEntry(**(fields | _said(ledger, event)))
 
@@ -295,8 +293,7 @@ def _about(ledger: Ledger, event: AnyEvent) -> str | None:
     """Return which turn an event is about: the one it names, or opens, or ends from outside."""
     if isinstance(event, events.RequestCancelled | events.RequestExpired):
         return next((turn.id for turn in ledger.turns.values() if turn.ended_by is event), None)
-    work = getattr(event, "work", None)
-    return getattr(event, "turn", work.turn if isinstance(work, Assignment) else None)
+    return event.turn or (None if event.work is None else event.work.turn)
 
 
 def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> TurnEntry | None:
@@ -329,9 +326,9 @@ def _with_steps(
     by_seq = {event.n: event for event in happened}
     left: dict[str, list[StepEntry]] = {}
     for event in happened:
-        work = getattr(event, "work", None)
-        if isinstance(work, Assignment):
-            known = journals.get(work.continues or work.turn, ())
+        work = event.work
+        if work is not None:
+            known = journals.get(work.journal_id, ())
             own = sorted((step for step in known if step.round == work.round), key=lambda step: step.n)
             before = [event.at, *(step.at for step in own)]
             left.setdefault(work.turn, []).extend(
@@ -343,7 +340,7 @@ def _with_steps(
     for move in told:
         if move.turn is not None:
             is_last = last[move.turn.id] == move.seq
-            through = None if is_last else getattr(by_seq[move.seq], "round", -1)
+            through = None if is_last else by_seq[move.seq].round
             turn = _with_those_through(through, move.turn, left)
             move = msgspec.structs.replace(move, turn=turn)
         found.append(move)

@@ -109,6 +109,11 @@ class Assignment(Part, frozen=True, kw_only=True):
     beneath: Beneath | None = None
     """What stands beneath `handoff`'s facts, for a reader who may see all of it."""
 
+    @property
+    def journal_id(self) -> TurnId:
+        """Under whose id the turn's steps are journaled."""
+        return self.continues or self.turn
+
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
     """The envelope."""
@@ -128,6 +133,61 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """Whose inbox it lies in; `_` for nobody's."""
     trace: str = ""
     """W3C `traceparent` of the span that decided it; empty where neither the guard nor the sender traced."""
+
+    @property
+    def opens_turn(self) -> bool:
+        """Return True if it opens a turn: its own id is the turn's."""
+        return self.work is not None and str(self.work.turn) == self.id
+
+    # Fields that many events have. Of an event without one: none, empty, or a round that is none.
+
+    @property
+    def turn(self) -> TurnId:
+        return TurnId("")
+
+    @property
+    def round(self) -> int:
+        return -1
+
+    @property
+    def work(self) -> Assignment | None:
+        return None
+
+    @property
+    def refusal(self) -> Refusal | None:
+        return None
+
+    @property
+    def report(self) -> Report | None:
+        return None
+
+    @property
+    def grounds(self) -> Grounds | None:
+        return None
+
+    @property
+    def sender(self) -> AgentName | None:
+        return None
+
+    @property
+    def control(self) -> str:
+        return ""
+
+
+class _OfRound(Event, frozen=True, kw_only=True):
+    """What came of a round."""
+
+    turn: TurnId
+    round: int
+
+
+class _Ordered(Event, frozen=True, kw_only=True):
+    """What somebody ordered for the whole request."""
+
+    by: str
+    sender: AgentName
+    control: str
+    reason: str = ""
 
 
 class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
@@ -160,26 +220,22 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     policy: Policy | None = None
 
 
-class HandoffAdmitted(Event, frozen=True, kw_only=True, tag="handoff.admitted"):
+class HandoffAdmitted(_OfRound, frozen=True, kw_only=True, tag="handoff.admitted"):
     """The work moved on: the target's turn, and the end of the giver's.
 
     What the proposal brought and dropped is the difference to what was carried before, so it is not
     said again (and cannot tell a reader of a key that is withheld from them).
     """
 
-    turn: TurnId
-    round: int
     work: Assignment
     asked: Constraints = Constraints()
     report: Report = Report()
     grounds: Grounds
 
 
-class MoveRefused(Event, frozen=True, kw_only=True, tag="move.refused"):
+class MoveRefused(_OfRound, frozen=True, kw_only=True, tag="move.refused"):
     """A move did not happen. Opens the holder's next round; without `work`, none was left."""
 
-    turn: TurnId
-    round: int
     move: Move
     refusal: Refusal
     work: Assignment | None = None
@@ -187,11 +243,9 @@ class MoveRefused(Event, frozen=True, kw_only=True, tag="move.refused"):
     grounds: Grounds
 
 
-class MoveDeferred(Event, frozen=True, kw_only=True, tag="move.deferred"):
+class MoveDeferred(_OfRound, frozen=True, kw_only=True, tag="move.deferred"):
     """A proposal waits, whole, because its request is frozen."""
 
-    turn: TurnId
-    round: int
     proposal: Proposal
     sender: AgentName
 
@@ -214,11 +268,9 @@ class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
     """The move that ended the request, where it is another than the move `fail`."""
 
 
-class TurnFailed(Event, frozen=True, kw_only=True, tag="turn.failed"):
+class TurnFailed(_OfRound, frozen=True, kw_only=True, tag="turn.failed"):
     """A turn's round broke, by its own word or because its time ran out."""
 
-    turn: TurnId
-    round: int
     error: Failure
     retry_at: int | None = None
     """UTC µs of the next round; none: the turn escalates."""
@@ -235,11 +287,9 @@ class TurnRetried(Event, frozen=True, kw_only=True, tag="turn.retried"):
     work: Assignment
 
 
-class TurnSuspended(Event, frozen=True, kw_only=True, tag="turn.suspended"):
+class TurnSuspended(_OfRound, frozen=True, kw_only=True, tag="turn.suspended"):
     """A question to the client or to people; the turn waits without holding a lease."""
 
-    turn: TurnId
-    round: int
     ask: Ask
     expires_at: int
 
@@ -254,11 +304,9 @@ class TurnResumed(Event, frozen=True, kw_only=True, tag="turn.resumed"):
     """The reply's own id."""
 
 
-class EscalationRaised(Event, frozen=True, kw_only=True, tag="escalation.raised"):
+class EscalationRaised(_OfRound, frozen=True, kw_only=True, tag="escalation.raised"):
     """A person is asked to take over: the human's turn, and the end of the holder's."""
 
-    turn: TurnId
-    round: int
     reason: str
     """A code: `asked`, `refusals`, `failed`, `sla`, or a failure's code."""
     work: Assignment
@@ -293,11 +341,9 @@ class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resol
     """What the person granted anew; `work` has the whole of what may be spent."""
 
 
-class EffectDoubted(Event, frozen=True, kw_only=True, tag="effect.doubted"):
+class EffectDoubted(_OfRound, frozen=True, kw_only=True, tag="effect.doubted"):
     """An effect may or may not have happened; the turn waits until somebody says which."""
 
-    turn: TurnId
-    round: int
     effect: Doubt
     report: Report = Report()
 
@@ -314,29 +360,17 @@ class EffectSettled(Event, frozen=True, kw_only=True, tag="effect.settled"):
     control: str
 
 
-class RequestFrozen(Event, frozen=True, kw_only=True, tag="request.frozen"):
+class RequestFrozen(_Ordered, frozen=True, kw_only=True, tag="request.frozen"):
     """Moves are deferred from here on, until a thaw."""
 
-    by: str
-    sender: AgentName
-    control: str
-    reason: str = ""
 
-
-class RequestThawed(Event, frozen=True, kw_only=True, tag="request.thawed"):
+class RequestThawed(_Ordered, frozen=True, kw_only=True, tag="request.thawed"):
     """Moves are judged again; one that was deferred is judged first."""
 
-    by: str
-    sender: AgentName
-    control: str
-    reason: str = ""
 
-
-class RequestCompleted(Event, frozen=True, kw_only=True, tag="request.completed"):
+class RequestCompleted(_OfRound, frozen=True, kw_only=True, tag="request.completed"):
     """The answer. Ends every turn; nothing follows."""
 
-    turn: TurnId
-    round: int
     answer: Any
     by: str = ""
     """The person, if a person answered."""
@@ -346,11 +380,9 @@ class RequestCompleted(Event, frozen=True, kw_only=True, tag="request.completed"
     """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
-class RequestFailed(Event, frozen=True, kw_only=True, tag="request.failed"):
+class RequestFailed(_OfRound, frozen=True, kw_only=True, tag="request.failed"):
     """Given up: by the move `fail`, or because nobody was left to ask."""
 
-    turn: TurnId
-    round: int
     code: str
     """`failed`, `max_escalations`, `no_human`, `budget_exhausted` or `event_too_large`."""
     reason: str = ""
@@ -367,13 +399,9 @@ class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
     """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
-class RequestCancelled(Event, frozen=True, kw_only=True, tag="request.cancelled"):
+class RequestCancelled(_Ordered, frozen=True, kw_only=True, tag="request.cancelled"):
     """Its client or an operator called it off. Ends every turn; nothing follows."""
 
-    by: str
-    sender: AgentName
-    control: str
-    reason: str = ""
     digest: str = ""
     """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 

@@ -117,7 +117,7 @@ def orders_obeyed(reading: Reading) -> Iterator[Breach]:
         story = reading.stories.get(order.request)
         if story is None or story.ledger is None or not story.ledger.is_open or order.request in aside:
             continue
-        if not any(getattr(event, "control", "") == order.id for event in story.events):
+        if not any(event.control == order.id for event in story.events):
             detail = f"{order.id} was acknowledged at {order.seq} of CTL, and no event came of it"
             yield Breach(promise="orders_obeyed", request=order.request, detail=detail)
 
@@ -197,11 +197,11 @@ def _where(story: Story, turn: str) -> str:
 
 
 def _turn(event: AnyEvent) -> str:
-    return str(getattr(event, "turn", ""))
+    return event.turn
 
 
 def _round(event: AnyEvent) -> tuple[str, int]:
-    return _turn(event), int(getattr(event, "round", -1))
+    return _turn(event), event.round
 
 
 def one_decision(reading: Reading) -> Iterator[Breach]:
@@ -295,7 +295,7 @@ def consequences_follow(reading: Reading) -> Iterator[Breach]:
                 continue
             grounds = Grounds(human=True, served=served, served_since=since)
             world = World(now=at, salt="0" * 32, grounds=grounds)
-            missing = due(ledger, None, world)
+            missing = due(ledger, world)
             if missing is not None:
                 what = "the verdict on a deferred move" if isinstance(missing, Command) else type_of(missing)
                 detail = f"{what} was due {SLACK_S:g} s and more before the end, and is not there"

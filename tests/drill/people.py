@@ -92,10 +92,10 @@ class People:
             self._give_up(request)
 
     def hear(self, event: AnyEvent) -> None:
-        work = getattr(event, "work", None)
+        work = event.work
         if work is not None:
             self._agents[work.turn] = work.handoff.to_agent
-            self._journals[work.turn] = work.continues or work.turn
+            self._journals[work.turn] = work.journal_id
         match event:
             case events.RequestOpened():
                 self._on_opened(event)

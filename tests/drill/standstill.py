@@ -78,7 +78,7 @@ def awaited(reading: Reading, story: Story, ledger: Ledger, turn: TurnState) -> 
 
 def _work(reading: Reading, story: Story, turn: TurnState, since: int) -> Wait:
     """Return what a round that is at work has come to."""
-    journal = turn.work.continues or turn.id
+    journal = turn.work.journal_id
     steps = [
         placed
         for placed in reading.steps_of.get(story.request, ())

@@ -16,7 +16,7 @@ from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, 
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
-from protocol.wire.ids import HUMAN, TurnId
+from protocol.wire.ids import HUMAN
 from tests.drill.findings import Breach
 from tests.drill.reading import Reading, Story
 from tests.unit.protocol.oracle.account import Account, grounds_of
@@ -81,7 +81,7 @@ def _is_verdict(event: AnyEvent) -> bool:
 
 def _proposals(reading: Reading, ledger: Ledger, event: AnyEvent) -> Sequence[MoveProposed]:
     """Return what a verdict can be about: what the agent wrote down, or else what the log says of it."""
-    turn, round_ = TurnId(getattr(event, "turn", "")), int(getattr(event, "round", 0))
+    turn, round_ = event.turn, max(event.round, 0)
     report = event.proposal.report if isinstance(event, events.MoveDeferred) else ledger.report_of(event)
     moves = reading.asked.get((event.request, turn, round_), [])
     approval = _approval(event)

@@ -147,7 +147,7 @@ def test_a_golden_log_says_what_was_granted_and_why_nothing_was_charged() -> Non
 
 def test_a_golden_log_tells_each_holder_the_prices_that_the_request_began_with() -> None:
     happened = [codec.decode_event(body) for body in (LOGS / "priced-story.jsonl").read_bytes().splitlines()]
-    given = {type_of(event): work.prices for event in happened if (work := getattr(event, "work", None))}
+    given = {type_of(event): work.prices for event in happened if (work := event.work)}
     assert set(given) == {
         "effect.settled",
         "escalation.raised",

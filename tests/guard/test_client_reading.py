@@ -49,7 +49,7 @@ async def play(stage: Stage, last: Move) -> tuple[str, list[bytes]]:
     await b.propose(request, await b.work(request), question, report=REPORT)
     (*_, event) = await stage.reaches(request, "turn.suspended")
     got = await read(stage, "c1", request, first)
-    await stage.control(request, Reply(id="r1", turn=event.turn, round=0, value="this"), "c1")  # type: ignore[union-attr]
+    await stage.control(request, Reply(id="r1", turn=event.turn, round=0, value="this"), "c1")
     await b.propose(request, await b.work(request, round_=1), last, report=REPORT)
     await client.wait(request, timeout_s=60)
     await stage.drained()

@@ -233,7 +233,7 @@ async def test_nothing_that_anybody_wrote_is_in_any_span(stage: Stage, seen: See
     request = await client.submit(CANARY, to="d", facts={CANARY: CANARY}, intent=None, conversation=CANARY)
     await stage.reaches(request, "turn.suspended")
     held = (await stage.log(request))[-1]
-    reply = Reply(id="r1", turn=held.turn, round=0, value=CANARY)  # type: ignore[union-attr]
+    reply = Reply(id="r1", turn=held.turn, round=0, value=CANARY)
     await client.control(request, reply)
     await client.wait(request, timeout_s=PATIENCE_S)
     await seen.one(request, "invoke_agent d", 2)

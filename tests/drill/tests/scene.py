@@ -53,7 +53,7 @@ class Scene:
             at=self.court.now,
             key=key,
         )
-        where = StepName(turn.agent, REQUEST, turn.work.continues or turn.id, name)
+        where = StepName(turn.agent, REQUEST, turn.work.journal_id, name)
         self.steps[where] = msgspec.json.encode(record)
 
     def deed(self, kind: Kind, tool: str, call: str, key: str = "", pid: int = 100) -> None:

@@ -10,7 +10,7 @@ from mesh.agent.errors import ActionNotAllowed, failure_of
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
 from mesh.testing.harness import turn_of
-from protocol.domain.timers import TIMEOUT, is_by_the_clock
+from protocol.domain.timers import is_by_the_clock
 from protocol.wire.commands import Complete, Failure, Report, Transfer, Usage
 from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Constraints
@@ -108,7 +108,7 @@ def test_what_is_spent_is_reported() -> None:
     assert (usage.tokens, usage.model_calls, usage.nano_dollars) == (15, 2, 7)
 
 
-TIMED_OUT = Failure(code=TIMEOUT, message="the round took longer than the policy's turn_timeout_s")
+TIMED_OUT = Failure(code="timeout", message="the round took longer than the policy's turn_timeout_s")
 
 
 class Model:
@@ -183,7 +183,7 @@ async def test_what_a_round_cost_that_only_the_clock_ended_is_counted_once() -> 
 
 def test_a_failure_that_only_resembles_a_timeout_is_its_holders_own() -> None:
     assert is_by_the_clock(TIMED_OUT)
-    assert not is_by_the_clock(Failure(code=TIMEOUT, message="the vendor took too long"))
+    assert not is_by_the_clock(Failure(code="timeout", message="the vendor took too long"))
     assert not is_by_the_clock(Failure(code="bug"))
 
 

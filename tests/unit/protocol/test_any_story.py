@@ -334,7 +334,7 @@ class Story(RuleBasedStateMachine):
     @invariant()
     def an_inbox_event_opens_a_round_of_its_readers_turn(self) -> None:
         for event in self.court.events[-3:]:
-            work = getattr(event, "work", None)
+            work = event.work
             if work is not None:
                 assert event.to == work.handoff.to_agent
                 assert self.court.ledger.turns[work.turn].agent == event.to
@@ -344,7 +344,7 @@ class Story(RuleBasedStateMachine):
     def what_is_due_is_done_and_the_rest_lies_ahead(self) -> None:
         court, ledger = self.court, self.court.ledger
         assert court.finish() == []
-        at = next_due(ledger, None, court.now)
+        at = next_due(ledger, court.now)
         assert (at is None) == (not ledger.is_open)
         assert at is None or at > court.now
 
@@ -358,7 +358,7 @@ class Story(RuleBasedStateMachine):
                         salt="0" * 32,
                         grounds=Grounds(served=served, human=human),
                     )
-                    follows = due(self.court.ledger, None, world)
+                    follows = due(self.court.ledger, world)
                     if follows is not None and not isinstance(follows, Command):
                         assert codec.decode_event(codec.encode(follows)) == follows
 

@@ -80,7 +80,7 @@ class SmallWorlds:
             proposal, event = judge(events, move, self.max_depth)
             found = complaints(account, proposal, event)
             self.complaints += [f"{account.path} {move}: {each}" for each in found]
-            self.verdicts[getattr(getattr(event, "refusal", None), "rule", "admitted")] += 1
+            self.verdicts[getattr(event.refusal, "rule", "admitted")] += 1
             if isinstance(event, HandoffAdmitted) and not self.complaints:
                 opinion = opine(account, proposal, event.grounds, event.at)
                 self._from([*events, event], learn(account, event, opinion.handoff, opinion.bound), stop)

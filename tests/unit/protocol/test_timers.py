@@ -165,17 +165,18 @@ def test_nothing_is_due_on_a_request_that_is_not_there_or_over(deciding: Any) ->
     world = World(now=START + seconds(1e6), salt="0" * 32, grounds=Grounds(served=True))
     court = played(complete())
     for ledger in (Ledger(), court.ledger):
-        assert due(ledger, None, world, deciding) is None
-        assert next_due(ledger, None, world.now) is None
+        assert due(ledger, world, deciding) is None
+        assert next_due(ledger, world.now) is None
 
 
-def test_a_counterfactual_policy_changes_what_is_due() -> None:
+def test_another_policy_changes_what_is_due() -> None:
     court = opened()
     world = World(now=START + seconds(5), salt="0" * 32, grounds=Grounds(served=True))
-    assert due(court.ledger, None, world) is None
-    is_(due(court.ledger, Policy(turn_timeout_s=5), world), TurnFailed)
-    assert next_due(court.ledger, Policy(turn_timeout_s=5), START) == START + seconds(5)
-    assert by_the_clock(court.ledger, Policy(turn_timeout_s=5), world.now) is court.holder
+    assert due(court.ledger, world) is None
+    court.ledger.policy = Policy(turn_timeout_s=5)
+    is_(due(court.ledger, world), TurnFailed)
+    assert next_due(court.ledger, START) == START + seconds(5)
+    assert by_the_clock(court.ledger, world.now) is court.holder
 
 
 DAY = 86_400
@@ -336,9 +337,9 @@ def test_a_moment_without_service_is_no_span_of_it() -> None:
 def test_what_an_older_guard_decided_by_one_look_alone_is_judged_as_it_was() -> None:
     court = opened()
     world = World(now=START + seconds(900), salt="0" * 32, grounds=Grounds(served=True))
-    assert is_(due(court.ledger, None, world), TurnFailed).error.code == "timeout"
+    assert is_(due(court.ledger, world), TurnFailed).error.code == "timeout"
     world = World(now=START + seconds(3600), salt="0" * 32, grounds=Grounds(served=False))
-    assert is_(due(court.ledger, None, world), TurnFailed).error.code == "unattended"
+    assert is_(due(court.ledger, world), TurnFailed).error.code == "unattended"
 
 
 def test_an_agent_that_nobody_serves_for_too_long_fails_for_good() -> None:
@@ -368,19 +369,19 @@ def test_a_policy_without_unattended_after_waits_for_the_requests_deadline() -> 
 def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
     court = opened()
     now = START + seconds(900)
-    assert by_the_clock(court.ledger, None, now - 1) is None
-    assert by_the_clock(court.ledger, None, now) is court.holder
-    assert by_the_clock(court.ledger, None, now, (court.turn, 0)) is None
+    assert by_the_clock(court.ledger, now - 1) is None
+    assert by_the_clock(court.ledger, now) is court.holder
+    assert by_the_clock(court.ledger, now, (court.turn, 0)) is None
     court.move(ask())
-    assert by_the_clock(court.ledger, None, now) is None
-    assert by_the_clock(Ledger(), None, now) is None
+    assert by_the_clock(court.ledger, now) is None
+    assert by_the_clock(Ledger(), now) is None
 
 
 def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:
     court = opened()
     world = World(now=START + seconds(4000), salt="0" * 32)
-    assert due(court.ledger, None, world) is None
-    assert next_due(court.ledger, None, world.now) == START + seconds(4900)
+    assert due(court.ledger, world) is None
+    assert next_due(court.ledger, world.now) == START + seconds(4900)
 
 
 def test_a_rounds_own_time_out_is_not_due_while_its_proposal_is_in_hand() -> None:
@@ -391,9 +392,9 @@ def test_a_rounds_own_time_out_is_not_due_while_its_proposal_is_in_hand() -> Non
     other = opened()
     other.now += seconds(901)
     world = World(now=other.now, salt="0" * 32, grounds=Grounds(served=True))
-    assert due(other.ledger, None, world, (other.turn, 0)) is None
-    assert due(other.ledger, None, world, (other.turn, 1)) is not None
-    assert due(other.ledger, None, world, ("x", 0)) is not None
+    assert due(other.ledger, world, (other.turn, 0)) is None
+    assert due(other.ledger, world, (other.turn, 1)) is not None
+    assert due(other.ledger, world, ("x", 0)) is not None
 
 
 def test_a_doubt_stops_the_clock_and_settling_it_starts_a_new_one() -> None:

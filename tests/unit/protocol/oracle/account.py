@@ -147,7 +147,7 @@ def learn(
     if isinstance(event, ev.FactsWithheld):
         return replace(account, pending=event)
     account = _reported(account, event)
-    work: ev.Assignment | None = getattr(event, "work", None)
+    work: ev.Assignment | None = event.work
     match event:
         case ev.RequestOpened():
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
@@ -208,7 +208,7 @@ def grounds_of(account: Account, event: ev.AnyEvent) -> Grounds | None:
     """Return what an event rests on, by itself or by what was kept back just before it."""
     kept = account.pending
     if not isinstance(event, TOLD_BESIDE):
-        return getattr(event, "grounds", None)
+        return event.grounds
     return None if kept is None or kept.cause != event.cause else kept.grounds
 
 

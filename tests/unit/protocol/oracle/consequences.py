@@ -19,7 +19,7 @@ class Waiting:
 
 def waiting_after(waiting: Waiting, event: ev.AnyEvent) -> Waiting:
     """Return what is waited for once an event is in the log."""
-    if getattr(event, "work", None) is not None:
+    if event.work is not None:
         return Waiting(event.at)
     match event:
         case ev.MoveRefused() | ev.TurnFailed(retry_at=None):
