@@ -53,7 +53,7 @@ TOKENS = {subjects.step: 4, subjects.live: 4, subjects.end: 3} | dict.fromkeys(
         (subjects.card("a"), "mesh.card.a"),
         (subjects.dead("a"), "mesh.dead.a"),
         (subjects.dead_from("c1"), "mesh.dead.guard.c1"),
-        (subjects.note("c1", "_"), "mesh.note.c1._"),
+        (subjects.note("c1", "r"), "mesh.note.c1.r"),
         (subjects.note("c1", "a.b"), "mesh.note.c1._"),
         (subjects.live("c1", "r", "a", "t"), "mesh.live.c1.r.a.t"),
         (subjects.policy("default"), "mesh.conf.policy.default"),
