@@ -10,20 +10,7 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import (
-    A_PATH,
-    PEOPLE,
-    READERS,
-    Where,
-    grace_option,
-    health_option,
-    json_option,
-    on_the_bus,
-    output_options,
-    run_quietly,
-    serve,
-    with_where,
-)
+from mesh.cli.options import A_PATH, PEOPLE, READERS, Where, framed, grace_option, serve
 from mesh.cli.output import as_json_text, emit, listing, note, say
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
@@ -42,8 +29,7 @@ agent_argument = click.argument("name", metavar="NAME", help="The agent's name i
 @app.command("run")
 @click.argument("reference", metavar="MODULE:NAME", help="Where its code is: an Agent, or an async function.")
 @grace_option(25.0)
-@health_option
-@with_where
+@framed
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
     """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
     from mesh.agent._runtime import Runtime
@@ -78,8 +64,7 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
     help="Where `mesh setup --out` keeps keys and accounts.conf.",
 )
 @click.option("--apply", "apply_now", is_flag=True, help="Also apply it to the bus, as the admin.")
-@json_option
-@on_the_bus
+@framed
 async def add(
     where: Where, *, name: str, file: Path, out: Path, apply_now: bool, as_json: bool, **section: Any
 ) -> None:
@@ -139,8 +124,7 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
 
 
 @app.command("ls")
-@output_options
-@on_the_bus
+@framed
 async def ls(where: Where, *, as_json: bool) -> None:
     """List the fleet's agents: how each describes itself, and how many of it are alive."""
     async with await where.connect(*PEOPLE) as bus:
@@ -164,8 +148,7 @@ async def ls(where: Where, *, as_json: bool) -> None:
 
 @app.command("show")
 @agent_argument
-@output_options
-@on_the_bus
+@framed
 async def show(where: Where, *, name: str, as_json: bool) -> None:
     """Show one agent: its entry in the fleet file, its card, its instances."""
     import msgspec
@@ -210,8 +193,7 @@ def _lines(value: dict[str, Any], indent: str = "") -> None:
 @click.option("--call", type=int, help="Which of that round's model calls; else the last.")
 @click.option("--module", help="MODULE:NAME of its code; else by the fleet file.")
 @click.option("--fleet", help="A fleet file, or a reference fleet's name; else ./mesh.toml.")
-@output_options
-@on_the_bus
+@framed
 async def prompt(
     where: Where,
     *,
@@ -307,8 +289,8 @@ def _mark(block: Mapping[str, Any]) -> str:
 @click.argument("name", metavar="NAME", help="The agent's name.")
 @click.option("--run", required=True, metavar="CMD", help="A shell command that runs the agent.")
 @click.option("--kill", help="A command that ends it as a crash would, where SIGKILL to CMD does not.")
-@output_options
-def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None:
+@framed
+async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None:
     """Try an agent in any language: does it keep to the protocol?
 
     It starts a scratch mesh with a real guard, and runs CMD with NATS_URL, MESH_NAME and MESH_CREDENTIALS
@@ -316,18 +298,14 @@ def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None
     agent is refused, killed, frozen, cancelled and sent unknown messages, and all that it says on the bus
     is read. It takes about a minute. Exit status 1 if something is wrong.
     """
-    run_quietly(_check(name, run, kill, as_json=as_json))
-
-
-async def _check(name: str, command: str, kill: str | None, *, as_json: bool) -> None:
-    from mesh.conformance.checks import check_agent
+    from mesh.conformance import checks
     from protocol.wire.ids import is_name
 
     if not is_name(name):
         raise UsageWrong(f"not a name: {name!r}")
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="mesh-check-") as directory:
-        async for finding in check_agent(name, command, Path(directory), kill=kill):
+        async for finding in checks.check_agent(name, run, Path(directory), kill=kill):
             found.append(finding)
             if not as_json:
                 say(_verdict(finding))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh.cli.options import Command, together
+from mesh.cli.options import Command, Option, together
 from mesh.errors import UsageWrong
 
 if TYPE_CHECKING:
@@ -138,20 +138,20 @@ def _span(found: re.Match[str]) -> timedelta:
 # --- options --------------------------------------------------------------------------------------
 
 
-def _option(parse: Callable[[Any], Any], *names: str, **said: Any) -> Callable[[Command], Command]:
+def _option(parse: Callable[[Any], Any], *names: str, **said: Any) -> Option:
     """Return an option whose value `parse` reads; without a value it stays None."""
     return click.option(
         *names, **said, callback=lambda context, option, given: None if given is None else parse(given)
     )
 
 
-def budget_option(help: str) -> Callable[[Command], Command]:
+def budget_option(help: str) -> Option:
     """Return the option of a budget; `{}` in its help stands for the ways to write one."""
     ways = "dollars=0.50, tokens=20000 or model_calls=10"
     return _option(parse_budget, "--budget", multiple=True, metavar="KIND=N", help=help.format(ways))
 
 
-def since_option(parse: Callable[[str], Any], help: str) -> Callable[[Command], Command]:
+def since_option(parse: Callable[[str], Any], help: str) -> Option:
     """Return the option of a time to begin at."""
     return _option(parse, "--since", help=f"{help}: a time (ISO-8601), or 90s, 10m, 2h, 1d ago.")
 

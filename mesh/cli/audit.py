@@ -14,11 +14,9 @@ from mesh.cli.options import (
     READERS,
     Where,
     bodies_of,
+    framed,
     is_file,
-    json_option,
-    on_the_bus,
     one_of,
-    output_options,
     remark_passed_over,
     source_argument,
 )
@@ -44,8 +42,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="The event; by default the last refusal, else the last verdict.",
 )
-@output_options
-@on_the_bus
+@framed
 async def why(where: Where, *, source: str, n: int | None, as_json: bool) -> None:
     """Explain a verdict, and what would be allowed."""
     found = ops.explain.explain(ops.log.decoded(await one_of(where, source)), n)
@@ -158,8 +155,7 @@ def _shown(value: Any) -> str:
     type=A_PATH,
     help="Judge by this policy (TOML) instead, and compare verdicts.",
 )
-@json_option
-@on_the_bus
+@framed
 async def replay(where: Where, *, source: str, policy: Path | None, as_json: bool) -> None:
     """Judge a log again and compare.
 
@@ -243,16 +239,16 @@ def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
 )
 @click.option(
     "--by",
+    "kind",
     type=click.Choice(["agent", "edge", "model", "client", "request", "turn"]),
     default="agent",
     show_default=True,
     help="What to sum up by.",
 )
 @since_option(microseconds_at, "Only turns whose newest report came since")
-@output_options
-@on_the_bus
+@framed
 async def cost(
-    where: Where, *, source: str | None, by: "ops.spending.By", since: int | None, as_json: bool
+    where: Where, *, source: str | None, kind: "ops.spending.By", since: int | None, as_json: bool
 ) -> None:
     """Sum up what models cost: dollars, tokens, and how much of the prompts came from the vendor's cache.
 
@@ -265,10 +261,10 @@ async def cost(
     that event, and is named; the exit status is 1 then.
     """
     if source is not None and is_file(source):
-        found = ops.spending.spent_in_file(Path(source), by=by, since=since or 0)
+        found = ops.spending.spent_in_file(Path(source), by=kind, since=since or 0)
     else:
         async with await where.connect(*READERS) as bus:
-            found = await ops.spending.spent_on_bus(bus, source, by=by, since=since or 0)
+            found = await ops.spending.spent_on_bus(bus, source, by=kind, since=since or 0)
     remark_passed_over(found.passed_over)
     if found.missing:
         note(f"the cost of {counted(found.missing, 'turn')} is missing or not whole: no report has it")
@@ -277,7 +273,7 @@ async def cost(
         emit(found.report)
     else:
         kinds = "calls", "tokens", "input", "cache read", "cache write", "output", "thinking", "cached"
-        table((by, "dollars", *kinds), [_cells(row) for row in (*found.report.rows, whole)])
+        table((kind, "dollars", *kinds), [_cells(row) for row in (*found.report.rows, whole)])
     if found.unpriced:
         calls, models = counted(whole.unpriced_calls, "call"), ", ".join(map(one_line, found.unpriced))
         note(

@@ -7,20 +7,7 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import (
-    A_PATH,
-    PEOPLE,
-    Where,
-    grace_option,
-    health_option,
-    json_option,
-    on_the_bus,
-    order_options,
-    output_options,
-    serve,
-    with_where,
-    wrong_key,
-)
+from mesh.cli.options import A_PATH, PEOPLE, Where, framed, grace_option, serve, wrong_key
 from mesh.cli.output import emit, note, report, say
 
 if TYPE_CHECKING:
@@ -34,8 +21,7 @@ guard = click.Group(help="The guard, which decides.")
 @guard.command("run")
 @click.option("--identity", help="The name of this guard; by default host and process.")
 @grace_option(5.0)
-@health_option
-@with_where
+@framed
 def run(where: Where, *, identity: str | None, grace: float, health: str | None) -> None:
     """Decide proposals until told to end; SIGTERM finishes the work in hand.
 
@@ -51,8 +37,7 @@ def run(where: Where, *, identity: str | None, grace: float, health: str | None)
 
 
 @click.command()
-@order_options
-@on_the_bus
+@framed
 async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     """Freeze the whole mesh: guards decide nothing more until the thaw.
 
@@ -74,8 +59,7 @@ async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
 
 
 @click.command()
-@order_options
-@on_the_bus
+@framed
 async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     """Let the whole mesh go on: guards decide the messages that waited, in the order in which they came."""
     from protocol.wire.commands import Thaw
@@ -105,8 +89,7 @@ async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     show_default=True,
     help="The fleet file, or its directory.",
 )
-@json_option
-@on_the_bus
+@framed
 async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as_json: bool) -> None:
     """Bring files and bus to the fleet file.
 
@@ -206,8 +189,7 @@ def _admin(where: Where, out: Path | None) -> "Access":
 @click.command()
 @click.option("--monitor", help="URLs of the servers' monitoring: http://…:8222,…")
 @click.option("--file", type=A_PATH, help="The fleet file to compare with; else ./mesh.toml.")
-@output_options
-@on_the_bus
+@framed
 async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_json: bool) -> None:
     """Look a mesh over and tell what is wrong with it; exit status 1 if anything is.
 

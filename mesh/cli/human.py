@@ -9,17 +9,7 @@ import click
 from mesh import ops
 from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
 from mesh.cli.exits import ended_by_signals
-from mesh.cli.options import (
-    PEOPLE,
-    Where,
-    by_option,
-    decided,
-    json_option,
-    on_the_bus,
-    output_options,
-    remark_unreadable,
-    request_argument,
-)
+from mesh.cli.options import PEOPLE, Where, decided, framed, remark_unreadable, request_argument
 from mesh.cli.output import emit, listing, note, report, say, show_lines
 from mesh.errors import UsageWrong
 from mesh.service.printable import short, when
@@ -29,13 +19,10 @@ if TYPE_CHECKING:
 
 app = click.Group(help="What waits for people: list, show, resolve, reply, assign, watch.")
 doubt = click.Group(help="Effects in doubt: list, settle.")
-tier_option = click.option("--tier", help="Only what this tier of people has.")
 
 
 @app.command("ls")
-@tier_option
-@output_options
-@on_the_bus
+@framed
 async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
     """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
     async with await where.connect(*PEOPLE) as bus:
@@ -59,8 +46,7 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
 
 @app.command("show")
 @request_argument
-@output_options
-@on_the_bus
+@framed
 async def show(where: Where, *, request: str, as_json: bool) -> None:
     """Show what waits in a request, with everything that led to it."""
     from mesh.cli.story import story
@@ -114,10 +100,10 @@ def _choices(waiting: "ops.queue.Waiting") -> list[str]:
 @click.option("--note", default="", help="A word to the agent that gets it.")
 @facts_option
 @budget_option("The most it may spend from here on: {}. A kind that is not named keeps what is left.")
-@by_option
-@json_option
-@on_the_bus
-async def resolve(where: Where, *, request: str, complete: bool, as_json: bool, **decision: Any) -> None:
+@framed
+async def resolve(
+    where: Where, *, request: str, complete: bool, by: str, as_json: bool, **decision: Any
+) -> None:
     """Decide an escalation: to an agent, again, or complete. By default the agent that had it goes on."""
     from protocol.wire.events import RequestCompleted
 
@@ -129,7 +115,7 @@ async def resolve(where: Where, *, request: str, complete: bool, as_json: bool, 
     if complete and decision["budget"] is not None:
         raise UsageWrong("an answer needs no --budget")
     async with await where.connect("operator") as bus:
-        event = await ops.queue.resolve(bus, request, **decision)
+        event = await ops.queue.resolve(bus, request, by=by, **decision)
     words = "is completed" if isinstance(event, RequestCompleted) else f"went to {event.to}"
     decided(event, words, as_json=as_json)
 
@@ -138,9 +124,7 @@ async def resolve(where: Where, *, request: str, complete: bool, as_json: bool, 
 @request_argument
 @click.argument("value", metavar="VALUE", help="The reply: text, unless --json-value.")
 @click.option("--json-value", is_flag=True, help="VALUE is JSON.")
-@by_option
-@json_option
-@on_the_bus
+@framed
 async def reply(where: Where, *, request: str, value: str, json_value: bool, by: str, as_json: bool) -> None:
     """Reply to a question that an agent put to people, or to you as its client; the turn goes on with it.
 
@@ -206,9 +190,7 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
 @app.command("assign")
 @request_argument
 @click.argument("to", metavar="PERSON", help="Who looks at it.")
-@by_option
-@json_option
-@on_the_bus
+@framed
 async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool) -> None:
     """Name the person who looks at an escalation. It is shown to people; anybody may still resolve it."""
     if not to.strip():
@@ -230,9 +212,7 @@ async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool)
     show_default=True,
     help="Seconds that CMD may take.",
 )
-@tier_option
-@json_option
-@on_the_bus
+@framed
 async def watch(
     where: Where,
     *,
@@ -280,8 +260,7 @@ def _in_words(alarm: "ops.watch.Alarm") -> str:
 
 
 @doubt.command("ls")
-@output_options
-@on_the_bus
+@framed
 async def ls_doubts(where: Where, *, as_json: bool) -> None:
     """List effects in doubt, the oldest first.
 
@@ -311,9 +290,7 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
 @click.option("--done", is_flag=True, help="It happened; it is not done again.")
 @click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
 @click.option("--result", help="With --done: what it returned. JSON is read as JSON, other text as text.")
-@by_option
-@json_option
-@on_the_bus
+@framed
 async def settle(
     where: Where, *, request: str, done: bool, not_done: bool, result: str | None, by: str, as_json: bool
 ) -> None:

@@ -12,7 +12,7 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave, ended_by_signals
-from mesh.cli.options import A_PATH, json_option, run_quietly
+from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import Line, emit, note, report, say, show_lines, table
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted
@@ -63,7 +63,7 @@ async def _drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
 @click.option("--requests", type=A_PATH, help="Sample requests, one JSON object a line.")
 @model_option
 @click.option("--keep", type=A_PATH, metavar="DIR", help="Keep log, data and keys in this new folder.")
-@json_option
+@framed
 def demo(*, fleet: str, requests: Path | None, model: "Mode", keep: Path | None, as_json: bool) -> None:
     """Run a server, a guard and a fleet's agents on sample requests; sum up, then stop everything."""
     if not as_json:
@@ -199,18 +199,15 @@ def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", words: str) -> None:
 )
 @click.option("--port", type=int, help="The bus's port on 127.0.0.1; else 4222 if it is free.")
 @model_option
-def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
+@framed
+async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
     """Run server, guard and agents on this machine until Ctrl-C."""
-    run_quietly(_dev(fleet, store, port, model))
-
-
-async def _dev(named: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
     import asyncio
 
     from mesh.local.choice import data_environment, find_fleet, model_environment
     from mesh.local.fleet import LocalFleet
 
-    file, search = find_fleet(named)
+    file, search = find_fleet(fleet)
     if not file.clients:
         raise UsageWrong("the fleet has no client; add [clients.app] to its file")
     models = model_environment(model)
@@ -318,7 +315,7 @@ schema = click.Group(help="The schemas of the wire contract.")
     show_default=True,
     help="The directory to write them to.",
 )
-@json_option
+@framed
 def export(*, out: Path, as_json: bool) -> None:
     """Write the JSON Schema and the AsyncAPI document, generated from the types that the code uses."""
     from protocol.wire.schema import documents

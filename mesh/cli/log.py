@@ -11,16 +11,7 @@ import click
 from mesh import ops
 from mesh.cli.arguments import seconds_in
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import (
-    A_PATH,
-    READERS,
-    Where,
-    bodies_of,
-    decided,
-    json_option,
-    on_the_bus,
-    output_options,
-)
+from mesh.cli.options import A_PATH, READERS, Where, bodies_of, decided, framed
 from mesh.cli.output import emit, emit_bytes, emit_raw, note, raw_out, report, say, table
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted, when
@@ -42,8 +33,7 @@ seq_argument = click.argument(
 @click.option(
     "--follow/--no-follow", "-f", "follow", default=True, show_default=True, help="Go on as they come."
 )
-@json_option
-@on_the_bus
+@framed
 async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None:
     """Show the newest events of all requests, and go on as they come."""
     from mesh.bus.event_log import JetStreamLog
@@ -68,8 +58,7 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
 @click.option("--all", "everything", is_flag=True, help="The whole log, in its order.")
 @click.option("--out", type=A_PATH, help="A file; else standard output.")
 @click.option("--with-steps", is_flag=True, help="Write the steps of their journals, too.")
-@json_option
-@on_the_bus
+@framed
 async def export(
     where: Where,
     *,
@@ -147,8 +136,7 @@ def _said_of(path: Path) -> Iterator[None]:
 @click.argument(
     "source", required=False, metavar="ID|FILE", help="A request or a file; the whole log if left out."
 )
-@json_option
-@on_the_bus
+@framed
 async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
     """Check the hash chains; exit status 1 where one is broken.
 
@@ -189,8 +177,7 @@ async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
     help="For how long a request must be over.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
-@json_option
-@on_the_bus
+@framed
 async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: bool) -> None:
     """Make room in the journals: take out those of requests that are over. Their events stay.
 
@@ -223,8 +210,7 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
 
 
 @dead.command("ls")
-@output_options
-@on_the_bus
+@framed
 async def ls_letters(where: Where, *, as_json: bool) -> None:
     """List dead letters, the oldest first."""
     async with await where.connect(*READERS) as bus:
@@ -244,8 +230,7 @@ async def ls_letters(where: Where, *, as_json: bool) -> None:
 @dead.command("show")
 @seq_argument
 @click.option("--raw", is_flag=True, help="Print the original bytes, and nothing else.")
-@output_options
-@on_the_bus
+@framed
 async def show_letter(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
     """Show one: why it is here, and what it said."""
     async with await where.connect(*READERS) as bus:
@@ -269,8 +254,7 @@ async def show_letter(where: Where, *, seq: int, raw: bool, as_json: bool) -> No
 
 @dead.command("resend")
 @seq_argument
-@json_option
-@on_the_bus
+@framed
 async def resend_letter(where: Where, *, seq: int, as_json: bool) -> None:
     """Put a message back into the queue that it came from, once what was in its way is mended.
 

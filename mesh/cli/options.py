@@ -1,11 +1,12 @@
-"""Options that many commands share, and the frame that every command on the bus runs in.
+"""Options that many commands share, and the frame that every command runs in.
 
-`with_where` gives a command `--url`, `--context`, `--as` and the `--tls-…` files, handed to it as one
-`Where`; `on_the_bus` does so for a coroutine, and runs it. Nothing heavy is imported before a command runs.
+`framed` gives a command the options that its parameters name: `where` stands for `--url`, `--context`, `--as`
+and the `--tls-…` files, `as_json` for `-o` and `--json`. Nothing heavy is imported before a command runs.
 """
 
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
     from protocol.wire.events import AnyEvent
 
 Command = Callable[..., Any]
+Option = Callable[[Command], Command]
+"""An option or an argument, as click declares it on a command."""
 READERS = ("viewer", "operator", "admin")
 """Roles that may read the log, the least mighty first."""
 PEOPLE = ("operator", "viewer", "admin")
 """The same, the role first that can also decide."""
 
 
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def together(*options: Option) -> Option:
     """Return several options as one, shown by `--help` in this order."""
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
@@ -50,21 +53,42 @@ def _checked_id(context: click.Context, argument: click.Parameter, request: str)
 
 
 A_PATH = click.Path(path_type=Path)
-json_option = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
-health_option = click.option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH.")
-by_option = click.option(
-    "--by", default="", callback=_login, help="Your name, for the record; by default your login."
-)
-reason_option = click.option("--reason", default="", help="Why, for the record.")
-tier_option = click.option("--tier", help="Only what this tier of people has.")
 request_argument = click.argument("request", metavar="ID", callback=_checked_id, help="The request's id.")
 source_argument = click.argument(
     "source", metavar="ID|FILE", help="A request's id, or a file of exported events."
 )
-order_options = together(reason_option, by_option, json_option)
+_SHARED: dict[str, Option] = {
+    "health": click.option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH."),
+    "reason": click.option("--reason", default="", help="Why, for the record."),
+    "by": click.option(
+        "--by", default="", callback=_login, help="Your name, for the record; by default your login."
+    ),
+    "tier": click.option("--tier", help="Only what this tier of people has."),
+    "as_json": together(
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(["table", "json"]),
+            default="table",
+            show_default=True,
+            help="How to show it.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
+    ),
+    "where": together(
+        click.option("--url", "-s", help="The bus; else NATS_URL."),
+        click.option("--context", help="A context of the nats command line."),
+        click.option("--as", "as_", help="Whose credentials to use; else MESH_NAME, else by role."),
+        click.option("--tls-ca", type=A_PATH, help="Whose signature the bus's certificate has, PEM."),
+        click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
+        click.option("--tls-key", type=A_PATH, help="Its key, unless it is in there."),
+    ),
+}
+"""By the parameter of a command that they fill."""
+_WHERE = ("url", "context", "as_", "tls_ca", "tls_cert", "tls_key")
 
 
-def grace_option(default_s: float) -> Callable[[Command], Command]:
+def grace_option(default_s: float) -> Option:
     """Return the option of how long a service may take to end."""
     return click.option(
         "--grace",
@@ -75,21 +99,27 @@ def grace_option(default_s: float) -> Callable[[Command], Command]:
     )
 
 
-def output_options(command: Command) -> Command:
-    """Give a command `-o` and `--json`, handed to it as one `as_json`."""
+def framed(command: Command) -> Command:
+    """Give a command the shared options that its parameters name, and run it; it may be a coroutine."""
+    names = inspect.signature(command).parameters
 
-    @click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="How to show it.",
-    )
-    @json_option
+    @together(*(option for name, option in _SHARED.items() if name in names))
     @functools.wraps(command)
-    def run(*, output: str, as_json: bool, **arguments: Any) -> Any:
-        return command(as_json=as_json or output == "json", **arguments)
+    def run(**arguments: Any) -> None:
+        if "as_json" in names:
+            arguments["as_json"] |= arguments.pop("output") == "json"
+        where = Where()
+        if "where" in names:
+            where = arguments["where"] = Where(*(arguments.pop(name) for name in _WHERE))
+        try:
+            work = command(**arguments)
+            if work is not None:
+                run_quietly(work)
+        except Exception as error:
+            wrong = _of_a_wrong_key(next(mesh_errors(error), None), where)
+            if wrong is None:
+                raise
+            raise wrong from error
 
     return run
 
@@ -159,45 +189,6 @@ class Where:
 
         access = self.access("client", "operator")
         return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
-
-
-_WHERE = ("url", "context", "as_", "tls_ca", "tls_cert", "tls_key")
-_where_options = together(
-    click.option("--url", "-s", help="The bus; else NATS_URL."),
-    click.option("--context", help="A context of the nats command line."),
-    click.option("--as", "as_", help="Whose credentials to use; else MESH_NAME, else by role."),
-    click.option("--tls-ca", type=A_PATH, help="Whose signature the bus's certificate has, PEM."),
-    click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
-    click.option("--tls-key", type=A_PATH, help="Its key, unless it is in there."),
-)
-
-
-def with_where(command: Command) -> Command:
-    """Give a command whose first parameter is a `Where` the options that fill it."""
-
-    @_where_options
-    @functools.wraps(command)
-    def run(**arguments: Any) -> None:
-        where = Where(*(arguments.pop(name) for name in _WHERE))
-        try:
-            command(where, **arguments)
-        except Exception as error:
-            wrong = _of_a_wrong_key(next(mesh_errors(error), None), where)
-            if wrong is None:
-                raise
-            raise wrong from error
-
-    return run
-
-
-def on_the_bus(command: Callable[..., Coroutine[Any, Any, None]]) -> Command:
-    """Make a coroutine whose first parameter is a `Where` a command."""
-
-    @functools.wraps(command)
-    def run(where: Where, **arguments: Any) -> None:
-        run_quietly(command(where, **arguments))
-
-    return with_where(run)
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:

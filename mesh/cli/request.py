@@ -14,12 +14,9 @@ from mesh.cli.options import (
     READERS,
     Where,
     decided,
+    framed,
     is_file,
-    json_option,
-    on_the_bus,
     one_of,
-    order_options,
-    output_options,
     remark_passed_over,
     request_argument,
     source_argument,
@@ -41,8 +38,7 @@ app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, tha
 @app.command("submit")
 @with_submit
 @click.option("--id", "request", help="An id made earlier: the same again is the same request.")
-@json_option
-@on_the_bus
+@framed
 async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json: bool) -> None:
     """Submit a request and print its id.
 
@@ -65,8 +61,7 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
     show_default=True,
     help="How many at most.",
 )
-@output_options
-@on_the_bus
+@framed
 async def ls(
     where: Where, *, status: str | None, conversation: str | None, limit: int, as_json: bool
 ) -> None:
@@ -108,8 +103,7 @@ async def _remark_freeze(bus: "Bus") -> None:
 @click.option(
     "--steps", is_flag=True, help="Show the steps in each turn's journal, too. Only the bus has them."
 )
-@output_options
-@on_the_bus
+@framed
 async def show(where: Where, *, source: str, at: int | None, steps: bool, as_json: bool) -> None:
     """Show who held a request, what was handed over, and every verdict.
 
@@ -152,8 +146,7 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, as_jso
 @app.command("watch")
 @request_argument
 @click.option("--follow", is_flag=True, help="Show also what turns do, as it is journaled.")
-@json_option
-@on_the_bus
+@framed
 async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> None:
     """Show what happens in a request until it ends.
 
@@ -193,38 +186,35 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
 
 @app.command("cancel")
 @request_argument
-@order_options
-@on_the_bus
-async def cancel(where: Where, *, request: str, as_json: bool, **order: str) -> None:
+@framed
+async def cancel(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
     """End a request: your own, or any as an operator."""
     async with await where.connect("operator", "client") as bus:
-        event = await ops.control.cancel(bus, request, **order)
+        event = await ops.control.cancel(bus, request, by=by, reason=reason)
     decided(event, "is cancelled", as_json=as_json)
 
 
 @app.command("freeze")
 @request_argument
-@order_options
-@on_the_bus
-async def freeze(where: Where, *, request: str, as_json: bool, **order: str) -> None:
+@framed
+async def freeze(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
     """Freeze a request: no agent has to agree, and nothing is lost.
 
     Running turns finish, and their proposals wait in the log. Control messages are still obeyed, and only
     the request's deadline goes on.
     """
     async with await where.connect("operator") as bus:
-        event = await ops.control.freeze(bus, request, **order)
+        event = await ops.control.freeze(bus, request, by=by, reason=reason)
     decided(event, "is frozen", as_json=as_json)
 
 
 @app.command("thaw")
 @request_argument
-@order_options
-@on_the_bus
-async def thaw(where: Where, *, request: str, as_json: bool, **order: str) -> None:
+@framed
+async def thaw(where: Where, *, request: str, reason: str, by: str, as_json: bool) -> None:
     """Let a frozen request go on: every rule judges the proposals that waited, as if they came now."""
     async with await where.connect("operator") as bus:
-        event = await ops.control.thaw(bus, request, **order)
+        event = await ops.control.thaw(bus, request, by=by, reason=reason)
     decided(event, "goes on", as_json=as_json)
 
 
@@ -233,8 +223,7 @@ async def thaw(where: Where, *, request: str, as_json: bool, **order: str) -> No
 @click.option("--to", help="Another agent than the one it failed at.")
 @click.option("--text", help="What is wanted, instead of the old text.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@json_option
-@on_the_bus
+@framed
 async def rerun(
     where: Where, *, request: str, to: str | None, text: str | None, yes: bool, as_json: bool
 ) -> None:

@@ -9,7 +9,7 @@ import click
 from mesh import ops
 from mesh.cli.arguments import with_submit
 from mesh.cli.exits import leave
-from mesh.cli.options import Where, json_option, on_the_bus
+from mesh.cli.options import Where, framed
 from mesh.cli.output import as_text, emit, note, say
 from mesh.errors import MeshError
 from mesh.service.printable import one_line, short
@@ -37,8 +37,7 @@ _LAST_LINES_S = 6.0
     help="Seconds to wait for the end.",
 )
 @click.option("--follow", is_flag=True, help="Show on standard error what happens.")
-@json_option
-@on_the_bus
+@framed
 async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, as_json: bool) -> None:
     """Submit a request, wait for its end, print the answer.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from mesh.cli.exits import EPILOG, Exit, Leave, ReportingGroup, ended_by_signals
-from mesh.cli.options import A_PATH, json_option, run_quietly
+from mesh.cli.options import A_PATH, framed, run_quietly
 from mesh.cli.output import emit, remark, say
 from mesh.errors import UsageWrong
 from mesh.local.choice import data_environment, find_fleet
@@ -64,7 +64,7 @@ COMMAND = "python -m tests.drill"
 )
 @click.option("--kinds", help="Which faults, by commas: kill,pause,restart,failpoint,server-kill…")
 @click.option("--keep", type=A_PATH, help="Leave logs and evidence in this new directory.")
-@json_option
+@framed
 def drill(
     *,
     requests: int,
