@@ -4,6 +4,7 @@ Their `code` is API; their text is not. `OutcomeUnknown` leaves open if somethin
 act again. After any other error of the bus nothing was done.
 """
 
+from enum import IntEnum
 from typing import ClassVar
 
 from protocol.wire.errors import Malformed as Malformed
@@ -94,6 +95,23 @@ class Disconnected(OutcomeUnknown):
     """The connection broke while the answer was awaited."""
 
     code: ClassVar[str] = "bus.disconnected"
+
+
+class ApiCode(IntEnum):
+    """Values of `err_code` that mean something here; the names are those of nats-server's errors.json."""
+
+    ACCOUNT_RESOURCES_EXCEEDED = 10002
+    CONSUMER_NOT_FOUND = 10014
+    INSUFFICIENT_RESOURCES = 10023
+    NO_MESSAGE_FOUND = 10037
+    STORAGE_RESOURCES_EXCEEDED = 10047
+    MESSAGE_EXCEEDS_MAXIMUM = 10054
+    STREAM_NOT_FOUND = 10059
+    WRONG_LAST_SEQUENCE = 10071
+    STORE_FAILED = 10077
+    """One code for a full stream and for a subject that holds all it may; only the words differ."""
+    WRONG_LAST_SEQUENCE_CONSTANT = 10164
+    """Another write of that subject is on its way."""
 
 
 class ApiError(BusError):

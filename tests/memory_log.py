@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
 from mesh.bus.event_log import Stored, number_of
-from mesh.bus.jetstream import Code
-from mesh.errors import LogUnreadable, SequenceConflict, TimedOut, Unreachable
+from mesh.errors import ApiCode, LogUnreadable, SequenceConflict, TimedOut, Unreachable
 from protocol.wire.subjects import evt, evt_of
 
 
@@ -38,7 +37,7 @@ class MemoryLog:
         self._require()
         head = self._of(request)[-1:]
         if (head[0].seq if head else 0) != after:
-            raise SequenceConflict(evt_of(request), Code.WRONG_LAST_SEQUENCE, f"the last is not {after}")
+            raise SequenceConflict(evt_of(request), ApiCode.WRONG_LAST_SEQUENCE, f"the last is not {after}")
         stored = Stored(len(self.events) + 1, to, body)
         self.events.append((request, stored))
         self.headers.append(dict(headers or {}))

@@ -20,10 +20,9 @@ from typing import Any, Self
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.jetstream import Code
 from mesh.bus.nats_protocol import Incoming
 from mesh.bus.stores import StepStore, StepTaken
-from mesh.errors import PASSING, ApiError, BusError, Denied, Malformed, MeshError, TooLarge
+from mesh.errors import PASSING, ApiCode, ApiError, BusError, Denied, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
@@ -303,7 +302,7 @@ async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: s
             await asyncio.sleep(STORE_AGAIN_S[min(attempt, len(STORE_AGAIN_S) - 1)])
             attempt += 1
         except ApiError as error:
-            if error.err_code != Code.MESSAGE_EXCEEDS_MAXIMUM:
+            if error.err_code != ApiCode.MESSAGE_EXCEEDS_MAXIMUM:
                 bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
                 await asyncio.sleep(STORE_AGAIN_S[-1])
             else:

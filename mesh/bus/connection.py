@@ -17,10 +17,9 @@ from nats import errors as nats_errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from mesh.bus.credentials import NO_FILES, TlsFiles
-from mesh.bus.jetstream import PubAck, read_ack
 from mesh.bus.link import Link
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Sink, encode
-from mesh.bus.request_mux import RequestMux
+from mesh.bus.request_mux import PubAck, RequestMux, read_ack
 from mesh.bus.roles import API, OUTSIDE_API, inbox_prefix
 from mesh.errors import (
     PASSING,

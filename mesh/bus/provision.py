@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mesh.bus.connection import Bus
-from mesh.bus.jetstream import Code
 from mesh.bus.reader import last
 from mesh.bus.roles import members
 from mesh.bus.streams import (
@@ -30,12 +29,12 @@ from mesh.bus.streams import (
     kind_of,
     stream_table,
 )
-from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
+from mesh.errors import ApiCode, ApiError, NewerSchema, StoreTooSmall, UnsafeChange
 from protocol.wire.config import Fleet
 from protocol.wire.subjects import FLEET, PRICES
 
 _API_S = 30.0
-_NOT_FOUND = (Code.STREAM_NOT_FOUND, Code.CONSUMER_NOT_FOUND)
+_NOT_FOUND = (ApiCode.STREAM_NOT_FOUND, ApiCode.CONSUMER_NOT_FOUND)
 _STREAM_FREE = ("num_replicas", "republish", "allow_direct", "duplicate_window", "metadata", *NEVER)
 _CONTROLS_FREE = ("subjects", "subject_transform")  # a member may become an operator, or a client again
 _STREAM_GROWS = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
@@ -100,7 +99,7 @@ async def _make(bus: Bus, step: _Step) -> None:
     try:
         await bus.api(step.verb, step.body, timeout_s=_API_S)
     except ApiError as error:
-        if error.err_code != Code.STORAGE_RESOURCES_EXCEEDED:
+        if error.err_code != ApiCode.STORAGE_RESOURCES_EXCEEDED:
             raise
         raise StoreTooSmall(
             f"{step.change.what} may take {step.body['max_bytes']} bytes, and the server's store has no room "

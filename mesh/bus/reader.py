@@ -14,10 +14,10 @@ from typing import NamedTuple
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
-from mesh.bus.jetstream import ApiFailure, Code
 from mesh.bus.nats_protocol import Incoming
+from mesh.bus.request_mux import ApiFailure
 from mesh.bus.roles import GET
-from mesh.errors import PASSING, ApiError, LogCutShort
+from mesh.errors import PASSING, ApiCode, ApiError, LogCutShort
 
 BATCH = 1000
 """Messages in one batch by default."""
@@ -212,7 +212,7 @@ async def last(
     got = _GOT.decode((await bus.api_request(verb, asked, timeout_s=timeout_s)).data)
     if got.message is not None:
         return StoredMessage(got.message.seq, got.message.subject, got.message.data, got.message.time)
-    if got.error.err_code == Code.NO_MESSAGE_FOUND:
+    if got.error.err_code == ApiCode.NO_MESSAGE_FOUND:
         return None
     raise ApiError(verb, got.error.err_code, got.error.description)
 

@@ -1,16 +1,31 @@
-"""Many requests, one inbox: each answer comes back under its request's number.
+"""Answers: each comes back to its call, and a JetStream acknowledgement says where a message was stored.
 
-The inbox's name holds 96 random bits. A member who knew it could name it as a reply subject, and so forge
-answers.
+Many requests share one inbox; each answer comes back under its request's number. The inbox's name holds 96
+random bits. A member who knew it could name it as a reply subject, and so forge answers.
 """
 
 import asyncio
 import secrets
 import time
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from mesh.bus.nats_protocol import Incoming
-from mesh.errors import ApiError, Denied, Disconnected, MeshError, NoResponders, TimedOut
+from mesh.bus.streams import stream_of
+from mesh.errors import (
+    ApiCode,
+    ApiError,
+    Denied,
+    Disconnected,
+    MeshError,
+    NoResponders,
+    PublishRefused,
+    SequenceConflict,
+    StreamFull,
+    SubjectTaken,
+    TimedOut,
+)
 
 _NO_RESPONDERS = 503
 _NO_MORE = (204, 404)
@@ -138,3 +153,69 @@ class RequestMux:
                 self.timed_out += 1
                 waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
         self._clock = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
+
+
+# --- JetStream --------------------------------------------------------------------------------------
+
+
+_LOST = (ApiCode.WRONG_LAST_SEQUENCE, ApiCode.WRONG_LAST_SEQUENCE_CONSTANT)
+_FULL = (
+    ApiCode.ACCOUNT_RESOURCES_EXCEEDED,
+    ApiCode.INSUFFICIENT_RESOURCES,
+    ApiCode.STORAGE_RESOURCES_EXCEEDED,
+)
+_PER_SUBJECT = "per subject"
+
+
+class PubAck(NamedTuple):
+    """Where JetStream stored a message."""
+
+    stream: str
+    seq: int
+
+
+class ApiFailure(msgspec.Struct, frozen=True):
+    """An error in JetStream's answer."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Ack(msgspec.Struct, frozen=True):
+    stream: str = ""
+    seq: int = 0
+    error: ApiFailure | None = None
+
+
+_ACK = msgspec.json.Decoder(_Ack)
+
+
+def read_ack(subject: str, data: bytes) -> PubAck:
+    """Return where a message on `subject` was stored, as `data` says.
+
+    Raises PublishRefused, or the subclass that names the reason, when it was not stored, and NoResponders
+    when `data` is no acknowledgement.
+    """
+    try:
+        ack = _ACK.decode(data)
+    except msgspec.DecodeError:
+        raise NoResponders(f"no stream acknowledged {subject}") from None
+    if ack.error is not None:
+        if not ack.error.err_code:
+            raise NoResponders(f"{subject}: {ack.error.description}")
+        raise _refused(subject, ack.error)
+    if not ack.stream:
+        raise NoResponders(f"no stream acknowledged {subject}")
+    return PubAck(ack.stream, ack.seq)
+
+
+def _refused(subject: str, failure: ApiFailure) -> PublishRefused:
+    code, text = failure.err_code, failure.description
+    if code in _LOST:
+        return SequenceConflict(subject, code, text)
+    if code == ApiCode.STORE_FAILED and _PER_SUBJECT in text:
+        return SubjectTaken(subject, code, text)
+    if code == ApiCode.STORE_FAILED or code in _FULL:
+        return StreamFull(subject, code, text, stream_of(subject))
+    return PublishRefused(subject, code, text)

@@ -301,7 +301,7 @@ def is_file(source: str) -> bool:
 
 async def bodies_of(where: Where, source: str) -> dict[str, list[bytes]]:
     """Return the stored events of each request in a source. Raises NotFound, Malformed, UsageWrong."""
-    from mesh.replay.load import load
+    from mesh.replay.rejudge import load
 
     if is_file(source):
         return load(Path(source))
@@ -314,7 +314,7 @@ async def one_of(where: Where, source: str) -> list[bytes]:
 
     Raises as `bodies_of`, and Impossible where one of them is missing.
     """
-    from mesh.replay.load import load
+    from mesh.replay.rejudge import load
 
     if not is_file(source):
         async with await where.connect(*READERS) as bus:

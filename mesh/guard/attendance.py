@@ -11,11 +11,10 @@ import bisect
 from collections.abc import Callable, Iterable
 
 from mesh.bus.connection import Bus
-from mesh.bus.jetstream import Code
 from mesh.bus.presence import is_served
 from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer, steps_of
-from mesh.errors import ApiError, BusError
+from mesh.errors import ApiCode, ApiError, BusError
 from mesh.service.logs import get_logger
 from protocol.domain.decider import Attendance
 
@@ -136,7 +135,7 @@ class AttendanceWatch:
         try:
             info = await self._bus.api(f"CONSUMER.INFO.LOG.{inbox_consumer(agent)}", timeout_s=_ANSWER_S)
         except ApiError as error:
-            if error.err_code == Code.CONSUMER_NOT_FOUND:
+            if error.err_code == ApiCode.CONSUMER_NOT_FOUND:
                 return 0
             raise
         return int(info["delivered"]["stream_seq"])

@@ -20,7 +20,7 @@ from mesh.client import journals
 from mesh.client.journals import Step
 from mesh.errors import Impossible, LogUnreadable, Malformed, NotFound, ProtocolError, UsageWrong
 from mesh.ops.roster import fleet_of, mesh_freeze
-from mesh.replay.load import StoredStep, step_line, steps_in
+from mesh.replay.rejudge import StoredStep, step_line, steps_in
 from protocol.domain import hash_chain as chain
 from protocol.domain.hash_chain import GENESIS, Break
 from protocol.domain.ledger import Ledger

@@ -4,7 +4,7 @@ from mesh.agent._presence import Presence
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
-from mesh.bus.jetstream import PubAck
+from mesh.bus.request_mux import PubAck
 from mesh.bus.streams import inbox_consumer
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Move, MoveProposed, Proposal, Report

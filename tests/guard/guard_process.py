@@ -20,7 +20,7 @@ from mesh.bus import stores
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import read_key, seed_file
 from mesh.bus.event_log import JetStreamLog
-from mesh.bus.jetstream import PubAck
+from mesh.bus.request_mux import PubAck
 from mesh.guard import service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE

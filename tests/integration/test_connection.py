@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.aio.transport import TcpTransport
 
-from mesh.bus import credentials, jetstream
+from mesh.bus import credentials, request_mux
 from mesh.bus.connection import Bus, connect
 from mesh.bus.nats_protocol import Incoming, NatsProtocol, Scanner, encode
 from mesh.bus.stores import JetStreamSteps, StepTaken
@@ -343,12 +343,12 @@ async def test_a_full_stream_is_an_error_of_its_own_and_a_trouble_until_there_is
         assert [line["event"] for line in lines] == ["stream_full", "stream_has_room"]
 
 
-@pytest.mark.parametrize("words", [jetstream._PER_SUBJECT, "other words than this server uses"])
+@pytest.mark.parametrize("words", [request_mux._PER_SUBJECT, "other words than this server uses"])
 async def test_a_step_in_a_full_stream_is_known_to_be_there_or_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """The server has one code for a full stream and a subject that is taken."""
-    monkeypatch.setattr(jetstream, "_PER_SUBJECT", words)
+    monkeypatch.setattr(request_mux, "_PER_SUBJECT", words)
     async with EmbeddedServer("", tmp_path) as server, await plain(server) as bus:
         config = {
             **{"name": "STEPS-a", "subjects": ["mesh.step.>"], "storage": "file", "discard": "new"},

@@ -17,7 +17,7 @@ from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
 from mesh.bus.credentials import seed_file
-from mesh.bus.jetstream import PubAck
+from mesh.bus.request_mux import PubAck
 from mesh.cli.options import serve
 from mesh.settings import Access
 from protocol.wire.commands import Move

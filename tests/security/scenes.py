@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from mesh.bus import roles
 from mesh.bus.connection import Bus
-from mesh.bus.jetstream import Code
 from mesh.bus.streams import is_journal_stream, kind_of, stream_names
-from mesh.errors import ApiError, BusError
+from mesh.errors import ApiCode, ApiError, BusError
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
 
@@ -114,7 +113,7 @@ class Scene:
         try:
             got = await (await self.admin()).api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
         except ApiError as error:
-            if error.err_code != Code.NO_MESSAGE_FOUND:
+            if error.err_code != ApiCode.NO_MESSAGE_FOUND:
                 raise
             return ""
         subject: str = got["message"]["subject"]
