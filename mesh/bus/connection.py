@@ -47,12 +47,10 @@ _HEADER_ROOM = 2048
 class Counters(msgspec.Struct):
     """Counts of a connection since it was made."""
 
-    requests: int = 0
-    timeouts: int = 0
-    denied: int = 0
-    disconnects: int = 0
-    in_messages: int = 0
-    out_messages: int = 0
+    requests: int
+    disconnects: int
+    in_messages: int
+    out_messages: int
 
 
 class Subscription:
@@ -82,8 +80,6 @@ class Bus:
         self._wire = NatsProtocol(self._on_denied)
         self._link = Link(name, self._wire, self.conditions, self._mux.break_off)
         self._api = API
-        self._requests = 0
-        self._denied = 0
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -105,9 +101,7 @@ class Bus:
     def counters(self) -> Counters:
         stats = self._wire.stats
         return Counters(
-            requests=self._requests,
-            timeouts=self._mux.timed_out,
-            denied=self._denied,
+            requests=self._mux.requests,
             disconnects=self._link.disconnects,
             in_messages=stats["in_msgs"],
             out_messages=stats["out_msgs"],
@@ -186,7 +180,6 @@ class Bus:
         self._require_size(data)
         number = self._mux.next_number()
         chunk = encode(subject, data, f"{self.inbox}{number}", headers)
-        self._requests += 1
         self._wire.write(chunk)
         try:
             answer = await self._mux.to(subject, number, many, timeout_s)
@@ -284,9 +277,7 @@ class Bus:
 
     # --- listening --------------------------------------------------------------------------------
 
-    async def subscribe(
-        self, subject: str, sink: Sink, *, queue: str = "", most: int | None = None
-    ) -> Subscription:
+    async def subscribe(self, subject: str, sink: Sink, *, most: int | None = None) -> Subscription:
         """Pass every message on `subject` to `sink`; return once the server has confirmed the subscription.
 
         It survives reconnects; messages sent meanwhile are lost. Raises Denied, Unreachable, Disconnected,
@@ -296,7 +287,7 @@ class Bus:
             most: the server ends the subscription after so many messages.
         """
         self._link.require()
-        inner = await self._wire.subscribe(subject, queue=queue, cb=_nothing)
+        inner = await self._wire.subscribe(subject, cb=_nothing)
         self._wire.sinks[inner._id] = sink
         try:
             if most is not None:
@@ -364,7 +355,6 @@ class Bus:
     def _on_denied(self, operation: str, subject: str) -> None:
         denied = Denied("subscribe to" if operation == "subscription" else "publish to", subject)
         self.denials.append(denied)
-        self._denied += 1
         _log.info("bus_denied", name=self.name, operation=operation, subject=subject)
         self._mux.deny(denied)
 

@@ -7,6 +7,7 @@ random bits. A member who knew it could name it as a reply subject, and so forge
 import asyncio
 import secrets
 import time
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,24 +38,15 @@ _PATIENCE = 12
 slow, and answers to later calls queue behind earlier ones."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A call that waits for one answer, or for several until a status ends them."""
 
-    __slots__ = ("future", "many", "since", "subject", "timeout_s")
-
-    def __init__(
-        self,
-        subject: str,
-        future: asyncio.Future[Any],
-        many: list[Incoming] | None,
-        since: float,
-        timeout_s: float,
-    ) -> None:
-        self.subject = subject
-        self.future = future
-        self.many = many
-        self.since = since
-        self.timeout_s = timeout_s
+    subject: str
+    future: asyncio.Future[Any]
+    many: list[Incoming] | None
+    since: float
+    timeout_s: float
 
     def until(self, heard: float) -> float:
         """Return when this call times out. `heard` is the time of the latest of several answers."""
@@ -89,8 +81,8 @@ class RequestMux:
     def __init__(self, prefix: str) -> None:
         self.inbox = f"{prefix}.{secrets.token_hex(12)}."
         """Prefix of reply subjects; the number follows."""
-        self.timed_out = 0
-        """Calls that timed out."""
+        self.requests = 0
+        """Requests since the connection was made."""
         self._number = 0
         self._heard = 0.0
         """When the latest of several answers came, also one that came too late (monotonic s)."""
@@ -115,6 +107,7 @@ class RequestMux:
         Disconnected.
         """
         loop = asyncio.get_running_loop()
+        self.requests += 1
         waiting = _Waiting(subject, loop.create_future(), many, loop.time(), timeout_s)
         self._waiting[number] = waiting
         if self._clock is None:
@@ -150,7 +143,6 @@ class RequestMux:
         now = loop.time()
         for waiting in tuple(self._waiting.values()):
             if waiting.until(self._heard) <= now and not waiting.future.done():
-                self.timed_out += 1
                 waiting.fail(TimedOut(f"no answer from {waiting.subject} in time"))
         self._clock = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
 

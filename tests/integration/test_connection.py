@@ -52,7 +52,7 @@ async def test_a_denied_request_fails_at_once_and_names_the_subject(connect_as: 
     with pytest.raises(Denied) as denied:
         await client.request("mesh.conf.fleet", b"{}", timeout_s=PATIENCE_S)
     assert denied.value.subject == "mesh.conf.fleet"
-    assert client.counters.denied == 1
+    assert len(client.denials) == 1
     assert (await client.publish_durable(prop("c1", fresh()), b"{}")).seq > 0  # and the connection stands
 
 
@@ -76,7 +76,6 @@ async def test_no_answer_in_time_leaves_the_outcome_unknown(connect_as: ConnectA
     with pytest.raises(TimedOut) as timed_out:
         await admin.request("silent", timeout_s=0.05)
     assert isinstance(timed_out.value, OutcomeUnknown)
-    assert admin.counters.timeouts == 1
 
 
 async def test_what_jetstream_refuses_carries_its_code(connect_as: ConnectAs) -> None:
