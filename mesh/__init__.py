@@ -17,26 +17,6 @@ if TYPE_CHECKING:
     from protocol.wire.errors import MeshError
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 
-_HOME = {
-    "Agent": "mesh.agent.definition",
-    "Artifact": "protocol.wire.handoff",
-    "Budget": "protocol.wire.handoff",
-    "Client": "mesh.client",
-    "Constraints": "protocol.wire.handoff",
-    "Fact": "protocol.wire.handoff",
-    "Handoff": "protocol.wire.handoff",
-    "MeshError": "protocol.wire.errors",
-    "Move": "protocol.wire.commands",
-    "Outcome": "mesh.client",
-    "Permanent": "mesh.agent.errors",
-    "Question": "mesh.client",
-    "Refusal": "mesh.agent.turn",
-    "Retry": "mesh.agent.errors",
-    "SubmitRejected": "mesh.client",
-    "Tool": "mesh.agent.tools",
-    "Turn": "mesh.agent.turn",
-}
-
 __all__ = [
     "Agent",
     "Artifact",
@@ -57,9 +37,13 @@ __all__ = [
     "Turn",
 ]
 
+_HOMES = ("protocol.wire.errors", "protocol.wire.handoff", "mesh.agent", "mesh.client")
+"""In the order in which they are looked through: the later ones load more."""
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mesh' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
+    raise AttributeError(f"module 'mesh' has no attribute {name!r}")

@@ -6,6 +6,7 @@ missed every note finds the answer all the same, `POLL_S` later.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import GET
+from mesh.bus.reader import get
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import tracing
 from mesh.service.logs import get_logger
@@ -168,14 +169,13 @@ class Client:
             request: an id made earlier; the same id with the same content is the same request, so
                 that a caller may try again after an OutcomeUnknown.
         """
-        named = facts.items() if isinstance(facts, Mapping) else None
+        if isinstance(facts, Mapping):
+            facts = [Fact(key=key, value=value) for key, value in facts.items()]
         submit = Submit(
             text=text,
             to=None if to is None else AgentName(to),
             intent=intent,
-            facts=tuple(Fact(key=key, value=value) for key, value in named)
-            if named is not None
-            else tuple(facts),  # type: ignore[arg-type]  # not a mapping here
+            facts=tuple(facts),
             artifacts=tuple(artifacts),
             constraints=constraints or Constraints(),
             policy=policy,
@@ -250,8 +250,8 @@ class Client:
 
     async def latest(self, request: str) -> events.AnyEvent | None:
         """Return the last event addressed to this client in a request; None if there is none yet."""
-        message = await self._bus.request(f"{GET}LOG.{subjects.evt(self.name, request)}")
-        return None if message.status == 404 else codec.decode_event(message.data)
+        found = await get(self._bus, "LOG", subjects.evt(self.name, request))
+        return None if found is None else codec.decode_event(found.data)
 
     async def wait(
         self,
@@ -263,9 +263,9 @@ class Client:
         """Return how a request ended.
 
         Args:
-            on_question: called with each ask that is put to this client; what it returns is the reply. It
-                is cancelled when the request has ended meanwhile, or something else is asked: then its
-                question is over. (That another process of this name has replied shows only by these.)
+            on_question: called with each ask that is put to this client; it returns the reply. It is
+                cancelled when the request ends meanwhile, or something else is asked: its question is over.
+                (Only these show that another process of this name has replied.)
 
         Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up, and
         ReplyInvalid when `on_question` returns what its question's schema does not allow.
@@ -332,9 +332,9 @@ class Client:
     def follow(self, request: str, *, viewer: Bus | None = None) -> "Following":
         """Return what happens in a request as it happens, its `Outcome` last.
 
-        Whoever comes late gets what is known first: a client what is addressed to it; with a viewer's
-        connection, every event and the steps that a running turn has journaled. Then what turns show while
-        they work (`Heard`), which may be lost.
+        It begins with what is known: the events addressed to this client; with a viewer's connection, every
+        event and the steps that a running turn has journaled. Then follow the live notes of turns (`Heard`),
+        which may be lost.
         """
         from mesh.client.follow import Following
 
@@ -359,7 +359,7 @@ class Client:
             return None  # the bus is away; the poll looks again
 
     def _on_note(self, message: Incoming) -> None:
-        """Wake whoever waits for this request; remember a notice that it was never taken up."""
+        """Wake the callers that wait for this request; remember a notice that it was never taken up."""
         request = message.subject.rpartition(".")[2]
         self._silent.pop(request, None)
         if message.data:
@@ -388,11 +388,9 @@ def _remember(known: dict[str, T], request: str, empty: T) -> T:
 
 
 async def _either(wake: asyncio.Event, timeout_s: float) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await wake.wait()
-    except TimeoutError:
-        pass
 
 
 def outcome_of(event: events.Ended) -> Outcome:

@@ -169,9 +169,7 @@ class Following:
                     if reading is not None:
                         await asyncio.wait({reading}, timeout=LAST_EVENTS_S)
                     with contextlib.suppress(BusError):
-                        await self._bus.flush(
-                            LAST_WORDS_S
-                        )  # notes that were sent before the end are here now
+                        await self._bus.flush(LAST_WORDS_S)  # notes sent before the end are here now
                     self._items.put_nowait(outcome_of(event))
                     return
 

@@ -4,15 +4,13 @@ Each agent's journals are a stream of their own. A request's events tell which a
 
 Names of steps are those of `mesh.agent._journal`: `<round>-<n>`, and `<round>-<n>d` for an effect's result.
 What lies there under another name (an attempt's mark) is no step. An agent writes its own
-journal and may write anything: what is under a step's name and cannot be read, or cannot be true, is passed
-over, and whoever asks is told where.
+journal and may write anything: a step that cannot be read, or cannot be true, is passed over, and the caller
+is told where.
 """
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import StoredMessage, every
@@ -52,24 +50,13 @@ def journals_in(happened: Iterable[AnyEvent]) -> dict[str, str]:
     }
 
 
-class _Handoff(msgspec.Struct, frozen=True):
-    to_agent: str
-
-
-class _Work(msgspec.Struct, frozen=True):
-    handoff: _Handoff
-
-
-class _Opening(msgspec.Struct, frozen=True):
-    work: _Work
-
-
-def agents_in(body: bytes) -> tuple[str, ...]:
+def agents_in(body: bytes) -> set[str]:
     """Return the agent to which a stored event gives a turn, whatever the event's version; else nobody."""
-    opening = codec.readable(body, _Opening)
-    return (
-        () if opening is None or opening.work.handoff.to_agent == HUMAN else (opening.work.handoff.to_agent,)
-    )
+    opening = codec.readable(body, dict[str, Any]) or {}
+    try:
+        return {str(opening["work"]["handoff"]["to_agent"])} - {HUMAN}
+    except (KeyError, TypeError):
+        return set()
 
 
 async def stored_steps(
@@ -125,12 +112,12 @@ def read(stored: Iterable[tuple[str, bytes]], passed_over: set[str] | None = Non
 
 
 def _can_be_true(record: Record) -> bool:
-    """Say whether a step has a time that there is, and a usage that a report could have."""
+    """Return True if a step's time exists and a report could have its usage."""
     return 0 <= record.at <= _LATEST and (record.usage is None or codec.usage_is_sound(record.usage))
 
 
 def told(steps: list[Step], prices: Mapping[str, Price] | None = None) -> dict[str, tuple[StepEntry, ...]]:
-    """Return steps as a timeline tells them, by journal: an effect once, as an intent while it has no result.
+    """Return steps as a timeline shows them, by journal: an effect once, as an intent while it has no result.
 
     Args:
         prices: the request's.
