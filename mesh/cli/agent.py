@@ -257,7 +257,7 @@ def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
     head += (
         [f"exact: this is what was sent, to the letter (SHA-256 {sent.digest}); limits are today's"]
         if found.exact
-        else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in ops.prompt.differences(found)]
+        else [f"NOT KNOWN TO BE WHAT WAS SENT: {line}" for line in found.differs]
     )
     if not found.request:
         return [*head, "", as_json_text(sent.prompt)]

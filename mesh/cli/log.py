@@ -262,11 +262,8 @@ async def resend_letter(where: Where, *, seq: int, as_json: bool) -> None:
     """
     from protocol.wire.events import type_of
 
-    letters = ops.dead_letters
     async with await where.connect("admin") as bus:
-        sent = letters.parcel(seq, await letters.letter_at(bus, seq))
-        # A control message for a request that is not there is kept trying for a while before it is given up.
-        event = await letters.resend(bus, sent, within_s=20.0 if sent.kind == "prop" else 45.0)
+        event = await ops.dead_letters.resend(bus, seq)
     decided(event, f"is decided: {type_of(event)}", as_json=as_json)
 
 

@@ -141,8 +141,8 @@ class EmbeddedServer(Lifecycle):
     """`async with EmbeddedServer(accounts, store) as server:` then connect to `server.url`.
 
     Args:
-        accounts: configuration text without listeners and storage (`mesh.bus.roles.accounts_config`),
-            or a function that returns it. Empty: a server without credentials.
+        accounts: configuration text without listeners and storage (`mesh.bus.roles.accounts_config`);
+            empty for a server without credentials.
         store: a directory of the server's own: its data, configuration, log and lock.
         port: TCP port on 127.0.0.1; 0 lets the system choose. A server that is started again keeps its port.
         sync_always: whether each stored message is fsynced before it is acknowledged.
@@ -156,7 +156,7 @@ class EmbeddedServer(Lifecycle):
 
     def __init__(
         self,
-        accounts: str | Callable[[], str],
+        accounts: str,
         store: Path,
         *,
         port: int = 0,
@@ -202,12 +202,11 @@ class EmbeddedServer(Lifecycle):
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def log_tail(self, lines: int = _LOG_LINES) -> tuple[str, ...]:
+    def log_tail(self) -> tuple[str, ...]:
         """Return the last lines that the server wrote."""
-        try:
-            return tuple(self.log.read_text(errors="replace").splitlines()[-lines:])
-        except FileNotFoundError:
-            return ()
+        with contextlib.suppress(FileNotFoundError):
+            return tuple(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+        return ()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -271,11 +270,10 @@ class EmbeddedServer(Lifecycle):
             os.close(lock)
 
     def _write_configuration(self) -> Path:
-        text = self._accounts if isinstance(self._accounts, str) else self._accounts()
         path = self.store / "nats.conf"
         path.write_text(
             server_config(
-                text,
+                self._accounts,
                 store=self.store,
                 listen=f"127.0.0.1:{self._port or -1}",
                 http=f"127.0.0.1:{_if_free(self._monitor_port) or -1}",

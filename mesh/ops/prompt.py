@@ -1,23 +1,19 @@
 """What a turn's model was sent, built again from the journal by the agent's own code, and held against it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mesh.agent._rebuilt import Rebuilt, Sent, rebuild
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
-from mesh.bus.reader import get
 from mesh.client.journals import journaled
 from mesh.errors import NotFound, UsageWrong
 from mesh.model.agent import instead
 from mesh.model.anthropic.model import MAX_TOKENS, ClaudeModel
 from mesh.model.port import Model, Prompt
 from mesh.ops.log import decoded, request_bodies
-from protocol.wire.config import Fleet, read_fleet
+from mesh.ops.queue import people_of
 from protocol.wire.events import AnyEvent, Assignment, FactsWithheld
-from protocol.wire.ids import AgentName
-from protocol.wire.subjects import FLEET
 
 
 class Shown(NamedTuple):
@@ -33,18 +29,12 @@ class Shown(NamedTuple):
     """As the vendor gets it."""
     prompt_version: str
     """As the round reported it; empty where it reported none."""
-    pinned: str
-    """The model that the agent is pinned to here."""
+    differs: tuple[str, ...]
+    """Why this is not known to be what was sent; nothing if it is, to the letter."""
 
     @property
     def exact(self) -> bool:
-        """Whether this is what was sent: the prompt, and to the model that got it."""
-        return self.sent.exact and not self.repinned
-
-    @property
-    def repinned(self) -> bool:
-        """Whether another model was asked than the agent here would ask; rules ask none."""
-        return self.sent.name not in ("scripted", self.pinned)
+        return not self.differs
 
 
 async def sent_to_model(
@@ -67,13 +57,16 @@ async def sent_to_model(
     """
     happened = decoded(await request_bodies(bus, request))
     work = _round(happened, name, n)
-    agent = code()
-    kept = await get(bus, "CONF", FLEET)
-    known = Fleet(name="", entry=AgentName(agent.name)) if kept is None else read_fleet(kept.data)
-    found = await journaled(bus, request, (name,), work.journal_id)
-    steps = {step.name: step.body for step in found}
+    agent, known = code(), await people_of(bus)
+    steps = {step.name: step.body for step in await journaled(bus, request, (name,), work.journal_id)}
     models: list[ClaudeModel] = []
-    with _as_sent(models):
+
+    def make(model: str, fallback: str | None, max_tokens: int) -> Model:
+        """Return the agent's pinned model, which says how it would ask, and is never asked."""
+        models.append(ClaudeModel(model, fallback=fallback, max_tokens=max_tokens))
+        return models[-1]
+
+    with instead(make):
         rebuilt = await rebuild(agent, request, work, known, steps)
     if not rebuilt.sent:
         why = f": {rebuilt.ended}" if rebuilt.ended else ""
@@ -81,17 +74,13 @@ async def sent_to_model(
     at = len(rebuilt.sent) if call is None else call
     if not 0 < at <= len(rebuilt.sent):
         raise UsageWrong(f"--call {at}: the round has calls 1 to {len(rebuilt.sent)}")
-    sent = rebuilt.sent[at - 1]
-    return Shown(
-        work,
-        agent,
-        rebuilt,
-        at,
-        sent,
-        _as_the_vendor_gets_it(sent, models),
-        _reported(happened, work),
-        models[0].mode if models else sent.name,
-    )
+    sent, reported = rebuilt.sent[at - 1], _reported(happened, work)
+    body: Mapping[str, Any] = {}
+    if isinstance(sent.prompt, Prompt):
+        model = models[0] if models else ClaudeModel(sent.name, max_tokens=MAX_TOKENS)
+        body = model.request(sent.prompt, model.asked_of(_said(sent, "asked") or _said(sent, "model")))
+    differs = _differences(sent, rebuilt, agent, reported, models[0].mode if models else sent.name)
+    return Shown(work, agent, rebuilt, at, sent, body, reported, tuple(differs))
 
 
 def _round(happened: Sequence[AnyEvent], name: str, n: int | None) -> Assignment:
@@ -131,49 +120,32 @@ def _reported(happened: Sequence[AnyEvent], work: Assignment) -> str:
     return next((report.prompt for report in reports if report is not None and report.prompt), "")
 
 
-@contextmanager
-def _as_sent(made: list[ClaudeModel]) -> Any:
-    """Let the agent's code have its pinned model, which says how it would ask, and is never asked."""
-
-    def make(model: str, fallback: str | None, max_tokens: int) -> Model:
-        made.append(ClaudeModel(model, fallback=fallback, max_tokens=max_tokens))
-        return made[-1]
-
-    with instead(make):
-        yield
-
-
-def _as_the_vendor_gets_it(sent: Sent, models: Sequence[ClaudeModel]) -> Mapping[str, Any]:
-    if not isinstance(sent.prompt, Prompt):
-        return {}
-    model = models[0] if models else ClaudeModel(sent.name, max_tokens=MAX_TOKENS)
-    return model.request(sent.prompt, model.asked_of(_said(sent, "asked") or _said(sent, "model")))
-
-
 def _said(sent: Sent, what: str) -> str:
     """Return which model was `asked`, or which `model` replied; empty where the record does not tell."""
     value = None if sent.record is None else sent.record.value
     return str(value.get(what, "")) if isinstance(value, dict) else ""
 
 
-def differences(found: Shown) -> list[str]:
-    """Return why a prompt is not known to be what was sent; nothing if it is, to the letter."""
-    if found.exact:
-        return []
-    lines = [] if found.sent.exact else ["the journal has no reply to this very prompt"]
-    if found.repinned:
-        lines.append(f"{found.sent.name} was asked, and the agent is pinned to {found.pinned} now")
-    if found.rebuilt.version not in ("", found.agent.version):
-        lines.append(
-            f"version {found.rebuilt.version} of the agent began the round, this is {found.agent.version}"
-        )
-    if found.prompt_version not in ("", found.agent.prompt_version):
-        lines.append(
-            f"version {found.prompt_version} of its prompt was used, this is {found.agent.prompt_version}"
-        )
-    if found.rebuilt.ended:
-        lines.append(found.rebuilt.ended)
-    return lines
+def _differences(sent: Sent, rebuilt: Rebuilt, agent: Agent, reported: str, pinned: str) -> Iterator[str]:
+    """Yield why a prompt is not known to be what was sent: the prompt, and to the model that got it.
+
+    Args:
+        reported: the version of its prompt, as the round reported it.
+        pinned: the model that the agent here would ask; rules ask none.
+    """
+    repinned = sent.name not in ("scripted", pinned)
+    if sent.exact and not repinned:
+        return
+    if not sent.exact:
+        yield "the journal has no reply to this very prompt"
+    if repinned:
+        yield f"{sent.name} was asked, and the agent is pinned to {pinned} now"
+    if rebuilt.version not in ("", agent.version):
+        yield f"version {rebuilt.version} of the agent began the round, this is {agent.version}"
+    if reported not in ("", agent.prompt_version):
+        yield f"version {reported} of its prompt was used, this is {agent.prompt_version}"
+    if rebuilt.ended:
+        yield rebuilt.ended
 
 
 def as_program_reads(found: Shown, request: str) -> dict[str, Any]:
@@ -191,7 +163,7 @@ def as_program_reads(found: Shown, request: str) -> dict[str, Any]:
         "agent_version": {"then": found.rebuilt.version, "here": found.agent.version},
         "prompt_version": {"then": found.prompt_version, "here": found.agent.prompt_version},
         "exact": found.exact,
-        "differs": differences(found),
+        "differs": list(found.differs),
         "digest": sent.digest,
         "sent": found.request,
         "prompt": sent.prompt,

@@ -19,7 +19,6 @@ from mesh.ops.log import decoded, documented, journals_of
 from mesh.ops.requests import story_so_far
 from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire import codec, events
-from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
 
@@ -82,15 +81,13 @@ def read_samples(path: Path) -> list[Sample]:
     """Return the samples in a file, one a line. Raises UsageWrong with the line's number."""
     samples = []
     try:
-        lines = path.read_bytes().splitlines()
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):  # noqa: B007 - for the error
+            if line.strip():
+                samples.append(msgspec.json.decode(line, type=Sample))
     except OSError as missing:
         raise UsageWrong(f"{path}: {missing.strerror}") from missing
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                samples.append(msgspec.json.decode(line, type=Sample))
-            except msgspec.MsgspecError as wrong:
-                raise UsageWrong(f"{path}, line {number}: {wrong}") from wrong
+    except msgspec.MsgspecError as wrong:
+        raise UsageWrong(f"{path}, line {number}: {wrong}") from wrong
     return samples
 
 
@@ -138,13 +135,8 @@ async def _at_rest(bus: Bus, request: str, bodies: list[bytes]) -> None:
     """Take a request's events into `bodies` as they come, until nothing moves any more."""
     async for known in story_so_far(bus, request):
         bodies[:] = known
-        if is_rest(codec.decode_event(bodies[-1])):
-            return
-
-
-def is_rest(event: AnyEvent) -> bool:
-    """Return True if nothing moves any more until a person does something."""
-    return isinstance(event, events.Ended | events.EscalationRaised | events.TurnSuspended)
+        if isinstance(codec.decode_event(bodies[-1]), events.EscalationRaised | events.TurnSuspended):
+            return  # until a person does something
 
 
 def judged(
@@ -157,19 +149,21 @@ def judged(
     """
     happened = decoded(bodies)
     told = timeline(happened, journals) if happened else None
-    outcome = outcome_of(told)
-    path = tuple(name for name in (() if told is None else told.trail) if name != HUMAN)
-    refused = tuple(move.rule for move in (() if told is None else told.moves) if move.rule is not None)
-    wrong = []
-    expect = sample.expect
+    outcome, answer, path, refused = UNFINISHED, "", tuple[str, ...](), tuple[str, ...]()
+    if told is not None:
+        for_people = any(waiting.for_ == HUMAN for waiting in told.waiting)
+        outcome = told.status if told.status != "open" else "escalated" if for_people else UNFINISHED
+        path = tuple(name for name in told.trail if name != HUMAN)
+        refused = tuple(move.rule for move in told.moves if move.rule is not None)
+        said = "" if told.answer is None else told.answer
+        answer = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    wrong, expect = [], sample.expect
     if outcome != expect.status:
         wrong.append(f"expected {expect.status}, came out {outcome}")
     if expect.path and path != expect.path:
         wrong.append(f"expected path {' → '.join(expect.path)}, was {' → '.join(path) or 'empty'}")
-    lacking = sorted(set(expect.refused) - set(refused))
-    if lacking:
+    if lacking := sorted(set(expect.refused) - set(refused)):
         wrong.append(f"expected a refusal by {', '.join(lacking)}, had {', '.join(refused) or 'none'}")
-    answer = "" if told is None else _text(told.answer)
     missing = [text for text in expect.answer_has if text.casefold() not in answer.casefold()]
     if missing and outcome == expect.status:
         wrong.append(f"expected an answer with {', '.join(map(repr, missing))}, was {answer!r}")
@@ -182,20 +176,6 @@ def judged(
         refused=refused,
         wrong=tuple(wrong),
     )
-
-
-def outcome_of(told: Timeline | None) -> str:
-    if told is None:
-        return UNFINISHED
-    if told.status != "open":
-        return told.status
-    return "escalated" if any(waiting.for_ == HUMAN for waiting in told.waiting) else UNFINISHED
-
-
-def _text(answer: Any) -> str:
-    if answer is None:
-        return ""
-    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -240,7 +220,7 @@ def summary(all_played: Sequence[Played]) -> dict[str, Any]:
 
 
 def is_sound(all_played: Sequence[Played]) -> bool:
-    """Say whether everything came to rest, and everything that a rule was written for came out right."""
+    """Return True if everything came to rest, and everything that a rule was written for came out right."""
     return all(
         played.outcome != UNFINISHED and (played.sample.kind != RULED or not played.wrong)
         for played in all_played

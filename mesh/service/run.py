@@ -1,7 +1,7 @@
 """A service's process: wait for the bus, work, and on SIGTERM or SIGINT finish what is in hand and go.
 
-Where it is asked to, it answers probes meanwhile (`mesh.service.probes`). The second signal does not make it
-faster; SIGKILL does, and costs nothing but a redelivery.
+Where it is asked to, it answers probes meanwhile (`mesh.service.conditions`). The second signal does not make
+it faster; SIGKILL does, and costs nothing but a redelivery.
 """
 
 import asyncio
@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from mesh.errors import BusError
-from mesh.service.conditions import Conditions, Reason
+from mesh.service.conditions import Conditions, Page, Probes, Reason
 from mesh.service.logs import configure_logging
-from mesh.service.probes import Page, Probes
 from mesh.service.telemetry import configure_telemetry
 
 _LAST_WORDS_S = 2.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCOPE: Final = "handoff-mesh"
 
-# --- spans ----------------------------------------------------------------------------------------
+# --- names of spans, of their events and of attributes: GenAI's, messaging's, ours ----------------
 
 SUBMIT: Final = "send mesh.prop"
 """A client's submit, and what an agent proposes that moves no work to another."""
@@ -42,13 +42,7 @@ EXECUTE_TOOL: Final = "execute_tool"
 """Followed by the tool's name; for a handoff by `transfer_to_<agent> <agent>`."""
 CHAT: Final = "chat"
 """Followed by the model's name."""
-
-# --- events of spans ------------------------------------------------------------------------------
-
 REPLAYED: Final = "mesh.step.replayed"
-
-# --- attributes: GenAI ----------------------------------------------------------------------------
-
 OPERATION: Final = "gen_ai.operation.name"
 AGENT: Final = "gen_ai.agent.name"
 AGENT_VERSION: Final = "gen_ai.agent.version"
@@ -62,18 +56,12 @@ RESPONSE_MODEL: Final = "gen_ai.response.model"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 ERROR: Final = "error.type"
-
-# --- attributes: messaging ------------------------------------------------------------------------
-
 SYSTEM: Final = "messaging.system"
 NATS: Final = "nats"
 MESSAGING_OPERATION: Final = "messaging.operation.type"
 SEND: Final = "send"
 PROCESS: Final = "process"
 DESTINATION: Final = "messaging.destination.template"
-
-# --- attributes: ours -----------------------------------------------------------------------------
-
 REQUEST: Final = "mesh.request"
 TURN: Final = "mesh.turn"
 ROUND: Final = "mesh.round"

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mesh.service.conditions import Reason
-from mesh.service.probes import Probes
+from mesh.service.conditions import Probes, Reason
 from tests.deploy.validator import DEPLOY
 from tests.servers import PATIENCE_S
 

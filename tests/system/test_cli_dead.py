@@ -144,10 +144,7 @@ async def test_without_a_guard_it_waits_in_its_queue(
     request, work = await office.begun()
     for guard in tuple(stage._guards):
         await stage.dismiss(guard)
-    put_back = dead_letters.resend
-    monkeypatch.setattr(
-        dead_letters, "resend", lambda bus, parcel, within_s: put_back(bus, parcel, within_s=0.5)
-    )
+    monkeypatch.setattr(dead_letters, "_PROPOSAL_S", 0.5)
     body = codec.encode(MoveProposed(turn=work.turn, round=0, move=Escalate(summary="help")))
     seq = await kept(stage, f"mesh.prop.3.a.{request}", body, sender="a", request=request)
     done = await office.mesh("dead", "resend", seq, who="admin")

@@ -65,7 +65,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.settings",
         "mesh.fleet.file",
         "mesh.model.agent",
-        "mesh.service.probes",
+        "mesh.service.conditions",
         "mesh.service.telemetry",
     )
     codes = {"agent.not_found"}

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from mesh.service.conditions import Reason
-from mesh.service.probes import _MOST, Page, Probes, ProbesUnusable, parse_address
+from mesh.service.conditions import _MOST, Page, Probes, ProbesUnusable, Reason, parse_address
 
 
 async def ask(probes: Probes, raw: bytes) -> bytes:
