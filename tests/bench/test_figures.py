@@ -1,10 +1,18 @@
-"""What becomes of measured numbers."""
+"""What becomes of measured numbers, and what they are measured on."""
 
 import msgspec
 import pytest
 
 from bench.figures import Figure, Report, Target, Use, percentile, ratio, spread
+from bench.fold import Folding
 from bench.printing import as_text
+from bench.sizes import Sample
+from bench.stories import PLOTS, fresh_id, history, originals, play
+from mesh.bus.nats_protocol import Incoming
+from protocol.domain import hash_chain
+from protocol.domain.ledger import fold_bodies
+from protocol.wire import codec
+from protocol.wire.events import FactsWithheld, MoveRefused
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
@@ -51,3 +59,65 @@ def test_the_text_names_a_missed_target_and_the_machine() -> None:
 def test_a_report_is_the_same_after_json() -> None:
     report = Report({}, [Figure("a", "ms", spread([1.0]), target=Target("at most", 2))], [], [])
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+WHOLE = ("mesh.prop.app.r", "mesh.evt.a.r", "mesh.timer.at.r", "mesh.prop.a.r", "mesh.evt.app.r")
+
+
+def sample(*subjects: str) -> Sample:
+    found = Sample()
+    for subject in subjects:
+        found.take(Incoming(subject, "", b"head", b"body"))
+    return found
+
+
+def test_headers_and_body_are_counted_together() -> None:
+    sizes = sample(*WHOLE).sizes()
+    assert sizes.publishes == 5
+    assert sizes.proposals == {"app": 8, "a": 8}
+
+
+@pytest.mark.parametrize(
+    "subjects",
+    [
+        pytest.param(WHOLE[:-1], id="no-answer"),
+        pytest.param((*WHOLE, "mesh.timer.at.r"), id="two-timers"),
+        pytest.param((*WHOLE, "mesh.step.a.r.t.0-1"), id="a-journalled-step"),
+    ],
+)
+def test_what_the_ring_cannot_match_is_refused(subjects: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="not one whole request"):
+        sample(*subjects).sizes()
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=str)
+def test_a_played_request_is_complete_and_its_chain_holds(plot: tuple[object, ...]) -> None:
+    bodies = [line.body for line in play(fresh_id(0), plot)]  # type: ignore[arg-type]
+    assert fold_bodies(bodies).status == "completed"
+    assert hash_chain.breaks(bodies) == []
+
+
+def test_the_plots_contain_a_refusal_and_something_withheld() -> None:
+    kinds = {type(codec.decode_event(line.body)) for request in originals(len(PLOTS)) for line in request}
+    assert {MoveRefused, FactsWithheld} <= kinds
+
+
+def test_a_history_has_the_length_asked_for_and_folds() -> None:
+    folding = Folding()
+    for line in history(2000):
+        folding.take(line.body)
+    assert folding.events == 2000
+    assert folding.ended > 250
+    assert len(folding.ledgers) <= 64
+
+
+def test_copies_differ_in_their_request_alone() -> None:
+    lines = list(history(1000))
+    by_request: dict[str, list[bytes]] = {}
+    for line in lines:
+        by_request.setdefault(line.request, []).append(line.body)
+    assert len({len(request) for request in by_request}) == 1
+    for request, bodies in by_request.items():
+        events = [codec.decode_event(body) for body in bodies]
+        assert {event.request for event in events} == {request}
+        assert [event.n for event in events] == list(range(len(events)))

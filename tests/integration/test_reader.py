@@ -1,14 +1,25 @@
-"""Reading what a stream keeps, by direct gets."""
+"""Reading what a stream keeps: by direct gets, from its beginning to its end, and who hears of an end."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
+from mesh.bus.connection import Bus
+from mesh.bus.event_log import JetStreamLog
 from mesh.bus.reader import StoredMessage, batch, every, first_since, get, get_seq, microseconds
 from mesh.bus.roles import GET
-from mesh.errors import ApiError
+from mesh.client import Client
+from mesh.errors import ApiError, Denied, Disconnected, LogCutShort, Unreachable
+from mesh.ops.watch import Watch
 from mesh.testing import LocalBus
 from protocol.wire.subjects import card, step
-from tests.integration.filled_log import fill
-from tests.servers import ConnectAs, fresh
+from tests.drill import watch as drill
+from tests.integration.filled_log import fill, forgetful
+from tests.servers import PATIENCE_S, ConnectAs, fresh, until
 
 
 async def test_a_senders_headers_do_not_pass_for_the_servers(connect_as: ConnectAs) -> None:
@@ -68,3 +79,169 @@ async def test_the_first_since_a_time(own_server: LocalBus) -> None:
 )
 def test_a_stamp_has_any_number_of_decimals(stamp: str, wanted: int) -> None:
     assert microseconds(stamp) - microseconds("2026-11-21T22:00:00Z") == wanted
+
+
+# --- an end and a beginning that move -------------------------------------------------------------
+
+
+async def test_without_a_tail_it_ends_where_the_log_ended_though_more_is_appended(
+    own_server: LocalBus,
+) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await fill(admin, 5000)
+        seen = list[int]()
+        async with aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
+            async for stored in events:
+                seen.append(stored.seq)
+                if len(seen) % 500 == 1:
+                    await fill(admin, 400)
+        assert seen == list(range(1, 5001))
+
+
+@pytest.mark.parametrize("first", [12_001, 19_501, 20_001], ids=["some", "nearly all", "all"])
+async def test_what_expires_while_it_is_read_is_left_out_and_nothing_comes_twice(
+    own_server: LocalBus, first: int
+) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await forgetful(admin)
+        await fill(admin, 20_000)
+        seen = list[int]()
+        async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
+            async for stored in events:
+                seen.append(stored.seq)
+                if len(seen) == 1:
+                    await fill(admin, 3000)
+                    await admin.api("STREAM.PURGE.LOG", {"seq": first})
+        assert seen == sorted(set(seen))
+        assert seen[0] == 1
+        assert [seq for seq in seen if seq >= first] == list(range(first, 20_001))
+        gaps = [(one, other) for one, other in itertools.pairwise(seen) if other != one + 1]
+        assert [other for _, other in gaps] == ([first] if first <= 20_000 else [])
+
+
+# --- ends that are none of the log ----------------------------------------------------------------
+
+
+async def _all(items: AsyncIterator[object]) -> None:
+    async for _ in items:
+        pass
+
+
+@pytest.mark.parametrize("tails", [False, True], ids=["reading", "tailing"])
+async def test_a_reader_whose_connection_is_closed_says_so(own_server: LocalBus, tails: bool) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await fill(admin, 8000)
+        async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow()) as events:
+            for _ in range(8000 if tails else 1):
+                await anext(events)
+            await viewer.close()
+            with pytest.raises(Unreachable):
+                await _all(events)
+
+
+async def test_who_may_not_read_hears_it_at_once(own_server: LocalBus) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("c1") as client:
+        await fill(admin, 3)
+        async with asyncio.timeout(PATIENCE_S):
+            for reading in (JetStreamLog(client).follow(), every(client, "LOG", None)):
+                with pytest.raises(Denied):
+                    await anext(aiter(reading))
+            with pytest.raises(Denied):
+                await JetStreamLog(client)._next(1, client.since_s)
+
+
+async def test_who_may_no_longer_get_hears_it_while_reading(
+    own_server: LocalBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`bounds` may be allowed where the gets are not: that too comes out, and is not tried for ever."""
+
+    async def ends(bus: Bus, stream: str) -> tuple[int, int]:
+        return 1, 3
+
+    monkeypatch.setattr("mesh.bus.reader.bounds", ends)
+    async with own_server.connected_as("c1") as client:
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(Denied):
+                await anext(JetStreamLog(client).follow(tail=False))
+
+
+@pytest.mark.parametrize("who", ["the log", "dead letters", "drill", "client"])
+async def test_whoever_reads_on_hears_that_the_connection_is_closed(own_server: LocalBus, who: str) -> None:
+    async with own_server.connected_as("audit") as viewer, own_server.connected_as("c1") as bus:
+        watch, client = Watch(viewer, own_server.url), await Client.on(bus, "c1")
+        work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "the log": lambda: _all(watch.alarms()),
+            "dead letters": lambda: _all(watch._buried(1)),
+            "drill": drill.Watch(JetStreamLog(viewer), lambda event: None, decided=False).run,
+            "client": lambda: _all(client.follow(fresh(), viewer=viewer)),
+        }
+        before = viewer.counters.requests
+        reading = asyncio.ensure_future(work[who]())
+        await until(lambda: viewer.counters.requests > before)  # it has begun
+        await viewer.close()
+        done, _ = await asyncio.wait({reading}, timeout=PATIENCE_S)
+        reading.cancel()
+        assert done
+        with pytest.raises((Unreachable, Disconnected)):
+            await reading
+
+
+async def test_who_may_not_read_dead_letters_hears_it(own_server: LocalBus) -> None:
+    async with own_server.connected_as("c1") as client:
+        with pytest.raises(Denied):
+            async with asyncio.timeout(PATIENCE_S):
+                await anext(aiter(Watch(client, own_server.url)._buried(1)))
+
+
+async def test_readers_that_are_cancelled_disturb_nobody(own_server: LocalBus) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await fill(admin, 10_000, 200)
+        before = asyncio.all_tasks()
+
+        async def read() -> list[int]:
+            return [stored.seq async for stored in JetStreamLog(viewer).follow(tail=False)]
+
+        other = asyncio.ensure_future(read())
+        for n in range(30):
+            cancelled = asyncio.ensure_future(read())
+            await asyncio.sleep(n * 0.002)
+            cancelled.cancel()
+            await asyncio.gather(cancelled, return_exceptions=True)
+        assert await other == list(range(1, 10_001))
+        assert asyncio.all_tasks() == before
+        assert not viewer._mux._waiting
+
+
+# --- another log ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back_first", [False, True], ids=["while it looks", "before it looks"])
+async def test_a_log_that_came_back_shorter_is_said_to_be_another_one(
+    own_server: LocalBus, back_first: bool
+) -> None:
+    """Else a tail would be silent until the new log has grown past where the old one was."""
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await fill(admin, 300)
+        async with aclosing(JetStreamLog(viewer).follow()) as events:
+            for _ in range(300):
+                await anext(events)
+            await forgetful(admin)
+            await fill(admin, 50)
+            await own_server.server.kill()
+            await until(lambda: not viewer.connected)
+            await own_server.server.start()
+            if back_first:
+                await until(lambda: viewer.connected)
+            with pytest.raises(LogCutShort, match="ends at 50, and was read up to 300"):
+                async with asyncio.timeout(PATIENCE_S):
+                    await anext(events)
+
+
+async def test_a_log_that_is_wiped_while_it_is_read_is_not_taken_for_read(own_server: LocalBus) -> None:
+    async with own_server.connected_as("admin") as admin, own_server.connected_as("audit") as viewer:
+        await fill(admin, 9000, 100)
+        async with asyncio.timeout(PATIENCE_S), aclosing(JetStreamLog(viewer).follow(tail=False)) as events:
+            await anext(events)
+            await forgetful(admin)
+            with pytest.raises(LogCutShort, match="ends at 0, and was read up to 9000"):
+                await _all(events)

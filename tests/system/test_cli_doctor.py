@@ -1,4 +1,4 @@
-"""What stands still is found: agents that nobody serves and what waits for them, open breakers."""
+"""What stands still is found: agents that nobody serves, open breakers, unpriced models, wrong keys."""
 
 import asyncio
 import json
@@ -9,10 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.agent._presence import publish_card
 from mesh.cli.exits import Exit
 from protocol.views.timeline import Timeline
 from protocol.wire import subjects
 from protocol.wire.commands import Complete
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Budget
+from protocol.wire.notices import Card
 from tests.guard.stage import Stage
 from tests.servers import eventually
 from tests.system.office import Office
@@ -173,3 +177,110 @@ async def test_little_room_for_the_log_and_journals_that_are_nearly_full_are_nam
     log = (await admin.api("STREAM.INFO.LOG"))["config"]
     await admin.api("STREAM.UPDATE.LOG", {**log, "max_bytes": free - (1 << 29)})
     assert [state for state, _ in await findings(office, *looked)] == ["ok"], "the log has room of its own"
+
+
+FILE = """
+name = "stage"
+entry = "a"
+[agents.a]
+[agents.b]
+[agents.c]
+[agents.d]
+[agents.e]
+[clients.c1]
+[clients.c2]
+[operators.op]
+[viewers.audit]
+[human]
+"""
+PRICE = {"input": 1, "output": 2}
+
+
+async def test_models_of_cards_that_have_no_price_are_named(own_stage: Stage, tmp_path: Path) -> None:
+    office, admin = Office(own_stage, tmp_path), await own_stage.bus("admin")
+
+    async def found() -> tuple[str, str]:
+        done = await office.mesh("doctor", "--json", who="audit")
+        ((state, text),) = [(each["state"], each["text"]) for each in done.json if each["check"] == "prices"]
+        return state, text
+
+    assert (await found())[0] == "ok"
+    drives = {"a": "big-20261101", "b": "small", "c": "scripted", "d": "small", "e": "other"}
+    for name, model in drives.items():
+        await publish_card(await own_stage.bus(name), Card(name=name, version="1", model=model))
+    await (await own_stage.bus("e")).publish_durable(subjects.card("e"), b'{"model":5}')
+    await admin.publish_durable(subjects.PRICES, msgspec.json.encode({"big": PRICE}))
+    said = "no price is known of small of b, d: say [prices] in the fleet file and run `mesh setup`"
+    assert await found() == ("unknown", said)
+    poor = Policy(name="poor", budget=Budget(nano_dollars=5))
+    await admin.publish_durable(subjects.policy("poor"), msgspec.json.encode(poor))
+    assert await found() == ("found", f"{said}; policy poor limits dollars")
+
+    prices = "[prices]\nbig = {input = 1, output = 2}\n"
+    (tmp_path / "mesh.toml").write_text(FILE + prices)
+    assert f"mesh: {said}" in (await office.mesh("setup", who="admin")).err
+    (tmp_path / "mesh.toml").write_text(f"{FILE}{prices}small = {{input = 0, output = 0}}\n")
+    assert "no price" not in (await office.mesh("setup", who="admin")).err
+    assert (await found())[0] == "ok"
+
+
+FLEET = """
+name = "stage"
+entry = "a"
+[agents.a]
+[clients.c1]
+[operators.op]
+[viewers.audit]
+"""
+READERS = "this needs a key with the role viewer or operator (--as, MESH_CREDENTIALS)"
+SENDERS = "this needs a key with the role client or operator (--as, MESH_CREDENTIALS)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "who", "said"),
+    [
+        pytest.param(["cost"], "c1", f"c1 has the role client; {READERS}", id="cost-as-a-client"),
+        pytest.param(["request", "ls"], "a", f"a has the role agent; {READERS}", id="ls-as-an-agent"),
+        pytest.param(["send", "x"], "audit", f"audit has the role viewer; {SENDERS}", id="send-as-a-viewer"),
+        pytest.param(
+            ["freeze"],
+            "audit",
+            "audit has the role viewer; this needs a key with the role operator (--as, MESH_CREDENTIALS)",
+            id="freeze-as-a-viewer",
+        ),
+    ],
+)
+async def test_a_key_of_the_wrong_role_is_named_with_the_one_that_it_takes(
+    office: Office, arguments: list[str], who: str, said: str
+) -> None:
+    (office.folder.path / "mesh.toml").write_text(FLEET)
+    done = await office.process(*arguments, who=who)
+    assert (done.status, done.err) == (Exit.USAGE, f"mesh: {said} [cli.usage]\n")
+
+
+async def test_where_nothing_tells_the_role_the_refusal_is_told_too(office: Office) -> None:
+    done = await office.mesh("cost", who="c1")
+    denied = "not allowed to publish to $JS.API.DIRECT.GET.LOG"
+    assert done.status == Exit.USAGE
+    assert done.err == f"mesh: the key of c1 will not do; {READERS}: {denied} [cli.usage]\n"
+
+
+async def test_a_refusal_that_no_other_key_explains_stays_as_it_is(office: Office) -> None:
+    """By the file here c1 may look: that the bus says no has another cause, and its subject is what tells."""
+    (office.folder.path / "mesh.toml").write_text(
+        FLEET.replace("[clients.c1]", "[clients.x]").replace("[viewers.audit]", "[viewers.c1]")
+    )
+    done = await office.mesh("cost", who="c1")
+    denied = "not allowed to publish to $JS.API.DIRECT.GET.LOG"
+    assert (done.status, done.err) == (Exit.FAILED, f"mesh: {denied} [bus.denied]\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+async def test_a_doctor_who_cannot_look_is_not_content(office: Office, options: list[str]) -> None:
+    done = await office.mesh("doctor", *options, who="c1")
+    assert done.status == Exit.USAGE, done
+    assert done.err == (
+        "mesh: the key of c1 will not do; this needs a key with the role operator or viewer "
+        "(--as, MESH_CREDENTIALS) [cli.usage]\n"
+    )
+    assert "dead letters" in done.out

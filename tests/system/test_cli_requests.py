@@ -1,17 +1,24 @@
-"""Watching a request from the command line to its end, whatever becomes of the broker meanwhile."""
+"""Requests from the command line: submitted, listed, shown and watched to their end."""
 
 import asyncio
+import datetime as dt
 from pathlib import Path
 
 import pytest
 
+from mesh.agent import Turn, tool
+from mesh.agent.definition import Agent
 from mesh.cli.exits import Exit
 from mesh.errors import Unreachable
+from mesh.model.loop import drive
 from mesh.ops.requests import story_so_far
-from protocol.wire.commands import Complete, Transfer
+from protocol.wire.commands import Complete, Move, Transfer
+from protocol.wire.events import RequestOpened
+from protocol.wire.handoff import Artifact, Budget
 from tests.guard.stage import Stage
 from tests.servers import until
 from tests.system.office import Office
+from tests.system.test_cli_cost import Halting, costing
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 
@@ -57,3 +64,157 @@ async def test_a_broker_that_is_away_is_waited_for_unless_it_was_never_there(
         await anext(story_so_far(bus, request))
     await own_stage.mesh.server.start()
     await own_stage.back()
+
+
+async def test_limits_and_artifacts_of_a_request_arrive_as_they_were_said(
+    stage: Stage, office: Office
+) -> None:
+    said = ("--artifact", "scan=s3://b/scan.pdf", "--budget", "dollars=0.5", "--budget", "tokens=900")
+    more = ("--allow", "look", "--must-carry", "order", "--fact", "order:=7", "--conversation", "c-1")
+    done = await office.mesh("request", "submit", "hello", *said, *more, "--within", "10m", who="c1")
+    assert done.status == Exit.DONE, done
+    opened = (await stage.reaches(done.out.strip(), "request.opened"))[0]
+    assert isinstance(opened, RequestOpened)
+    handoff = opened.work.handoff
+    assert handoff.artifacts == (Artifact(name="scan", uri="s3://b/scan.pdf"),)
+    assert handoff.constraints.budget == Budget(nano_dollars=500_000_000, tokens=900)
+    assert (handoff.constraints.allowed_actions, handoff.constraints.must_carry) == (("look",), ("order",))
+    assert handoff.constraints.deadline == opened.at + 600_000_000
+
+
+async def test_a_deadline_is_a_time(stage: Stage, office: Office) -> None:
+    at = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).replace(microsecond=0)
+    done = await office.mesh("request", "submit", "hello", "--deadline", at.isoformat(), who="c1")
+    assert done.status == Exit.DONE, done
+    opened = (await stage.reaches(done.out.strip(), "request.opened"))[0]
+    assert isinstance(opened, RequestOpened)
+    assert opened.work.handoff.constraints.deadline == int(at.timestamp() * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        pytest.param(("--deadline", "10m"), "--within 10m", id="a span for a time"),
+        pytest.param(("--within", "soon"), "not a span of time", id="no span"),
+        pytest.param(("--budget", "euros=5"), "not a budget", id="no budget"),
+        pytest.param(("--artifact", "scan"), "not an artifact", id="no artifact"),
+    ],
+)
+async def test_what_cannot_be_read_is_wrong_usage_and_nothing_is_sent(
+    said: tuple[str, ...], why: str, stage: Stage, office: Office
+) -> None:
+    before = await stage.last_seq("PROP")
+    done = await office.mesh("request", "submit", "hello", *said, who="c1")
+    assert (done.status, why in done.err) == (Exit.USAGE, True), done
+    assert await stage.last_seq("PROP") == before
+
+
+async def test_requests_are_listed_by_conversation_open_or_ended(office: Office, stage: Stage) -> None:
+    client, a = await stage.client(), await stage.actor("a")
+    ended = await client.submit("one", conversation="c-1")
+    await a.propose(ended, await a.work(ended), Complete(answer="done"))
+    await stage.reaches(ended, "request.completed")
+    open_ = await client.submit("two", conversation="c-1")
+    other = await client.submit("three", conversation="c-2")
+    refused = await client.submit("four", conversation="c-1", to="nobody")
+    for request, last in ((open_, "request.opened"), (other, "request.opened"), (refused, "request.refused")):
+        await stage.reaches(request, last)
+    listed = await office.mesh("request", "ls", "--conversation", "c-1", "--json")
+    assert listed.status == Exit.DONE, listed
+    assert {each["request"] for each in listed.json} == {ended, open_, refused}
+    assert {each["conversation"] for each in listed.json} == {"c-1"}
+    shown = await office.mesh("request", "ls", "--conversation", "c-1", "--status", "open")
+    assert (open_ in shown.out, ended in shown.out, "c-1" in shown.out) == (True, False, True)
+    assert (await office.mesh("request", "show", refused, "--json")).json["conversation"] == "c-1"
+    assert "in conversation c-2" in (await office.mesh("request", "show", other)).out
+
+
+@pytest.mark.parametrize(
+    ("whom", "said"),
+    [
+        pytest.param("c1", "it is given under c1's own key: mesh human reply {} '…' --as c1", id="client"),
+        pytest.param("human", "it is given under an operator's key: mesh human reply {} '…'", id="people"),
+    ],
+)
+async def test_whoever_looks_sees_who_has_to_reply_and_how(office: Office, whom: str, said: str) -> None:
+    request = await office.asked(whom)
+    last = (await office.mesh("request", "show", request)).out.splitlines()[-1]
+    assert last.startswith(f"waits for {whom} since ")
+    assert last.endswith(f": a question waits for its reply; {said.format(request)}")
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "secret value"
+
+
+@tool(effect="idempotent")
+async def pay(idempotency_key: str) -> str:
+    """Pay."""
+    return "paid"
+
+
+async def test_a_request_that_is_not_there_is_said_to_be_awaited_once(office: Office, stage: Stage) -> None:
+    client = await stage.client()
+    request = client.new_id()
+    remark = f"mesh: there is no request {request} in the log yet; waiting\n"
+    async with office.running("request", "watch", request, until=remark, who="audit") as watch:
+        await client.submit("hello", request=request)
+        await asyncio.to_thread(watch.wait_for, "submit  admitted")
+        assert watch.said.count("mesh:") == 1
+    await office.mesh("request", "cancel", request)
+
+
+async def test_follow_shows_the_steps_so_far_and_those_to_come(office: Office, stage: Stage) -> None:
+    model = Halting(costing("let me see", "look"))
+
+    async def first(turn: Turn) -> Move:
+        await turn.call(look)
+        await turn.call(pay)
+        return turn.transfer("b", summary="please")
+
+    async def second(turn: Turn) -> Move:
+        return await drive(turn, model, instructions="B", tools=(look,))
+
+    await stage.runtime(Agent("a", first, tools=(look, pay)))
+    await stage.runtime(Agent("b", second, tools=(look,)))
+    request = await (await stage.client()).submit("hello")
+    await model.halts.wait()
+    watching = ("request", "watch", "--follow", request)
+    async with office.running(*watching, until="b: [look]", who="audit") as watch:
+        so_far = watch.said
+        assert "secret" not in so_far
+        lines = ["submit  admitted", "a: [look]", "a: [pay …]", "a: [pay]", "transfer  admitted"]
+        places = [so_far.index(line) for line in [*lines, "b: let me see", "b: [look]"]]
+        assert places == sorted(places)
+        done = await office.mesh("request", "cancel", request)
+        assert done.status == Exit.DONE, done
+        assert await asyncio.to_thread(watch.ended) == Exit.FAILED
+        assert watch.said.count("b: [look]") == 1
+
+
+async def test_steps_that_come_later_are_shown_as_they_are_journaled(office: Office, stage: Stage) -> None:
+    may_go_on = asyncio.Event()
+
+    async def slow(turn: Turn) -> Move:
+        await turn.call(look)
+        await may_go_on.wait()
+        await turn.call(pay)
+        return turn.complete("done")
+
+    await stage.runtime(Agent("a", slow, tools=(look, pay)))
+    request = await (await stage.client()).submit("hello")
+    watching = ("request", "watch", "--follow", request)
+    async with office.running(*watching, until="a: [look]", who="op") as watch:
+        assert "a: [pay" not in watch.said
+        may_go_on.set()
+        assert await asyncio.to_thread(watch.ended) == Exit.DONE
+        assert watch.said.index("a: [pay]") < watch.said.index("answer: done")
+
+
+async def test_what_makes_no_sense_together_is_a_matter_of_usage(office: Office) -> None:
+    request, _ = await office.begun()
+    done = await office.mesh("request", "watch", request, "--follow", "--json")
+    assert done.status == Exit.USAGE
+    assert "one of --follow and --json" in done.err

@@ -1,20 +1,26 @@
-"""Model calls: one span each, whoever makes it, with the request's id and without a word that was said."""
+"""What a model call leaves in spans and metrics, and what replay makes of it."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.anthropic.model import ClaudeModel, ModelUnreadable
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Reply
+from mesh.replay.rejudge import rejudge
 from mesh.service import tracing
 from mesh.testing.harness import REQUEST, turn
-from protocol.wire.commands import Usage
+from protocol.wire import codec
+from protocol.wire.commands import Complete, Usage
 from protocol.wire.prices import Price, Tokens
-from tests.claude_stub import StubClaude, fails, says
+from tests.claude_stub import StubClaude, calls, fails, says, writes
+from tests.golden.make import LOGS
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said
+from tests.unit.model.vendor import PROMPT, claude, raw
+from tests.unit.protocol.worlds import Court, transfer
 
 CANARY = "xylophone"
 MODEL = "claude-haiku-5-5"
@@ -92,3 +98,81 @@ async def test_any_other_model_has_one_of_ours(seen: Seen, readings: Readings) -
     )
     assert readings.points("mesh.cost") == [(labels, pytest.approx(28e-9))]
     assert CANARY not in seen.text()
+
+
+async def test_a_span_has_the_usage_and_the_end_of_a_streamed_reply(seen: Seen) -> None:
+    async with claude(says(CANARY, usage={"input_tokens": 7})) as (_, model):
+        await model.reply(PROMPT)
+    (span,) = seen.all
+    assert (said(span)["gen_ai.usage.input_tokens"], said(span)["gen_ai.usage.output_tokens"]) == (7, 20)
+    assert said(span)["anthropic.message.stop_reason"] == "end_turn"
+    assert CANARY not in seen.text()
+
+
+async def test_it_has_what_was_said_only_where_that_is_asked_for(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_OPEN_TELEMETRY_TRACES_CONTENT_MODE", "content")
+    heard: list[str | None] = []
+    async with claude(calls(("a", {"x": 1}), text=CANARY)) as (_, model):
+        reply = await model.reply(PROMPT, heard.append)
+    assert (reply.text, "".join(map(str, heard)), reply.calls[0].arguments) == (CANARY, CANARY, {"x": 1})
+    assert CANARY in str(said(seen.all[0])["gen_ai.output.messages"])
+
+
+async def test_then_a_call_that_cannot_be_read_costs_the_reply(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_OPEN_TELEMETRY_TRACES_CONTENT_MODE", "content")
+    async with claude(writes("a", '{"what": }')) as (_, model):
+        with pytest.raises(ModelUnreadable):
+            await model.reply(PROMPT)
+
+
+async def test_what_cannot_be_read_ends_the_span_with_an_error(seen: Seen) -> None:
+    async with claude(raw(b"event: message_start\ndata: not json\n\n")) as (_, model):
+        with pytest.raises(ModelUnreadable):
+            await model.reply(PROMPT)
+    (span,) = seen.all
+    assert not span.status.is_ok
+
+
+TRACE = "00-{:032x}-{:016x}-01"
+
+
+def _played(traced: bool) -> list[bytes]:
+    played = Court(traced=traced)
+    played.submit("hello")
+    played.move(transfer("b"))
+    played.move(transfer("nobody"))
+    played.fail("model.overloaded")
+    played.wait(60)
+    played.move(Complete(answer="done"))
+    return played.bodies
+
+
+def test_a_log_with_traces_is_judged_again_to_the_letter() -> None:
+    bodies = _played(traced=True)
+    happened = [codec.decode_event(body) for body in bodies]
+    assert [event.trace for event in happened] == [TRACE.format(7, n + 1) for n in range(len(happened))]
+    assert rejudge(bodies).same
+
+
+def test_a_trace_changes_nothing_but_itself_and_the_chain() -> None:
+    with_, without = (
+        [msgspec.structs.replace(codec.decode_event(body), trace="", prev="") for body in _played(traced)]
+        for traced in (True, False)
+    )
+    assert with_ == without
+
+
+def test_a_log_from_before_there_were_traces_is_judged_again_to_the_letter() -> None:
+    bodies = (LOGS / "long-story.jsonl").read_bytes().splitlines()
+    assert not any(b'"trace"' in body for body in bodies)
+    assert rejudge(bodies).same
+
+
+def test_a_trace_that_was_changed_afterwards_breaks_the_chain() -> None:
+    bodies = _played(traced=True)
+    bodies[1] = bodies[1].replace(TRACE.format(7, 2).encode(), TRACE.format(8, 2).encode())
+    assert rejudge(bodies).breaks
