@@ -111,22 +111,22 @@ async def test_what_cannot_be_read_is_wrong_usage_and_nothing_is_sent(
 
 async def test_requests_are_listed_by_conversation_open_or_ended(office: Office, stage: Stage) -> None:
     client, a = await stage.client(), await stage.actor("a")
-    ended = await client.submit("one", conversation="c-1")
+    ended = await client.submit("one", conversation="talk-1")
     await a.propose(ended, await a.work(ended), Complete(answer="done"))
     await stage.reaches(ended, "request.completed")
-    open_ = await client.submit("two", conversation="c-1")
-    other = await client.submit("three", conversation="c-2")
-    refused = await client.submit("four", conversation="c-1", to="nobody")
+    open_ = await client.submit("two", conversation="talk-1")
+    other = await client.submit("three", conversation="talk-2")
+    refused = await client.submit("four", conversation="talk-1", to="nobody")
     for request, last in ((open_, "request.opened"), (other, "request.opened"), (refused, "request.refused")):
         await stage.reaches(request, last)
-    listed = await office.mesh("request", "ls", "--conversation", "c-1", "--json")
+    listed = await office.mesh("request", "ls", "--conversation", "talk-1", "--json")
     assert listed.status == Exit.DONE, listed
     assert {each["request"] for each in listed.json} == {ended, open_, refused}
-    assert {each["conversation"] for each in listed.json} == {"c-1"}
-    shown = await office.mesh("request", "ls", "--conversation", "c-1", "--status", "open")
-    assert (open_ in shown.out, ended in shown.out, "c-1" in shown.out) == (True, False, True)
-    assert (await office.mesh("request", "show", refused, "--json")).json["conversation"] == "c-1"
-    assert "in conversation c-2" in (await office.mesh("request", "show", other)).out
+    assert {each["conversation"] for each in listed.json} == {"talk-1"}
+    shown = await office.mesh("request", "ls", "--conversation", "talk-1", "--status", "open")
+    assert (open_ in shown.out, ended in shown.out, "talk-1" in shown.out) == (True, False, True)
+    assert (await office.mesh("request", "show", refused, "--json")).json["conversation"] == "talk-1"
+    assert "in conversation talk-2" in (await office.mesh("request", "show", other)).out
 
 
 @pytest.mark.parametrize(
