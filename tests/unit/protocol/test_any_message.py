@@ -20,19 +20,9 @@ from tests.unit.protocol.test_codec import places, said, values
 from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, played, transfer
 
 
-def suspended() -> Court:
-    court = played(ask())
-    return court
-
-
 def doubted() -> Court:
     court = opened()
     court.doubt()
-    return court
-
-
-def with_people() -> Court:
-    court = played(escalate())
     return court
 
 
@@ -53,12 +43,16 @@ def frozen() -> Court:
     return court
 
 
-def over() -> Court:
-    court = played(complete())
-    return court
-
-
-STAGES: list[Callable[..., Court]] = [Court, opened, suspended, doubted, with_people, below, frozen, over]
+STAGES: dict[str, Callable[[], Court]] = {
+    "before it is opened": Court,
+    "opened": opened,
+    "suspended": lambda: played(ask()),
+    "in doubt": doubted,
+    "with people": lambda: played(escalate()),
+    "below a seal": below,
+    "frozen": frozen,
+    "over": lambda: played(complete()),
+}
 TEMPLATES: list[dict[str, Any]] = [
     {"text": "x", "to": "a", "facts": [{"key": "k", "value": 1}], "constraints": {"must_carry": ["k"]}},
     *(
@@ -119,7 +113,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
     return message
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: str(stage.__name__))
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES.keys())
 @settings(max_examples=100)
 @given(message=messages(), round_=st.integers(0, 1), who=st.sampled_from(["c1", "op1", None]))
 def test_whatever_can_be_read_is_decided_without_an_error(
