@@ -71,15 +71,6 @@ async def test_another_order_within_a_round_is_a_mismatch_that_names_the_step() 
     assert world.done == ["a", "b"]
 
 
-async def test_the_second_writer_of_a_step_is_fenced_and_its_value_is_not_used() -> None:
-    store, world = MemorySteps(), World()
-    late, other = journal(store, nonce="late"), journal(store, nonce="other")
-    await late.load()
-    await other.step(call("a"), world.doing("a"))
-    with pytest.raises(Fenced):
-        await late.step(call("a"), world.doing("a late"))
-
-
 async def test_an_effect_is_not_tried_once_fenced() -> None:
     store, world = MemorySteps(), World()
     late, other = journal(store, nonce="late"), journal(store, nonce="other")

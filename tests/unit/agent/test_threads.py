@@ -44,19 +44,6 @@ async def test_of_an_effect_that_takes_too_long_nobody_knows_what_became() -> No
         await turn().call(change)
 
 
-async def test_a_thread_is_not_waited_for() -> None:
-    ended = threading.Event()
-
-    @tool(timeout_s=SHORT_S)
-    def wait() -> None:
-        """Block."""
-        ended.wait(20)
-
-    with pytest.raises(ToolRefused):
-        await turn().call(wait)
-    ended.set()
-
-
 async def test_calls_that_do_not_end_take_no_thread_from_other_tools() -> None:
     ended = threading.Event()
 

@@ -80,36 +80,33 @@ async def test_what_may_pass_is_tried_again_after_the_pause_that_was_asked_for(s
     assert len(stub.asked) == 1, "the SDK must not try again by itself"
 
 
-@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-async def test_what_no_pause_cures_is_permanent(status: int) -> None:
-    async with claude(fails(status)) as (_, model):
-        with pytest.raises(ModelRefused, match=f"status {status}"):
-            await model.reply(PROMPT)
+REFUSED = {status: fails(status) for status in (400, 401, 402, 403, 404, 413, 422)}
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("answer", "error", "said"),
     [
-        Answer(cut_after=0),
-        says("a few pieces of text", cut_after=4),
-        says("a few pieces of text", cut_after=4, broken_by=529),
+        *((answer, ModelRefused, f"status {status}") for status, answer in REFUSED.items()),
+        (fails(429, error_code="enforced_spend_limit_reached"), ModelRefused, "enforced_spend_limit_reached"),
+        (says("a few pieces of text", cut_after=4, broken_by=400), ModelRefused, "invalid_request_error"),
+        (says("a few pieces of text", cut_after=4, broken_by=529), ModelRetry, "."),
+        (says("a few pieces of text", cut_after=4), ModelRetry, "."),
+        (Answer(cut_after=0), ModelRetry, "."),
+        (says("late", delay_s=30), ModelRetry, r"within 0\.2 s"),
     ],
 )
-async def test_a_connection_that_breaks_is_tried_again(broken: Answer) -> None:
-    async with claude(broken) as (_, model):
-        with pytest.raises(ModelRetry):
-            await model.reply(PROMPT)
-
-
-async def test_an_answer_that_never_comes_is_given_up() -> None:
-    async with claude(says("late", delay_s=30), timeout_s=0.2) as (_, model):
-        with pytest.raises(ModelRetry, match=r"within 0\.2 s"):
+async def test_what_no_pause_cures_is_permanent_and_the_rest_is_tried_again(
+    answer: Answer, error: type[Exception], said: str
+) -> None:
+    async with claude(answer, timeout_s=0.2 if answer.delay_s else 60) as (_, model):
+        with pytest.raises(error, match=said):
             await model.reply(PROMPT)
 
 
 @pytest.mark.parametrize(
     ("headers", "after_s"),
     [
+        *(({"retry-after": asked}, None) for asked in ("inf", "nan", "-inf", "soon")),
         ({"retry-after": "1e308"}, 3600),
         ({"retry-after": "99999999"}, 3600),
         ({"retry-after": "-5"}, 0),
@@ -117,7 +114,9 @@ async def test_an_answer_that_never_comes_is_given_up() -> None:
         ({"retry-after-ms": "inf", "retry-after": "7"}, 7),
     ],
 )
-async def test_no_pause_is_longer_than_an_hour(headers: dict[str, str], after_s: float) -> None:
+async def test_no_pause_is_longer_than_an_hour_and_what_is_no_number_is_none(
+    headers: dict[str, str], after_s: float | None
+) -> None:
     async with claude(Answer(status=500, headers=headers)) as (_, model):
         with pytest.raises(ModelRetry) as failed:
             await model.reply(PROMPT)

@@ -128,17 +128,6 @@ def test_every_frame_of_what_led_to_it_keeps_its_place(capfd: pytest.CaptureFixt
     assert all(frame["lineno"] > 0 and frame["filename"] == __file__ for frame in frames)
 
 
-def test_people_read_it_in_the_usual_order(capfd: pytest.CaptureFixture[str]) -> None:
-    configure_logging("console")
-    logged("structlog", caused)
-    said = capfd.readouterr().err
-    order = [
-        said.index(each) for each in ("in plain", "ValueError", "direct cause", "in caused", "RuntimeError")
-    ]
-    assert order[:3] == sorted(order[:3])
-    assert order[2] < order[4]
-
-
 async def test_a_tool_that_breaks_tells_the_log_nothing_of_whom_it_was_about(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
