@@ -315,13 +315,9 @@ SCENARIOS = (
     ),
     Scenario(deadline_too_long, "request.refused:constraints"),
     Scenario(refused_submit, "request.refused:known_policy"),
+    Scenario(labels_by_key, "request.opened handoff.admitted handoff.admitted request.completed"),
     Scenario(
-        labels_by_key,
-        "request.opened handoff.admitted handoff.admitted request.completed",
-    ),
-    Scenario(
-        withheld,
-        "request.opened handoff.admitted handoff.admitted escalation.raised escalation.resolved",
+        withheld, "request.opened handoff.admitted handoff.admitted escalation.raised escalation.resolved"
     ),
     Scenario(
         frozen_request,

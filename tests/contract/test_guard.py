@@ -16,10 +16,7 @@ from mesh.bus.stores import read_conf
 from mesh.guard.service import Guard
 from mesh.testing import InMemoryGuard, LocalBus
 from protocol.wire import events, subjects
-from protocol.wire.commands import (
-    Freeze,
-    Thaw,
-)
+from protocol.wire.commands import Freeze, Thaw
 from protocol.wire.config import BreakerEntry
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id

@@ -7,11 +7,7 @@ import pytest_asyncio
 from mesh.agent.definition import Agent
 from mesh.agent.turn import Turn
 from protocol.wire import events
-from protocol.wire.commands import (
-    Freeze,
-    Move,
-    Thaw,
-)
+from protocol.wire.commands import Freeze, Move, Thaw
 from protocol.wire.events import AnyEvent, type_of
 from tests.guard.stage import Stage, human_turn
 from tests.servers import PATIENCE_S, eventually, until

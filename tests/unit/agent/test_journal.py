@@ -183,8 +183,7 @@ async def test_an_effect_that_knows_its_key_is_run_again_or_reconciled(round_: i
 
 
 @pytest.mark.parametrize(
-    ("outcome", "value", "done"),
-    [("done", "receipt", ["half"]), ("not_done", "pay", ["half", "pay"])],
+    ("outcome", "value", "done"), [("done", "receipt", ["half"]), ("not_done", "pay", ["half", "pay"])]
 )
 async def test_a_settled_doubt_is_believed(outcome: Any, value: str, done: list[str]) -> None:
     store, world = MemorySteps(), World()

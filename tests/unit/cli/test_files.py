@@ -89,10 +89,7 @@ def test_why_as_json_names_rule_numbers_and_grounds(mesh: Mesh) -> None:
 
 @pytest.mark.parametrize(
     ("kept", "what"),
-    [
-        (slice(3, None), "event 0 is missing"),
-        (slice(0, None, 2), "event 1 is missing"),
-    ],
+    [(slice(3, None), "event 0 is missing"), (slice(0, None, 2), "event 1 is missing")],
     ids=["its beginning", "a gap"],
 )
 @pytest.mark.parametrize("command", [("request", "show"), ("why",)], ids=" ".join)

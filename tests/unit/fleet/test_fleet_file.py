@@ -140,10 +140,7 @@ PRICE = "input = 1, output = 2"
             r"prices\.m: long\.long_from: Extra",
         ),
         ('[prices]\nm = "Listed"', r'prices\.m: a price is a table.*or say "listed"'),
-        (
-            "[policies.poor.budget]\nnano_dollar = 3",
-            r"policies\.poor: budget: unknown field `nano_dollar`",
-        ),
+        ("[policies.poor.budget]\nnano_dollar = 3", r"policies\.poor: budget: unknown field `nano_dollar`"),
         ("[policies.poor.budget]\ntokens = -3", r"policies\.poor: budget\.tokens: expected 0 to 2\^62"),
         (f"[policies.poor.budget]\nmodel_calls = {2**63}", r"policies\.poor: budget.model_calls: "),
         ("[policies.poor]\nbudget = 5", r"policies\.poor: budget: expected `object"),

@@ -16,14 +16,7 @@ from mesh.agent.definition import key_will_do
 from mesh.agent.errors import ToolsUnusable
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
-from mesh.model.agent import (
-    KEY,
-    VARIABLE,
-    ModelUnavailable,
-    close_models,
-    mode,
-    model_for,
-)
+from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
 from mesh.model.prompt import Instructions, load_instructions, parse_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, driven_by, fleet_of, turn

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.anthropic.messages import (
-    MOST_TOKENS,
-    BrokenOff,
-    Streamed,
-    Unreadable,
-    reply_of,
-    request_of,
-)
+from mesh.model.anthropic.messages import MOST_TOKENS, BrokenOff, Streamed, Unreadable, reply_of, request_of
 from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
 from mesh.model.port import Prompt, ToolResult
 from protocol.wire.prices import Tokens
@@ -299,10 +292,7 @@ starts = st.builds(
     st.lists(blocks, max_size=4),
     st.dictionaries(st.sampled_from(["input_tokens", "output_tokens", "cache_creation"]), values),
 )
-END = (
-    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}},
-    {"type": "message_stop"},
-)
+END = ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}, {"type": "message_stop"})
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -221,10 +221,7 @@ def test_the_fleet_file_says_it() -> None:
     assert fleet.models == {"claude-x": ModelLimits(concurrency=40, per_minute=600)}
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["concurrency = 0", "per_minute = 0", "instances = 20", "rpm = 3"],
-)
+@pytest.mark.parametrize("line", ["concurrency = 0", "per_minute = 0", "instances = 20", "rpm = 3"])
 def test_what_makes_no_sense_is_said(line: str) -> None:
     with pytest.raises(FleetFileError, match=r"models\.claude-x"):
         parse_fleet(f"{FLEET}{line}\n")

@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.wire.commands import (
-    Cancel,
-    Complete,
-    Freeze,
-    Move,
-    MoveProposed,
-    Report,
-    Resolve,
-)
+from protocol.wire.commands import Cancel, Complete, Freeze, Move, MoveProposed, Report, Resolve
 from protocol.wire.config import Policy
 from protocol.wire.events import (
     Ended,

@@ -123,10 +123,7 @@ def test_what_cannot_be_read_is_a_break_and_not_an_error(junk: bytes) -> None:
 
 
 def test_a_break_says_what_does_not_hold() -> None:
-    assert breaks([BODIES[1]]) == [
-        Break(0, "is numbered 1"),
-        Break(0, "does not name the event before it"),
-    ]
+    assert breaks([BODIES[1]]) == [Break(0, "is numbered 1"), Break(0, "does not name the event before it")]
 
 
 def test_equal_texts_have_different_commitments() -> None:

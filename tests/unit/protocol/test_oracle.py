@@ -185,14 +185,7 @@ def complaints_of(story: Callable[[], Court]) -> list[str]:
     return auditor.found
 
 
-RIGHT = (
-    overdraws,
-    is_too_late,
-    changes_what_must_be_carried,
-    is_granted_more,
-    times_out,
-    is_never_taken_up,
-)
+RIGHT = (overdraws, is_too_late, changes_what_must_be_carried, is_granted_more, times_out, is_never_taken_up)
 
 
 @pytest.mark.parametrize("story", RIGHT, ids=lambda story: story.__name__)

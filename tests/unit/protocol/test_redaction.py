@@ -26,17 +26,7 @@ from protocol.wire.ids import AgentName
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.oracle.audit import Auditor
-from tests.unit.protocol.worlds import (
-    Court,
-    agent,
-    agents,
-    ask,
-    escalate,
-    fact,
-    hand_back,
-    is_,
-    transfer,
-)
+from tests.unit.protocol.worlds import Court, agent, agents, ask, escalate, fact, hand_back, is_, transfer
 
 CLEARED = {"a": agent("a", clearance=("pii",)), "c": agent("c", clearance=("pii", "secret"))}
 FLEET = agents("bd") | CLEARED

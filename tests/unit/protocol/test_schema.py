@@ -9,15 +9,7 @@ import pytest
 from jsonschema import Draft7Validator, Draft202012Validator  # type: ignore[import-untyped]
 
 from protocol.wire import codec, schema
-from protocol.wire.commands import (
-    Doubt,
-    Failure,
-    MoveProposed,
-    ReportFailure,
-    ReportInDoubt,
-    Settle,
-    Submit,
-)
+from protocol.wire.commands import Doubt, Failure, MoveProposed, ReportFailure, ReportInDoubt, Settle, Submit
 from protocol.wire.config import AgentEntry, BreakerEntry, Fleet, FreezeEntry, Policy, Trial
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName, Cause, TurnId

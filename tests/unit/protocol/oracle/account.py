@@ -191,9 +191,7 @@ def learn(
         case ev.TurnFailed():
             lay_there = event.sender is not None or (event.grounds is not None and event.grounds.unbegun)
             account = replace(
-                account,
-                failures=account.failures + 1,
-                unaccounted=account.unaccounted or not lay_there,
+                account, failures=account.failures + 1, unaccounted=account.unaccounted or not lay_there
             )
     if isinstance(event, ev.Ended):
         return replace(account, over=True)

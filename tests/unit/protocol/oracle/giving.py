@@ -143,9 +143,7 @@ def whole_handoff(account: Account, proposal: MoveProposed, at: int, clearance: 
             own = account.stack[back]
             to, return_to, sealed, intent = own.agent, own.return_to, own.sealed, own.intent
         constraints = Constraints(
-            deadline=own.deadline,
-            allowed_actions=own.actions,
-            budget=shown_budget(rest(own, now_spent)),
+            deadline=own.deadline, allowed_actions=own.actions, budget=shown_budget(rest(own, now_spent))
         )
     return Handoff(
         move=MOVES[type(move)],
