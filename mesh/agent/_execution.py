@@ -24,16 +24,29 @@ from mesh.agent.errors import (
     ApprovalNeeded,
     BudgetExhausted,
     EffectUnknown,
+    InDoubt,
     NotBegun,
     Superseded,
     ToolError,
     ToolRefused,
+    failure_of,
 )
 from mesh.agent.tools import NOT_DONE, Tool
 from mesh.errors import MeshError
 from mesh.service.logs import get_logger
 from protocol.domain import budget
-from protocol.wire.commands import Ask, Report, Usage
+from protocol.wire.commands import (
+    Ask,
+    Doubt,
+    Failure,
+    Move,
+    MoveProposed,
+    Proposal,
+    Report,
+    ReportFailure,
+    ReportInDoubt,
+    Usage,
+)
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment
 from protocol.wire.handoff import Budget, Refusal
@@ -308,6 +321,28 @@ class Execution:
             digest=digest,
             prompt=self._prompt_version,
         )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def moved(self, move: Move) -> MoveProposed:
+        """Return the proposal of a move."""
+        return MoveProposed(turn=self.work.turn, round=self.work.round, move=move, report=self.report)
+
+    def failed(self, failure: Failure) -> ReportFailure:
+        """Return the proposal of a round that failed."""
+        return ReportFailure(turn=self.work.turn, round=self.work.round, error=failure, report=self.report)
+
+    def stopped(self, error: Exception) -> Proposal:
+        """Return the proposal of a round that an error ended: an ask, a doubt, or a failure."""
+        match error:
+            case ApprovalNeeded(ask=ask):
+                return self.moved(ask)
+            case InDoubt(step=step, action=action, key=key):
+                doubt = Doubt(step=step, action=action, key=key)
+                return ReportInDoubt(
+                    turn=self.work.turn, round=self.work.round, effect=doubt, report=self.report
+                )
+        return self.failed(failure_of(error))
 
 
 def _not_allowed(tool: Tool) -> str:

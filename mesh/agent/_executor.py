@@ -1,38 +1,253 @@
-"""What the runtime needs to execute a round: rounds under way, attempts, other versions, proposals.
+"""How an agent's process executes rounds: what it is told, what runs, what it proposes.
 
-`RunningRounds` stops a round's code from outside. `Attempts` tells a turn that kills its process from one
-that was merely moved: from the second delivery on, `<round>-a<k>` is written before the handler runs and
-`<round>-b<k>` when the turn is given back in good order. The server's count of deliveries would count drains
-and frozen pulls too. An instance that was held up finds in the same steps that another one has taken over.
+One order holds: the inbox event is acknowledged only after the proposal is stored. A process that dies in
+between gets the event again, and the guard knows its second proposal as the first. While the code runs, the
+lease is extended every third of it, so that one lost heartbeat costs nothing.
 """
 
 import asyncio
 import contextlib
-import sys
-import threading
+import itertools
 import time
-import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import msgspec
 
+from mesh.agent import _telemetry as telling
+from mesh.agent._execution import Execution
+from mesh.agent._journal import Journal
+from mesh.agent._presence import FleetWatcher, Presence
+from mesh.agent._step_store import WINDOW, Attempts
+from mesh.agent._telemetry import LiveOutput
+from mesh.agent.definition import Agent
+from mesh.agent.errors import Fenced, Superseded, TurnError
+from mesh.agent.turn import Turn
 from mesh.bus.connection import Bus
+from mesh.bus.consumer import Message
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.stores import StepStore, StepTaken
-from mesh.errors import PASSING, ApiCode, ApiError, BusError, Denied, Malformed, MeshError, TooLarge
+from mesh.bus.reader import get
+from mesh.bus.stores import JetStreamSteps
+from mesh.errors import ApiCode, ApiError, BusError, Malformed, MeshError, TooLarge
 from mesh.service import tracing
 from mesh.service.conditions import Kind
+from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Failure, Proposal, Report, ReportFailure
+from protocol.wire.codec import MAX_PROMPT_CHARS
+from protocol.wire.commands import Failure, Move, Proposal, Report, ReportFailure, ReportInDoubt
 from protocol.wire.events import Assignment
 from protocol.wire.ids import TurnId
 from protocol.wire.notices import Notice
 
 _log = get_logger(__name__)
+
+VERSION_AGAIN_S = 1.0
+FRESH_S = 1.0
+"""A delivery this young cannot have been ended by a guard without a notice that is on its way."""
+
+
+class Executor:
+    """Executes the rounds of one instance of an agent.
+
+    Args:
+        around: the fleet as it is now.
+    """
+
+    def __init__(self, bus: Bus, agent: Agent, instance: str, around: FleetWatcher) -> None:
+        self._bus, self._agent, self._instance, self._around = bus, agent, instance, around
+        self.presence = Presence(bus, agent, instance)
+        self.running = RunningRounds(self._was_ended)
+        self._steps = JetStreamSteps(bus, agent.name)
+        self._foreign = ForeignRounds(agent.version_grace_s)
+        self._deliveries = itertools.count(1)
+
+    async def execute(self, message: Message, request: str, work: Assignment, trace: str) -> None:
+        """Run one round and store its proposal; acknowledge only then.
+
+        Args:
+            trace: the event's `traceparent`, passed on where this process does not trace.
+        """
+        failpoint("turn.taken")
+        heart = asyncio.create_task(self._beat(message))
+        started = time.perf_counter()
+        attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
+        begun = message.delivered > 1
+        live = LiveOutput(
+            self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
+        )
+        try:
+            if await self._is_over(message, request, work):
+                _log.info("turn_over")
+                message.ack()
+                return
+            begun = await self._was_begun(message, request, work)
+            round_ = self._round(request, work, attempts, live, fresh=not begun)
+            if begun and await self._is_anothers(round_):
+                message.nak(VERSION_AGAIN_S)
+                return
+            proposal: Proposal | None
+            if begun and await attempts.is_crash_loop():
+                told = "the turn ended its process again and again"
+                proposal = round_.failed(Failure(code="crash_loop", message=told, permanent=True))
+            else:
+                proposal = await self._propose(round_)
+            if proposal is not None:
+                failpoint("turn.journaled")
+                proposal = sound(proposal)
+                live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
+                with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
+                    await store(self._bus, self._agent.name, request, proposal, trace)
+                telling.proposed(self._agent, proposal, time.perf_counter() - started)
+                failpoint("turn.proposed")
+            message.ack()
+        except Fenced as late:
+            # Another instance has the turn, and the lease: neither acknowledge it nor give it back. But the
+            # process lives: it was no crash.
+            if begun:
+                await attempts.given_back()
+            _log.warning("turn_fenced", detail=str(late))
+        except asyncio.CancelledError:
+            if begun:
+                await asyncio.shield(attempts.given_back())
+            message.nak()  # draining: another instance takes it
+            raise
+        finally:
+            heart.cancel()
+            live.flush()
+            self.presence.handled += 1
+            self.presence.busy_s += time.perf_counter() - started
+
+    async def _beat(self, message: Message) -> None:
+        while True:
+            await asyncio.sleep(self._around.fleet.heartbeat_s)
+            message.in_progress()
+
+    # --- may it run -------------------------------------------------------------------------------
+
+    async def _is_over(self, message: Message, request: str, work: Assignment) -> bool:
+        """Return True if a guard ended the turn; only a delivery that has waited is worth asking about."""
+        if message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S:
+            return False
+        return await self._was_ended(request, work.turn)
+
+    async def _was_ended(self, request: str, turn: str) -> bool:
+        """Return True if a guard ended a turn, by the message that only guards can write."""
+        subject = subjects.end(self._agent.name, request, turn)
+        return await self._bus.retry_unavailable(lambda: get(self._bus, "ENDS", subject)) is not None
+
+    async def _was_begun(self, message: Message, request: str, work: Assignment) -> bool:
+        """Return True if anybody may have worked on this round before.
+
+        The server's count of deliveries is not enough: a killed server forgets the latest, and acknowledged
+        messages come again as if for the first time. Only an event that was stored just now, and since this
+        connection stands, needs no look.
+        """
+        if message.delivered > 1:
+            return True
+        if message.stored_us / 1e6 > max(self._bus.since_s, time.time() - FRESH_S):
+            return False
+        # Steps that run side by side are stored in any order: the first place may still be free.
+        places = (f"{work.round}-{n}" for n in range(WINDOW))
+        found = await asyncio.gather(*(self._steps.get(request, work.journal_id, name) for name in places))
+        return any(body is not None for body in found)
+
+    async def _is_anothers(self, round_: Execution) -> bool:
+        """Return True if an instance of the version that began this round should have it back.
+
+        After the grace this one goes on with it, and replays what the other recorded.
+        """
+        await round_.journal.load()
+        began = round_.journal.version
+        if began in (None, self._agent.version):
+            return False
+        if self._foreign.leaves(round_.work.turn, round_.work.round):
+            return True
+        _log.warning("turn_of_another_version", began=began, own=self._agent.version)
+        return False
+
+    # --- running it -------------------------------------------------------------------------------
+
+    def _round(
+        self, request: str, work: Assignment, attempts: Attempts, live: LiveOutput, *, fresh: bool
+    ) -> Execution:
+        fleet = self._around.fleet
+        journal = Journal(
+            self._steps,
+            request=request,
+            turn=work.journal_id,
+            round_=work.round,
+            nonce=f"{self._instance}-{next(self._deliveries)}",
+            version=self._agent.version,
+            fresh=fresh,
+            past=work.past,
+            lease_s=fleet.lease_s,
+            is_overtaken=attempts.is_overtaken,
+        )
+        return Execution(
+            request,
+            work,
+            fleet,
+            journal,
+            is_over=lambda: self._was_ended(request, work.turn),
+            prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
+            live=live,
+        )
+
+    async def _propose(self, round_: Execution) -> Proposal | None:
+        """Return the request of the agent's code; None if the turn was ended while it ran. Raises Fenced."""
+        if round_.journal.owes:
+            await round_.journal.load()  # the turn's cost is known before its code asks
+        round_.live.began()
+        code = asyncio.ensure_future(self._to_its_end(round_))
+        with self.running.holding(round_.request, round_.work, code) as running:
+            try:
+                move = await code
+                if not isinstance(move, Move):
+                    raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
+                return round_.moved(move)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    code.cancel()
+                    raise
+                if running.over:
+                    _log.info("turn_superseded")
+                    return None
+                failure = Failure(code="bug", message="the handler cancelled itself")
+                return self._ended(round_.failed(failure), None)
+            except Exception as raised:
+                error = round_.journal.broken or raised  # the first counts, whatever the code made of it
+                if isinstance(error, Fenced):
+                    raise error from None
+                return None if isinstance(error, Superseded) else self._ended(round_.stopped(error), error)
+
+    async def _to_its_end(self, round_: Execution) -> Move:
+        """Run the agent's code, and wait for the effects that it left running. Raises what it raises."""
+        try:
+            move = await self._agent(Turn(round_))
+        except Exception:
+            with contextlib.suppress(TurnError):
+                await round_.journal.finish()
+            raise
+        await round_.journal.finish()
+        return move
+
+    def _ended(self, proposal: Proposal, error: Exception | None) -> Proposal:
+        """Count and log a round that came to no move of its code's."""
+        if isinstance(proposal, ReportFailure):
+            code = proposal.error.code
+            self.presence.failed += 1
+            self.presence.last_error = code
+            _log.warning("turn_failed", code=code, exc_info=error if code == "bug" else None)
+        elif isinstance(proposal, ReportInDoubt):
+            _log.warning("effect_in_doubt", step=proposal.effect.step, action=proposal.effect.action)
+        return proposal
+
+
+# --- rounds of this process -----------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -42,10 +257,10 @@ class Running:
     request: str
     code: asyncio.Future[Any]
     over: bool = False
-    """Whether it was stopped, because a guard ended the turn or a newer round of it began."""
+    """True if it was stopped, because a guard ended the turn or a newer round of it began."""
 
     def stop(self) -> None:
-        """Cancel the code. What it runs in a thread goes on to its end; nothing comes of its result."""
+        """Cancel the code. A thread of it goes on to its end; its result is thrown away."""
         self.over = True
         self.code.cancel()
 
@@ -54,7 +269,8 @@ class RunningRounds:
     """The rounds of this process, by turn and round.
 
     Args:
-        was_ended: asks whether a guard ended a turn (request, turn), by the step that only guards can write.
+        was_ended: returns True if a guard ended a turn (request, turn), by the step that only guards can
+            write.
     """
 
     def __init__(self, was_ended: Callable[[str, str], Awaitable[bool]]) -> None:
@@ -62,20 +278,21 @@ class RunningRounds:
         self.rounds: dict[tuple[str, int], Running] = {}
         self.checks: set[asyncio.Task[None]] = set()
 
-    def begin(self, request: str, work: Assignment, code: asyncio.Future[Any]) -> Running:
-        """Take in a round; an older one of its turn, whose time ran out, is stopped."""
+    @contextlib.contextmanager
+    def holding(self, request: str, work: Assignment, code: asyncio.Future[Any]) -> Iterator[Running]:
+        """Hold a round in this block; an older one of its turn, whose time ran out, is stopped."""
         for (turn, round_), earlier in self.rounds.items():
             if turn == work.turn and round_ < work.round:
                 earlier.stop()
         running = self.rounds[work.turn, work.round] = Running(request, code)
-        return running
-
-    def end(self, work: Assignment, running: Running) -> None:
-        if self.rounds.get((work.turn, work.round)) is running:
-            del self.rounds[work.turn, work.round]
+        try:
+            yield running
+        finally:
+            if self.rounds.get((work.turn, work.round)) is running:
+                del self.rounds[work.turn, work.round]
 
     def on_note(self, message: Incoming) -> None:
-        """Look whether a turn is over that a note says is: a note is a hint, which others can forge."""
+        """Look up a turn that a note calls over: a note is a hint, which others can forge."""
         notice = codec.readable(message.data, Notice)
         if notice is None:
             return
@@ -97,156 +314,48 @@ class RunningRounds:
                 running.stop()
 
 
-CRASHES = 5
-"""More attempts than were given back: the turn kills whoever runs it."""
-_MOST = 1_000
-
-
-class Attempts:
-    """The attempts at one round of a turn."""
-
-    def __init__(self, store: StepStore, *, request: str, turn: str, round_: int) -> None:
-        self._store = store
-        self._request, self._turn, self._round = request, turn, round_
-        self._own = -1
-        """The number of this attempt; the first one is not counted."""
-
-    async def is_crash_loop(self) -> bool:
-        """Count this attempt in; say whether so many before it never came back. Raises BusError."""
-        begun = self._own = await self._write_next("a")
-        returned = await self._count("b")
-        return begun - returned >= CRASHES
-
-    async def is_overtaken(self) -> bool:
-        """Say whether a later attempt has begun. Raises BusError."""
-        later = f"{self._round}-a{self._own + 1}"
-        return await self._store.get(self._request, self._turn, later) is not None
-
-    async def given_back(self) -> None:
-        """Note that this attempt ended in good order. Raises BusError."""
-        await self._write_next("b")
-
-    async def _write_next(self, kind: str) -> int:
-        """Write the next step of a kind; return how many there were before."""
-        k = await self._count(kind)
-        while True:
-            try:
-                await self._store.put(self._request, self._turn, f"{self._round}-{kind}{k}", b"{}")
-            except StepTaken:
-                k += 1
-            else:
-                return k
-
-    async def _count(self, kind: str) -> int:
-        for k in range(_MOST):
-            if await self._store.get(self._request, self._turn, f"{self._round}-{kind}{k}") is None:
-                return k
-        return _MOST
-
-
 LOST_S = 60.0
-"""How long a round that is left to others is remembered at least, though it no longer comes here."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    first: float
-    last: float
+"""How long after its grace a round that never came back here is remembered."""
 
 
 class ForeignRounds:
-    """When this instance saw which of them, by turn and round; mostly their own version takes them.
+    """Rounds that another version began, by turn and round; mostly their own version takes them.
 
     Args:
+        grace_s: how long each is left to that version.
         clock: monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: dict[tuple[str, int], _Seen] = {}
+    def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grace_s, self._clock = grace_s, clock
+        self._first: dict[tuple[str, int], float] = {}
+        """When this instance saw each for the first time."""
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._first)
 
-    def leaves(self, turn: str, round_: int, grace_s: float) -> bool:
-        """Say whether to leave a round to its own version: for `grace_s` from when it first came here."""
-        self.forget_lost(grace_s)
+    def leaves(self, turn: str, round_: int) -> bool:
+        """Return True if a round is left to its own version: for the grace from when it first came here."""
         now = self._clock()
-        seen = self._seen.setdefault((turn, round_), _Seen(now, now))
-        seen.last = now
-        if now - seen.first < grace_s:
+        kept_s = self._grace_s + LOST_S
+        self._first = {key: at for key, at in self._first.items() if now - at < kept_s}
+        if now - self._first.setdefault((turn, round_), now) < self._grace_s:
             return True
-        del self._seen[turn, round_]
+        del self._first[turn, round_]
         return False
 
-    def forget(self, turn: str, round_: int) -> None:
-        """Forget a round that is over."""
-        self._seen.pop((turn, round_), None)
 
-    def forget_lost(self, grace_s: float) -> None:
-        """Forget what has not come here for a whole grace: others have taken it, and nobody tells us so."""
-        lost_before = self._clock() - max(grace_s, LOST_S)
-        self._seen = {key: seen for key, seen in self._seen.items() if seen.last > lost_before}
+# --- proposals ------------------------------------------------------------------------------------
 
-
-BLOCKED_S = 1.0
-"""Half of the heartbeat's period: there is still time to notice before a lease is lost."""
-
-
-class Watchdog:
-    """`with Watchdog():` inside a running loop. Logs `loop_blocked` once for each time it is blocked."""
-
-    def __init__(self, blocked_s: float = BLOCKED_S) -> None:
-        self._blocked_s = blocked_s
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.found = 0
-        """How often the loop was blocked."""
-
-    def __enter__(self) -> Self:
-        loop, watched = asyncio.get_running_loop(), threading.get_ident()
-        self._thread = threading.Thread(
-            target=self._watch, args=(loop, watched), name="loop-watchdog", daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
-        while not self._stop.is_set():
-            answered = threading.Event()
-            try:
-                loop.call_soon_threadsafe(answered.set)
-            except RuntimeError:
-                return  # the loop is closed
-            if not answered.wait(self._blocked_s) and not self._stop.is_set():
-                self.found += 1
-                frame = sys._current_frames().get(watched)
-                stack = traceback.format_stack(frame)[-4:] if frame is not None else []
-                _log.error("loop_blocked", for_s=self._blocked_s, stack="".join(stack))
-                while not answered.wait(0.1) and not self._stop.is_set():
-                    pass
-            self._stop.wait(self._blocked_s)
-
-
-STORE_AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+STORE_AGAIN_S = 1.0
 NOT_STORED = Kind("proposal_not_stored", "proposal_stored", "proposals are not stored: {}")
 MESSAGE_CHARS = 512
 _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
-"""What encoding a handler's move may raise, and reading it as the guard will."""
+"""Errors of encoding a handler's move, and of reading it as the guard will."""
 
 
 def sound(proposal: Proposal) -> Proposal:
-    """Return the proposal, or where the guard could not read it, the failure that says so.
-
-    The guard would fail the round, too, but not with the reason that names the handler.
-    """
+    """Return the proposal; if the guard could not read it, the failure that names the handler's mistake."""
     try:
         codec.parse_proposal(codec.encode(proposal))
     except _UNSOUND as error:
@@ -271,11 +380,8 @@ def _readable(report: Report) -> Report:
 
 def _too_large(proposal: Proposal) -> ReportFailure:
     """Return the failure that stands in for a proposal which the bus cannot hold."""
-    failure = Failure(
-        code="proposal_too_large",
-        message="too large for the bus; pass large things on as artifacts",
-        permanent=True,
-    )
+    told = "too large for the bus; pass large things on as artifacts"
+    failure = Failure(code="proposal_too_large", message=told, permanent=True)
     spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
     return ReportFailure(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
 
@@ -290,21 +396,16 @@ async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: s
     """
     subject = subjects.prop(agent, request)
     headers = tracing.headers(otherwise=tracing.sound(trace)) or None
-    attempt = 0
     while True:
+        attempt = partial(bus.publish_durable, subject, codec.encode(proposal), headers)
         try:
-            await bus.publish_durable(subject, codec.encode(proposal), headers)
+            await bus.retry_unavailable(attempt)
         except TooLarge:
             proposal = _too_large(proposal)
-        except Denied:
-            raise
-        except PASSING:  # the bus has said it
-            await asyncio.sleep(STORE_AGAIN_S[min(attempt, len(STORE_AGAIN_S) - 1)])
-            attempt += 1
         except ApiError as error:
             if error.err_code != ApiCode.MESSAGE_EXCEEDS_MAXIMUM:
                 bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
-                await asyncio.sleep(STORE_AGAIN_S[-1])
+                await asyncio.sleep(STORE_AGAIN_S)
             else:
                 proposal = _too_large(proposal)
         else:

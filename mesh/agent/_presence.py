@@ -1,22 +1,43 @@
-"""Presence: an agent shows its card and answers NATS micro (`$SRV.PING|INFO|STATS`).
+"""An agent among the others: what it shows of itself, and what it knows of the mesh around it.
 
-The card is what a running agent says of itself; no verdict rests on it. The answers have the shapes of NATS's
-service API (ADR-32, `io.nats.micro.v1.*`), so that `nats micro ls` shows the agent. Guards ask the same way
-whether anybody serves it: where no instance listens, the server says so at once.
+The card is a running agent's own word; no verdict rests on it. An agent answers NATS micro
+(`$SRV.PING|INFO|STATS`) in the shapes of NATS's service API (ADR-32, `io.nats.micro.v1.*`), so that `nats
+micro ls` shows it. Guards ask the same way if anybody serves it: where no instance listens, the server says
+so at once.
+
+An agent reads the fleet when it starts and again when the broker says that it changed. So a new agent can be
+handed to without a restart. A wake-up can be lost: everything is also read now and then, and whenever the
+connection is back.
 """
 
+import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from mesh.agent.definition import Agent
 from mesh.agent.tools import Tool
+from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.nats_protocol import Incoming
+from mesh.bus.reader import get
+from mesh.bus.roles import TOLD_AGENTS
+from mesh.bus.stores import NO_FLEET, UNREADABLE
+from mesh.errors import PASSING, BusError, Denied
+from mesh.service.logs import get_logger
+from protocol.wire import codec, config, subjects
+from protocol.wire.config import DocumentInvalid, Fleet
+from protocol.wire.ids import AgentName
 from protocol.wire.notices import Card
-from protocol.wire.subjects import card, inbox
+
+_log = get_logger(__name__)
+
+# --- what it shows --------------------------------------------------------------------------------
 
 
 def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "") -> Card:
@@ -38,14 +59,11 @@ def card_of(agent: Agent, tools: Iterable[Tool], instance: str, model: str = "")
 
 async def publish_card(bus: Bus, shown: Card) -> None:
     """Store an agent's card. Raises BusError."""
-    await bus.publish_durable(card(shown.name), msgspec.json.encode(shown))
-
-
-_PREFIX = "io.nats.micro.v1."
+    await bus.publish_durable(subjects.card(shown.name), msgspec.json.encode(shown))
 
 
 class Presence:
-    """One instance's answers. `handled` and `failed` are counted by the runtime."""
+    """One instance's answers. The executor counts `handled` and `failed`."""
 
     def __init__(self, bus: Bus, agent: Agent, instance: str) -> None:
         self._bus = bus
@@ -61,38 +79,31 @@ class Presence:
         """Begin to answer. Raises Denied."""
         for verb in ("PING", "INFO", "STATS"):
             for tail in ("", f".{self._agent.name}", f".{self._agent.name}.{self._instance}"):
-                subject = f"$SRV.{verb}{tail}"
-                await self._bus.retry_unavailable(lambda on=subject: self._bus.subscribe(on, self._answer))  # type: ignore[misc]
+                listen = partial(self._bus.subscribe, f"$SRV.{verb}{tail}", self._answer)
+                await self._bus.retry_unavailable(listen)
 
     def _answer(self, message: Incoming) -> None:
-        verb = message.subject.split(".")[1]
         if message.reply:
-            self._bus.send(message.reply, msgspec.json.encode(getattr(self, f"_{verb.lower()}")()))
+            verb = message.subject.split(".")[1]
+            self._bus.send(message.reply, msgspec.json.encode(self._said(verb.lower())))
 
-    def _identity(self, type_: str) -> dict[str, Any]:
-        return {
-            "type": f"{_PREFIX}{type_}",
+    def _said(self, verb: str) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "type": f"io.nats.micro.v1.{verb}_response",
             "name": self._agent.name,
             "id": self._instance,
             "version": semantic(self._agent.version),
             "metadata": {"role": "agent", "agent-version": self._agent.version},
         }
-
-    def _ping(self) -> dict[str, Any]:
-        return self._identity("ping_response")
-
-    def _info(self) -> dict[str, Any]:
-        endpoint = {"name": "inbox", "subject": inbox(self._agent.name), "queue_group": "", "metadata": {}}
-        return self._identity("info_response") | {
-            "description": self._agent.description,
-            "endpoints": [endpoint],
-        }
-
-    def _stats(self) -> dict[str, Any]:
-        endpoint = {
-            "name": "inbox",
-            "subject": inbox(self._agent.name),
-            "queue_group": "",
+        if verb == "ping":
+            return said
+        endpoint = {"name": "inbox", "subject": subjects.inbox(self._agent.name), "queue_group": ""}
+        if verb == "info":
+            return said | {
+                "description": self._agent.description,
+                "endpoints": [endpoint | {"metadata": {}}],
+            }
+        statistics = {
             "num_requests": self.handled,
             "num_errors": self.failed,
             "last_error": self.last_error,
@@ -100,7 +111,7 @@ class Presence:
             "average_processing_time": int(self.busy_s * 1e9 / self.handled) if self.handled else 0,
         }
         started = self._started.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return self._identity("stats_response") | {"started": started, "endpoints": [endpoint]}
+        return said | {"started": started, "endpoints": [endpoint | statistics]}
 
 
 def semantic(version: str) -> str:
@@ -109,3 +120,108 @@ def semantic(version: str) -> str:
     if len(parts) <= 3 and all(part.isdigit() for part in parts):
         return ".".join([*parts, "0", "0"][:3])
     return "0.0.0"
+
+
+# --- what it knows --------------------------------------------------------------------------------
+
+REFRESH_S = 30.0
+AGAIN_S = 1.0
+"""Between two looks, however often somebody writes a card."""
+DESCRIPTION_CHARS = 500
+"""Of an agent's own words; the rest is not shown."""
+OWN_WORDS = "says of itself, unchecked: "
+"""Stands before an agent's own words, wherever they are shown: models are told who vouches for what."""
+
+
+class FleetWatcher:
+    """The mesh as one agent sees it.
+
+    Args:
+        name: the agent's.
+    """
+
+    def __init__(self, bus: Bus, name: AgentName) -> None:
+        self._bus = bus
+        self._name = name
+        self.fleet = Fleet(name="", entry=name)
+        """As it is now; an agent that the fleet file does not describe is described by its card."""
+        self._silent: list[AgentName] = []
+        """Agents that this one may hand to and the fleet file does not describe."""
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Read everything; wait until there is a fleet, and for a bus that is away. Raises Denied."""
+        self._bus.on_back(self._changed.set)
+        for subject in TOLD_AGENTS:
+            try:
+                await self._bus.retry_unavailable(partial(self._bus.subscribe, subject, self._on_message))
+            except Denied:  # a server whose accounts were written by an older version
+                hint = "run `mesh setup`, and reload the server"
+                _log.warning("changes_not_heard", subject=subject, hint=hint)
+        found = await self._bus.retry_unavailable(self._look)
+        while not found:
+            await asyncio.sleep(AGAIN_S)
+            found = await self._bus.retry_unavailable(self._look)
+        self._bus.conditions.clear(NO_FLEET)
+
+    async def keep_current(self) -> None:
+        """Take over what changes, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._look()
+            except BusError as error:
+                if not isinstance(error, PASSING):  # the connection says what passes by itself
+                    _log.warning("surroundings_not_read", code=error.code, detail=str(error))
+                self._changed.set()
+            await asyncio.sleep(AGAIN_S)
+
+    def _on_message(self, message: Incoming) -> None:
+        changed = message.subject.removeprefix(f"{subjects.CONF_CHANGED}.")
+        if changed == "fleet" or changed.removeprefix("card.") in self._silent:
+            self._changed.set()
+
+    async def _look(self) -> bool:
+        """Read the fleet and the cards of its silent agents. False if there is no fleet; the last one holds.
+
+        Raises BusError.
+        """
+        found = await get(self._bus, "CONF", subjects.FLEET)
+        if found is None:
+            if self.fleet.agents:
+                _log.warning("fleet_gone", hint="run `mesh setup`; until then the last one holds")
+            else:
+                self._bus.conditions.raise_(NO_FLEET, hint="run `mesh setup`")
+            return False
+        try:
+            fleet = config.read_fleet(found.data)
+        except DocumentInvalid as invalid:
+            self._bus.conditions.raise_(UNREADABLE, subjects.FLEET, reason=str(invalid))
+            return False
+        self._bus.conditions.clear(UNREADABLE, subjects.FLEET)
+        rate_limit.configure(fleet.models, self._bus)
+        own = fleet.agents.get(self._name)
+        self._silent = [
+            AgentName(name)
+            for name, entry in fleet.agents.items()
+            if not entry.description
+            and name != self._name
+            and (own is None or own.to is None or name in own.to)
+        ]
+        words = await asyncio.gather(*map(self._own_words, self._silent))
+        described = {
+            name: replace(fleet.agents[name], description=f"{OWN_WORDS}{said}")
+            for name, said in zip(self._silent, words, strict=True)
+            if said
+        }
+        self.fleet = replace(fleet, agents={**fleet.agents, **described}) if described else fleet
+        return True
+
+    async def _own_words(self, name: AgentName) -> str:
+        """Return an agent's description of itself; a card that cannot be read says nothing."""
+        found = await get(self._bus, "CARDS", subjects.card(name))
+        card = None if found is None else codec.readable(found.data, Card)
+        return "" if card is None else " ".join(card.description[:DESCRIPTION_CHARS].split())

@@ -1,4 +1,4 @@
-"""Small stores on the bus: the entries of CONF, a request's schedule, the steps of a turn.
+"""Small stores on the bus: the entries of CONF, a request's schedule, the steps of a turn, dead letters.
 
 Each message stands under a subject of its own and is written under a condition: CONF and schedules by
 compare-and-set, a step once and for all.
@@ -6,19 +6,24 @@ compare-and-set, a step once and for all.
 
 import datetime as dt
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from mesh.bus.connection import TIMEOUT_S, Bus
 from mesh.bus.reader import StoredMessage, get, last
 from mesh.bus.streams import steps_of
-from mesh.errors import MeshError, StreamFull, SubjectTaken
+from mesh.errors import PASSING, BusError, MeshError, StreamFull, SubjectTaken
+from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.wire import codec
 from protocol.wire.config import DocumentInvalid
+from protocol.wire.notices import DeadLetter, dead_letter
 from protocol.wire.subjects import step, timer_at, timer_fire
+
+if TYPE_CHECKING:
+    from mesh.bus.consumer import Message
 
 _log = get_logger(__name__)
 
@@ -169,3 +174,36 @@ class JetStreamSteps:
             raise
         except SubjectTaken:
             raise StepTaken(name) from None
+
+
+# --- dead letters -----------------------------------------------------------------------------------
+
+
+async def store_dead_letter(
+    bus: Bus, subject: str, message: "Message", *, at: int, by: str, code: str, detail: str, **known: Any
+) -> DeadLetter | None:
+    """Keep a message that came to nothing in a dead-letter list; None if it could not be kept.
+
+    Args:
+        at: UTC µs.
+        known: further fields of the letter.
+    """
+    letter = dead_letter(
+        at=at,
+        by=by,
+        code=code,
+        detail=detail,
+        subject=message.subject,
+        data=message.data,
+        headers=message.headers,
+        delivered=message.delivered,
+        **known,
+    )
+    try:
+        await bus.publish_durable(subject, msgspec.json.encode(letter))
+    except BusError as error:
+        if not isinstance(error, PASSING):  # the connection says what passes by itself
+            _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
+        return None
+    telemetry.dead_letters.add(1, {tracing.CODE: code, tracing.BY: by})
+    return letter

@@ -18,9 +18,9 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import GUARD
-from mesh.bus.stores import ConfUnreadable
+from mesh.bus.stores import ConfUnreadable, store_dead_letter
 from mesh.bus.streams import Kind as QueueKind
-from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, MeshError, StreamFull, UnknownEvent
+from mesh.errors import PASSING, BusError, LogUnreadable, Malformed, StreamFull, UnknownEvent
 from mesh.guard import parsing
 from mesh.guard.context import DecisionContext, freeze_or_thaw
 from mesh.guard.processor import Contended, Frozen, RequestProcessor
@@ -33,7 +33,7 @@ from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control
 from protocol.wire.errors import BrokenLog
 from protocol.wire.ids import NOBODY
-from protocol.wire.notices import Ended, Notice, NoticeError, dead_letter
+from protocol.wire.notices import Ended, Notice, NoticeError
 
 _log = get_logger(__name__)
 
@@ -249,27 +249,20 @@ class Guard:
             sender, request = subjects.parse_queued(message.subject)
         except ValueError:  # a timer has no sender
             sender, request = "", message.subject.rpartition(".")[2]
-        letter = dead_letter(
+        letter = await store_dead_letter(
+            self._bus,
+            subjects.dead_from(sender or NOBODY),
+            message,
             at=self._context.now(),
             by=GUARD,
             code=rejection.code,
             detail=rejection.detail,
-            subject=message.subject,
-            data=message.data,
-            headers=message.headers,
             sender=sender,
             request=request,
-            delivered=message.delivered,
         )
-        try:
-            await self._bus.publish_durable(subjects.dead_from(sender or NOBODY), msgspec.json.encode(letter))
-        except PASSING:
-            return False  # the bus has said it
-        except MeshError as error:
-            _log.warning("dead_letter_not_stored", code=error.code, subject=message.subject)
+        if letter is None:
             return False
         self.dead += 1
-        telemetry.dead_letters.add(1, {tracing.CODE: rejection.code, tracing.BY: GUARD})
         _log.warning("dead_letter", code=rejection.code, sender=sender, request=request)
         if sender:
             reason = NoticeError(code=rejection.code, detail=letter.detail)

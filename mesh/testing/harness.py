@@ -18,14 +18,14 @@ import msgspec
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal, never
 from mesh.agent.definition import Agent
-from mesh.agent.errors import ApprovalNeeded, failure_of
+from mesh.agent.errors import ApprovalNeeded
 from mesh.agent.turn import Turn
 from mesh.bus.stores import StepTaken
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState
 from protocol.wire import events
-from protocol.wire.commands import Ask, Move, MoveProposed, Proposal, Report, ReportFailure
+from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal, Rule
@@ -235,21 +235,20 @@ class FleetHarness:
         agent, steps = self._agents[held.agent], self._journals[held.agent]
         turn = turn_of(self.guard.request, held.work, self.guard.fleet, steps, version=agent.version)
         self.turns.append(turn)
-        execution, journal = turn.execution, turn.execution.journal
-        place: dict[str, Any] = {"turn": turn.id, "round": turn.round}
+        execution = turn.execution
         try:
             move = await agent(turn)
-            await journal.finish()
-        except ApprovalNeeded as needed:
-            self.approvals.append(needed.ask)
-            return MoveProposed(move=needed.ask, report=execution.report, **place)
+            await execution.journal.finish()
+            return execution.moved(move)
         except ModelUnavailable:
             raise  # it is the test that lacks something
-        except Exception as error:
-            stopped = journal.broken or error
-            self.broke.append(failure_of(stopped).code)
-            return ReportFailure(error=failure_of(stopped), report=execution.report, **place)
-        return MoveProposed(move=move, report=execution.report, **place)
+        except Exception as raised:
+            proposal = execution.stopped(execution.journal.broken or raised)
+            if isinstance(raised, ApprovalNeeded):
+                self.approvals.append(raised.ask)
+            elif isinstance(proposal, ReportFailure):
+                self.broke.append(proposal.error.code)
+            return proposal
 
     # --- what came of it --------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import _execution, _executor, _journal, _step_store, definition
+from mesh.agent import _execution, _journal, _step_store, definition
 from protocol.wire.config import LEASE_S
 from tests.docs.pages import DOCS, Block, blocks
 from tests.servers import PATIENCE_S
@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"first {_execution.SHOWN_CHARS:,} characters" in PAGE
     assert f"`version_grace_s` ({definition.VERSION_GRACE_S:g} s)" in PAGE
     assert f"whole lease ({LEASE_S:g} s;" in PAGE
-    assert _executor.CRASHES == 5
+    assert _step_store.CRASHES == 5
     assert "Five more attempts" in PAGE
 
 

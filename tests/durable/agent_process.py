@@ -119,9 +119,9 @@ async def handler(turn: Turn) -> object:
 
 async def main(url: str, seed: str, version: str) -> None:
     bus = await connect(url, name="a", seed=seed, wait=True)
-    made = agent(name="a", version=version)(handler)  # type: ignore[arg-type]
-    grace = float(os.environ.get("GRACE", "30"))
-    await Runtime(bus, made, version_grace_s=grace).run()
+    grace_s = float(os.environ.get("GRACE", "30"))
+    made = agent(name="a", version=version, version_grace_s=grace_s)(handler)  # type: ignore[arg-type]
+    await Runtime(bus, made).run()
 
 
 if __name__ == "__main__":

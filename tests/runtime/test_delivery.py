@@ -165,14 +165,14 @@ async def test_a_note_that_says_a_turn_is_over_is_not_believed_without_the_guard
     client = await stage.client()
     request = await client.submit("hello")
     await until(lambda: gate.running == 1)
-    turn = next(iter(runtime._running.rounds))[0]
+    turn = next(iter(runtime._executor.running.rounds))[0]
     forged = b'{"request":"%s","ended":{"why":"x","turn":"%s","round":9}}'
     guard = await stage.bus("guard", "forger")
     await guard.publish(subjects.note("a", request), forged % (request.encode(), turn.encode()))
     heard = await stage.notices("a")
     await guard.publish(subjects.note("a", request), b'{"request":"last"}')
     await until(lambda: bool(heard))
-    await until(lambda: not runtime._running.checks)
+    await until(lambda: not runtime._executor.running.checks)
     assert gate.running == 1
     gate.open.set()
     assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "done"

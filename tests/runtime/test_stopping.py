@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from mesh.agent import Budget, Constraints, Turn, tool
-from mesh.agent._executor import Attempts, RunningRounds
+from mesh.agent._executor import RunningRounds
 from mesh.agent._runtime import Runtime
+from mesh.agent._step_store import Attempts
 from mesh.agent.definition import Agent
 from mesh.bus.stores import JetStreamSteps
 from protocol.domain.ledger import fold
@@ -91,7 +92,7 @@ async def test_a_cancel_frees_a_turn_that_waits_for_an_effect_which_hangs(stage:
     await hangs.wait()
     await client.cancel(request)
     await eventually(lambda: _empty(stage))
-    await until(lambda: runtime._presence.handled == 1)
+    await until(lambda: runtime._executor.presence.handled == 1)
     assert await stage.types(request) == ["request.opened", "request.cancelled"]
     left[0].cancel()
 

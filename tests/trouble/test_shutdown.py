@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.agent import _runtime
+from mesh.agent import _executor
 from tests.servers import PATIENCE_S, until
 from tests.trouble.crew import Crew, Service, crew
 from tests.trouble.wired import Wired
@@ -116,7 +116,7 @@ async def test_two_versions_at_once_each_finish_what_they_began(tmp_path: Path) 
 async def test_a_turn_waits_for_its_own_version_and_for_no_longer_than_the_grace(
     wired: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_runtime, "VERSION_AGAIN_S", 0.05)
+    monkeypatch.setattr(_executor, "VERSION_AGAIN_S", 0.05)
     await wired.guard("g1")
     await wired.agent("b")
     old = await wired.agent("a", "1")
@@ -128,7 +128,7 @@ async def test_a_turn_waits_for_its_own_version_and_for_no_longer_than_the_grace
     new = await wired.agent("a", "2", version_grace_s=600)
     await wired.ready()
     await wired.dismiss(old)
-    await until(lambda: len(new._foreign) == 1)  # it has seen whose turn that is, and gives it back
+    await until(lambda: len(new._executor._foreign) == 1)  # it has seen whose turn that is, and gives it back
     again = await wired.agent("a", "1")
     await until(lambda: len(wired.began) == 2)
     await wired.agent("a", "3", version_grace_s=0)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mesh.agent import _runtime
+from mesh.agent import _executor, _runtime
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
 from mesh.agent._step_store import StoredSteps
@@ -37,7 +37,7 @@ def no_journal() -> None:
     def forgetful(bus: Bus, agent: str) -> MemorySteps:
         return _MEMORY
 
-    replace(_runtime, "JetStreamSteps", forgetful)
+    replace(_executor, "JetStreamSteps", forgetful)
 
 
 def no_fence() -> None:

@@ -1,15 +1,12 @@
 """Agents and how they are found."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from mesh.agent import Turn, agent
 from mesh.agent._presence import semantic
-from mesh.agent._runtime import Runtime
 from mesh.agent.definition import VERSION_GRACE_S, AgentNotFound, load
-from mesh.bus.connection import Bus
 from mesh.testing import turn
 from protocol.wire.commands import Move
 
@@ -62,6 +59,4 @@ def test_an_agent_says_how_long_its_version_is_waited_for(more: dict[str, float]
     async def helper(given: Turn) -> Move:
         return given.complete("yes")
 
-    bus = cast(Bus, None)
-    assert Runtime(bus, helper).version_grace_s == own
-    assert Runtime(bus, helper, version_grace_s=7.0).version_grace_s == 7.0
+    assert helper.version_grace_s == own

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from mesh.agent._executor import LOST_S, Attempts, ForeignRounds, Watchdog
+from mesh.agent._executor import LOST_S, ForeignRounds
 from mesh.agent._journal import Journal
-from mesh.agent._runtime import Runtime
-from mesh.agent._step_store import WINDOW, Call
+from mesh.agent._runtime import Runtime, Watchdog
+from mesh.agent._step_store import WINDOW, Attempts, Call
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced
 from mesh.bus.consumer import Message
@@ -130,37 +130,29 @@ def clock() -> Clock:
     return Clock()
 
 
-def coming(rounds: ForeignRounds, clock: Clock, grace_s: float, turn: str = "t") -> Callable[[float], bool]:
+def coming(rounds: ForeignRounds, clock: Clock, turn: str = "t") -> Callable[[float], bool]:
     """Return what says, at so many seconds, whether a round that comes then is left to its version."""
     began = clock.now
 
     def comes(at: float) -> bool:
         clock.now = began + at
-        return rounds.leaves(turn, 0, grace_s)
+        return rounds.leaves(turn, 0)
 
     return comes
 
 
 def test_a_round_is_left_to_its_version_for_the_grace_and_then_taken(clock: Clock) -> None:
-    rounds = ForeignRounds(clock)
-    comes = coming(rounds, clock, 30.0)
+    rounds = ForeignRounds(30.0, clock)
+    comes = coming(rounds, clock)
     assert [comes(at) for at in (0, 10, 29, 31)] == [True, True, True, False]
-    assert len(rounds) == 0
-
-
-def test_a_round_that_is_over_is_forgotten(clock: Clock) -> None:
-    rounds = ForeignRounds(clock)
-    coming(rounds, clock, 30.0)(0)
-    rounds.forget("t", 0)
-    rounds.forget("t", 0)
     assert len(rounds) == 0
 
 
 @pytest.mark.parametrize("grace_s", [5.0, 600.0])
 def test_a_round_that_others_have_taken_is_forgotten_in_the_end(clock: Clock, grace_s: float) -> None:
-    rounds = ForeignRounds(clock)
-    lost, other = coming(rounds, clock, grace_s, "lost"), coming(rounds, clock, grace_s, "other")
-    kept_s = max(grace_s, LOST_S)
+    rounds = ForeignRounds(grace_s, clock)
+    lost, other = coming(rounds, clock, "lost"), coming(rounds, clock, "other")
+    kept_s = grace_s + LOST_S
     assert lost(0)
     assert other(kept_s - 1)
     assert len(rounds) == 2
@@ -184,10 +176,10 @@ NOW = 1_000_000_000_000_000
 async def begun(steps: MemorySteps) -> bool:
     bus: Any = types.SimpleNamespace(since_s=0.0, name="agent")
     runtime = Runtime(bus, Agent("agent", cast("Any", None)))
-    runtime._steps = cast("Any", steps)
+    runtime._executor._steps = cast("Any", steps)
     message = cast("Message", types.SimpleNamespace(delivered=1, stored_us=NOW))
     one = turn()
-    return await runtime._was_begun(message, one.request, one.execution.work)
+    return await runtime._executor._was_begun(message, one.request, one.execution.work)
 
 
 async def test_a_round_without_any_step_is_fresh() -> None:
