@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mesh.agent.tools import short
-from mesh.mcp.results import McpDown, McpNotInstalled, McpUnusable
+from mesh.mcp.results import BROKEN, DENIED, UNREACHED, McpDown, McpNotInstalled, McpUnusable
 from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
@@ -23,13 +23,8 @@ if TYPE_CHECKING:
     from mcp.client import Client
     from mcp_types import CallToolResult, Tool
 
+_log = get_logger(__name__)
 
-UNREACHED = -32_010
-"""In a JSON-RPC error of ours: there is no connection to the server, and nothing was sent."""
-BROKEN = -32_011
-"""In a JSON-RPC error of ours: the request was sent, or part of it, and no answer came."""
-DENIED = -32_012
-"""In a JSON-RPC error of ours: the server does not let us in, and did nothing."""
 READ_S = 300.0
 CONNECT_S = 30.0
 
@@ -46,12 +41,9 @@ def by_process(command: Sequence[str], env: Mapping[str, str], cwd: str | None, 
     nothing else of this one's environment. Its standard error is this process's. It ends when its standard
     input closes; the SDK sees to that, and kills it if it does not.
 
-    Raises McpNotInstalled.
+    Raises ModuleNotFoundError.
     """
-    try:
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-    except ModuleNotFoundError as missing:
-        raise _not_installed(missing) from missing
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     program, *arguments = command
     process = StdioServerParameters(command=program, args=arguments, env=dict(env), cwd=cwd)
@@ -59,11 +51,8 @@ def by_process(command: Sequence[str], env: Mapping[str, str], cwd: str | None, 
 
 
 def by_http(url: str, headers: Mapping[str, str], ended: Ended) -> "Client":
-    """Return a client that will speak streamable HTTP. Raises McpNotInstalled."""
-    try:
-        from mcp.client.streamable_http import streamable_http_client
-    except ModuleNotFoundError as missing:
-        raise _not_installed(missing) from missing
+    """Return a client that will speak streamable HTTP. Raises ModuleNotFoundError."""
+    from mcp.client.streamable_http import streamable_http_client
 
     @asynccontextmanager
     async def transport() -> AsyncIterator[Any]:
@@ -130,13 +119,6 @@ def _http(headers: Mapping[str, str]) -> "httpx2.AsyncClient":
 
     return Http(headers=dict(headers), timeout=httpx2.Timeout(CONNECT_S, read=READ_S))
 
-
-def _not_installed(missing: ModuleNotFoundError) -> Exception:
-    """Return what to raise for a module that is not there: of another one it is no fault of the extra."""
-    return McpNotInstalled() if (missing.name or "").partition(".")[0] == "mcp" else missing
-
-
-_log = get_logger(__name__)
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
@@ -223,15 +205,18 @@ class Link:
                 self.over = True
 
     def _failure(self, error: BaseException) -> _Failed:
-        from mcp.shared.exceptions import MCPError
-
         match error:
+            case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] == "mcp":
+                return McpNotInstalled, "MCP servers need the extra: install handoff-mesh[mcp]"
             case McpUnusable():
                 return type(error), str(error)
             case FileNotFoundError() | PermissionError() | NotADirectoryError():
                 return McpUnusable, f"{self._name} cannot be started: {error.strerror}"
             case TimeoutError():
                 return McpDown, f"{self._name} was not ready within {self._start_s:g} s"
+        from mcp.shared.exceptions import MCPError
+
+        match error:
             case MCPError(code=code) if code == DENIED:
                 return McpUnusable, f"{self._name} does not let us in: {short(error.message)}"
             case MCPError():

@@ -1,7 +1,7 @@
 """What a call of an MCP tool comes to: a value that can be journaled, or an error.
 
-Structured content is the value where there is some; else the text. Of content that is no text, the value
-says only what it was. The errors, by what is known of the call:
+Structured content is the value where there is some; else the text. Of other content the value has only its
+kind and size. The errors, by what is known of the call:
 
     McpNotInstalled, McpUnusable   Permanent: somebody has to change something
     McpDown                        Retry: the server is not there, and no effect was asked of it
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from mesh.agent.errors import NotBegun, Permanent, Retry, ToolError
-from mesh.agent.tools import short
+from mesh.agent.errors import EffectUnknown, NotBegun, Permanent, Retry, ToolError
+from mesh.agent.tools import Tool, short
 
 if TYPE_CHECKING:
+    from mcp.shared.exceptions import MCPError
     from mcp_types import CallToolResult, ContentBlock
 
 
@@ -33,9 +34,6 @@ class McpNotInstalled(McpUnusable):
 
     code: ClassVar[str] = "mcp.not_installed"
 
-    def __init__(self, message: str = "MCP servers need the extra: install handoff-mesh[mcp]") -> None:
-        super().__init__(message)
-
 
 class McpDown(Retry):
     """The server cannot be reached, or ended while a tool that only reads was running."""
@@ -49,16 +47,16 @@ class McpRefused(ToolError):
     code: ClassVar[str] = "mcp.refused"
 
 
+class McpNotBegun(McpRefused, NotBegun):
+    """The server's no before the tool ran."""
+
+    code: ClassVar[str] = "mcp.refused"
+
+
 class McpTimedOut(ToolError):
     """A tool that only reads did not answer in time."""
 
     code: ClassVar[str] = "mcp.timed_out"
-
-
-class McpNotBegun(McpRefused, NotBegun):
-    """The server's no before the tool ran: to what it was asked, not to what was done."""
-
-    code: ClassVar[str] = "mcp.refused"
 
 
 class McpUnreached(NotBegun):
@@ -74,10 +72,12 @@ class McpTooLarge(ToolError):
 
 
 class McpUnreadable(ToolError):
-    """The tool ran, and its result is not what it should be, or not what can be recorded."""
+    """The tool ran, and its result does not fit its schema or cannot be recorded."""
 
     code: ClassVar[str] = "mcp.unreadable"
 
+
+# --- a result -------------------------------------------------------------------------------------
 
 MAX_BYTES = 256 * 1024
 """Of a result as JSON. Half of what a journal's step may hold."""
@@ -123,3 +123,52 @@ def _said(block: "ContentBlock") -> str:
 
 def _bytes(base64: str) -> int:
     return len(base64.rstrip("=")) * 3 // 4
+
+
+# --- an error instead of one ----------------------------------------------------------------------
+
+UNREACHED = -32_010
+"""In a JSON-RPC error of ours: there is no connection to the server, and nothing was sent."""
+BROKEN = -32_011
+"""In a JSON-RPC error of ours: the request was sent, or part of it, and no answer came."""
+DENIED = -32_012
+"""In a JSON-RPC error of ours: the server does not let us in, and did nothing."""
+CONNECTION_CLOSED = -32_000
+INVALID_REQUEST = -32_600
+_PARSE_ERROR = -32_700
+_NOT_BEGUN = frozenset(
+    {
+        -32_601,  # no such tool, or no such method
+        -32_602,  # wrong arguments
+        -32_020,  # headers that do not match the request
+        -32_021,  # the server wants something that we do not offer
+        -32_022,  # another version of the protocol
+        -32_042,  # it wants somebody to open a page first
+    }
+)
+"""Codes with which a server says no before it does anything."""
+_NOBODY_ANSWERED = frozenset({CONNECTION_CLOSED, BROKEN, _PARSE_ERROR, INVALID_REQUEST})
+"""Codes that the SDK or `mesh.mcp.link` give where no answer came, or none that could be read."""
+_SESSION_GONE = "Session terminated"
+"""The SDK's words where a server does not know our session any more, and has looked at nothing else."""
+
+
+def meaning_of(tool: Tool, error: "MCPError") -> Exception:
+    """Return the error that a JSON-RPC error instead of a result comes to."""
+    name, code, text = tool.name, error.code, short(error.message)
+    if code in _NOT_BEGUN:
+        return McpNotBegun(f"{name}: {text}")
+    gone = code == INVALID_REQUEST and error.message == _SESSION_GONE
+    if code in (UNREACHED, DENIED) or gone:
+        if tool.effect is not None:
+            return unreached(name, text)
+        return (McpUnusable if code == DENIED else McpDown)(f"the server of {name} cannot be used: {text}")
+    if tool.effect is not None:
+        return EffectUnknown(f"{name}: {text}")
+    if code in _NOBODY_ANSWERED:
+        return McpDown(f"the server of {name} did not answer: {text}")
+    return McpRefused(f"{name}: {text}")
+
+
+def unreached(tool: str, why: str) -> McpUnreached:
+    return McpUnreached(f"{tool} was not called, and nothing was done: {why}")

@@ -16,122 +16,33 @@ effect, knowing nothing is a doubt, which the journal takes up: `EffectUnknown`.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from mesh.agent.errors import EffectUnknown
-from mesh.agent.tools import NAME_SYNTAX, Approver, Effect, Tool, is_tool_name, short
-from mesh.mcp.link import BROKEN, DENIED, UNREACHED, Ended, Link, by_http, by_process
+import msgspec
+
+from mesh.agent.errors import EffectUnknown, ToolArgumentsInvalid
+from mesh.agent.tools import KEY, NAME_SYNTAX, Approver, Effect, Tool, few, is_tool_name, short
+from mesh.mcp.link import Ended, Link, by_http, by_process
 from mesh.mcp.results import (
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
     MAX_BYTES,
     McpDown,
-    McpNotBegun,
-    McpRefused,
     McpTimedOut,
-    McpUnreached,
     McpUnreadable,
     McpUnusable,
+    meaning_of,
+    unreached,
     value_of,
 )
-from mesh.mcp.tool import McpTool
 
 if TYPE_CHECKING:
     import mcp_types
     from mcp.client import Client
-    from mcp.shared.exceptions import MCPError
-
-
-_CONNECTION_CLOSED = -32_000
-_PARSE_ERROR = -32_700
-_INVALID_REQUEST = -32_600
-_NOT_BEGUN = frozenset(
-    {
-        -32_601,  # no such tool, or no such method
-        -32_602,  # wrong arguments
-        -32_020,  # headers that do not match the request
-        -32_021,  # the server wants something that we do not offer
-        -32_022,  # another version of the protocol
-        -32_042,  # it wants somebody to open a page first
-    }
-)
-"""Codes with which a server says no before it does anything."""
-_NOBODY_ANSWERED = frozenset({_CONNECTION_CLOSED, BROKEN, _PARSE_ERROR, _INVALID_REQUEST})
-"""Codes that the SDK or `mesh.mcp.link` give where no answer came, or none that could be read."""
-_SESSION_GONE = "Session terminated"
-"""What the SDK says where a server does not know our session any more, and has looked at nothing else."""
-
-
-class Called(NamedTuple):
-    """Which tool is called, and how."""
-
-    name: str
-    """Ours."""
-    remote: str
-    """The server's."""
-    effect: "Effect | None"
-    timeout_s: float
-    max_bytes: int
-
-
-async def call(link: Callable[[], Link], called: Called, arguments: Mapping[str, Any]) -> Any:
-    """Call a tool and return its result's value.
-
-    Args:
-        link: gives the connection, a fresh one if need be.
-
-    Raises the errors of `mesh.mcp.results`, and EffectUnknown.
-    """
-    name = called.name
-    try:
-        connection = link()
-        await connection.ready()
-    except (McpDown, McpUnusable) as down:
-        if called.effect is None:
-            raise
-        raise _not_begun(called, str(down)) from down
-    from mcp.shared.exceptions import MCPError
-
-    try:
-        async with asyncio.timeout(called.timeout_s):
-            result = await connection.call(called.remote, dict(arguments))
-    except TimeoutError as late:
-        why = f"{name} did not answer within {called.timeout_s:g} s"
-        if called.effect is None:
-            raise McpTimedOut(f"{why}; it changes nothing") from late
-        raise EffectUnknown(why) from late
-    except MCPError as error:
-        if error.code in (_CONNECTION_CLOSED, _INVALID_REQUEST):
-            connection.leave()
-        raise _meaning(called, error) from error
-    except RuntimeError as wrong:  # the SDK has checked it against the tool's own output schema
-        raise McpUnreadable(f"{name} ran, but its result is not what it says it returns") from wrong
-    except Exception as broken:
-        if called.effect is not None:
-            raise EffectUnknown(f"{name} answered with what is no result") from broken
-        raise McpUnreadable(f"{name} answered with what is no result: {type(broken).__name__}") from broken
-    return value_of(name, result, called.max_bytes)
-
-
-def _meaning(called: Called, error: "MCPError") -> Exception:
-    """Return what an error instead of a result comes to."""
-    name, code, text = called.name, error.code, short(error.message)
-    if code in _NOT_BEGUN:
-        return McpNotBegun(f"{name}: {text}")
-    gone = code == _INVALID_REQUEST and error.message == _SESSION_GONE
-    if code in (UNREACHED, DENIED) or gone:
-        if called.effect is not None:
-            return _not_begun(called, text)
-        return (McpUnusable if code == DENIED else McpDown)(f"the server of {name} cannot be used: {text}")
-    if called.effect is not None:
-        return EffectUnknown(f"{name}: {text}")
-    if code in _NOBODY_ANSWERED:
-        return McpDown(f"the server of {name} did not answer: {text}")
-    return McpRefused(f"{name}: {text}")
-
-
-def _not_begun(called: Called, why: str) -> McpUnreached:
-    return McpUnreached(f"{called.name} was not called, and nothing was done: {why}")
 
 
 TIMEOUT_S = 60.0
@@ -256,11 +167,9 @@ class McpServer:
         effect, approve = self._effect_of(tool), self._approve.get(tool.name)
         if approve is not None and effect is None:
             raise McpUnusable(f"{self.name}: {tool.name} only reads, and nobody approves that")
-        timeout_s = self._timeouts.get(tool.name, self._timeout_s)
-        called = Called(name, tool.name, effect, timeout_s, self._max_bytes)
 
         async def run(**arguments: Any) -> Any:
-            return await call(self._linked, called, arguments)
+            return await self._call(made, arguments)
 
         made = McpTool(
             name=name,
@@ -280,6 +189,39 @@ class McpServer:
             return self._effects[tool.name]
         hints = tool.annotations
         return None if hints is not None and hints.read_only_hint is True else "once"
+
+    async def _call(self, tool: "McpTool", arguments: Mapping[str, Any]) -> Any:
+        """Call a tool and return its result's value. Raises the errors of `results`, and EffectUnknown."""
+        name, timeout_s = tool.name, self._timeouts.get(tool.remote, self._timeout_s)
+        try:
+            connection = self._linked()
+            await connection.ready()
+        except (McpDown, McpUnusable) as down:
+            if tool.effect is None:
+                raise
+            raise unreached(name, str(down)) from down
+        from mcp.shared.exceptions import MCPError
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await connection.call(tool.remote, dict(arguments))
+        except TimeoutError as late:
+            why = f"{name} did not answer within {timeout_s:g} s"
+            if tool.effect is None:
+                raise McpTimedOut(f"{why}; it changes nothing") from late
+            raise EffectUnknown(why) from late
+        except MCPError as error:
+            if error.code in (CONNECTION_CLOSED, INVALID_REQUEST):
+                connection.leave()
+            raise meaning_of(tool, error) from error
+        except RuntimeError as wrong:  # the SDK has checked it against the tool's own output schema
+            raise McpUnreadable(f"{name} ran, but its result is not what it says it returns") from wrong
+        except Exception as broken:
+            why = f"{name} answered with what is no result"
+            if tool.effect is not None:
+                raise EffectUnknown(why) from broken
+            raise McpUnreadable(f"{why}: {type(broken).__name__}") from broken
+        return value_of(name, result, self._max_bytes)
 
     @property
     def is_over(self) -> bool:
@@ -312,3 +254,118 @@ class McpServer:
         link, self._link = self._link, None
         if link is not None:
             await link.close()
+
+
+# --- one tool -------------------------------------------------------------------------------------
+
+_UNIONS = ("anyOf", "oneOf", "allOf")
+_NEVER_STRICTER = ("not", "disallow", "if", "contains", "unevaluatedItems", "unevaluatedProperties")
+"""Keywords by which something fails because something else fits: beside patterns, for the server to judge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpTool(Tool):
+    """A tool of a server: its schema is the server's, and jsonschema checks arguments by it.
+
+    Regular expressions are for the server alone. They are written in another dialect than Python's, and one
+    of them can take longer over a few dozen letters than any turn lasts, while nothing else runs.
+    """
+
+    input_schema: dict[str, Any] = field(hash=False)
+    """As the server says it: a JSON Schema of an object."""
+    remote: str
+    """The server's own name for it."""
+
+    @cached_property
+    def takes_key(self) -> bool:
+        """Whether the server has a parameter for the idempotency key, and an admin said that it means it."""
+        return self.effect == "idempotent" and KEY in self.input_schema.get("properties", ())
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """What a model is told: no union at the top, which the vendor refuses; it is told in words."""
+        told = {word: says for word, says in self._whole.items() if word not in _UNIONS}
+        if told.keys() == self._whole.keys():
+            return told
+        unions = {word: self._whole[word] for word in _UNIONS if word in self._whole}
+        words = [str(told.get("description", "")), f"Has to fit, too: {msgspec.json.encode(unions).decode()}"]
+        return told | {"properties": told.get("properties", {}), "description": " ".join(filter(None, words))}
+
+    @cached_property
+    def _whole(self) -> dict[str, Any]:
+        if not self.takes_key:
+            return self.input_schema
+        rest = {name: of for name, of in self.input_schema["properties"].items() if name != KEY}
+        required = [name for name in self.input_schema.get("required", ()) if name != KEY]
+        return self.input_schema | {"properties": rest, "required": required}
+
+    def require_sense(self) -> None:
+        """Raise McpUnusable if no call could be checked by the schema."""
+        from jsonschema import SchemaError  # type: ignore[import-untyped]  # it ships none
+
+        if self.input_schema.get("type") != "object":
+            raise McpUnusable(f"the arguments of {self.remote} are no object")
+        try:
+            self._validator  # noqa: B018
+        except SchemaError as wrong:
+            raise McpUnusable(f"the schema of {self.remote} is none: {short(wrong.message)}") from wrong
+
+    def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments. Raises ToolArgumentsInvalid; McpUnusable for a schema that cannot be used."""
+        given = dict(arguments)
+        try:
+            wrong = sorted(self._validator.iter_errors(given), key=lambda error: error.json_path)
+        except Exception as unusable:  # whatever a stranger's reference can bring about
+            raise McpUnusable(
+                f"the schema of {self.remote} cannot be used: {type(unusable).__name__}"
+            ) from unusable
+        if wrong:
+            raise ToolArgumentsInvalid(
+                self.name, few([f"{error.json_path}: {error.message}" for error in wrong])
+            )
+        return given
+
+    @cached_property
+    def _validator(self) -> Any:
+        """Nothing that the schema refers to is ever fetched. Raises SchemaError."""
+        # Slow to import, and an agent's module is imported for less than a call.
+        from jsonschema import FormatChecker
+        from jsonschema.validators import Draft202012Validator, validator_for  # type: ignore[import-untyped]
+        from referencing import Registry
+
+        schema = self._whole
+        kind = validator_for(schema, default=Draft202012Validator)
+        kind.check_schema(schema, format_checker=FormatChecker(formats=()))
+        if _has_patterns(schema):
+            kind = _without_patterns(kind)
+            # With its dialect's name, a reference to the whole would be followed by that dialect's own class.
+            schema = {word: says for word, says in schema.items() if word != "$schema"}
+        return kind(schema, registry=Registry())
+
+
+def _has_patterns(node: Any) -> bool:
+    """Say whether a schema may have patterns; `pattern` is also what a parameter can be called."""
+    if isinstance(node, list):
+        return any(map(_has_patterns, node))
+    if not isinstance(node, dict):
+        return False
+    here = isinstance(node.get("pattern"), str) or "patternProperties" in node
+    return here or any(map(_has_patterns, node.values()))
+
+
+def _without_patterns(kind: Any) -> Any:
+    """Return a kind of validator that takes every pattern for matched, and what it cannot tell for right."""
+    from jsonschema.validators import extend
+
+    def nothing(*_: Any) -> tuple[()]:
+        return ()
+
+    def additional(validator: Any, says: Any, instance: Any, schema: Any) -> Any:
+        named = "patternProperties" not in schema
+        return kind.VALIDATORS["additionalProperties"](validator, says, instance, schema) if named else ()
+
+    changed = dict.fromkeys(("pattern", "patternProperties", *_NEVER_STRICTER), nothing)
+    return extend(
+        kind,
+        {**changed, "additionalProperties": additional, "oneOf": kind.VALIDATORS.get("anyOf", nothing)},
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from mesh.agent import ToolRefused
 from mesh.agent.errors import ToolArgumentsInvalid
-from mesh.mcp.tool import McpTool
+from mesh.mcp.server import McpTool
 from mesh.testing import turn
 from tests.mcp.conftest import Mount
 
