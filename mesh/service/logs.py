@@ -11,8 +11,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from functools import partialmethod
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,25 +30,31 @@ _silent = False
 class Logger:
     """A structlog logger that is made when it is first needed."""
 
+    debug: Callable[..., None]
+    info: Callable[..., None]
+    warning: Callable[..., None]
+    error: Callable[..., None]
+    critical: Callable[..., None]
+    exception: Callable[..., None]
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._made: Any = None
 
-    def _write(self, method: str, event: str, **values: Any) -> None:
+    def __getattr__(self, method: str) -> Any:
         if _silent:
-            return
+            return _nothing
         if self._made is None:
             import structlog
 
-            self._made = structlog.get_logger(self._name)
-        getattr(self._made, method)(event, **values)
+            made = structlog.get_logger(self._name)
+            # A proxy binds anew for each line. Where nobody configures it again, once is enough.
+            self._made = made.bind() if structlog.get_config()["cache_logger_on_first_use"] else made
+        return getattr(self._made, method)
 
-    debug = partialmethod(_write, "debug")
-    info = partialmethod(_write, "info")
-    warning = partialmethod(_write, "warning")
-    error = partialmethod(_write, "error")
-    critical = partialmethod(_write, "critical")
-    exception = partialmethod(_write, "exception")
+
+def _nothing(event: str, **values: Any) -> None:
+    """Write no line."""
 
 
 def get_logger(name: str) -> Logger:
