@@ -26,7 +26,7 @@ from mesh.client import Client
 from mesh.fleet.setup import apply
 from mesh.model.anthropic.model import ROUTING, ClaudeModel
 from mesh.model.loop import drive
-from mesh.model.port import Hear, Prompt, Reply
+from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.service.logs import configure_logging
 from mesh.service.run import collect_rarely
 from protocol.wire import codec
@@ -103,16 +103,13 @@ def _answer(asked: Mapping[str, Any]) -> Answer:
     return calls((f"transfer_to_{NEXT}", {"summary": "Find the parcel of a gold customer."}))
 
 
-class _Recording:
+class _Recording(Model):
     """A model whose prompts are kept, to ask the same once more without a mesh."""
 
     def __init__(self, inner: ClaudeModel) -> None:
         self._inner = inner
+        self.mode = inner.mode
         self.prompts: list[Prompt] = []
-
-    @property
-    def mode(self) -> str:
-        return self._inner.mode
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         self.prompts = [*self.prompts[-1:], prompt]

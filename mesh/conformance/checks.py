@@ -1,4 +1,4 @@
-"""The checks: what is done to an agent, what it has to do then, and the run of all of them."""
+"""The checks of an agent, and the run of all of them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from protocol.wire.ids import RequestId
 from protocol.wire.notices import DeadLetter
 
 _WORKS_S = 3
-"""How long an agent works on what is killed or frozen under it."""
+"""How long an agent works on a request that is killed or frozen meanwhile."""
 HIDDEN = Fact(key="hidden", value=1, labels=(SECRET,))
 REPLY = "the reply"
 """To every question."""
@@ -231,7 +231,7 @@ class Finding(NamedTuple):
     wrong: str
     """What the agent did, or did not do; empty if all was well."""
     section: str
-    """Of docs/protocol.md: what is right."""
+    """The heading in docs/protocol.md that says what is right."""
 
 
 async def check_agent(

@@ -301,7 +301,7 @@ class Stage:
         return pong is not None and pong.name == self.name
 
     async def forget_deliveries(self) -> None:
-        """Make the server forget what it delivered, as one that is killed may."""
+        """Make the server forget its deliveries, as a killed server may."""
         inbox = inbox_consumer(self.name)
         (config,) = [dict(each.config) for each in consumer_table(self.mesh.fleet) if each.name == inbox]
         await self.admin.api(f"CONSUMER.DELETE.LOG.{inbox}")

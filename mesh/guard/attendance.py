@@ -104,7 +104,7 @@ class AttendanceWatch:
             _log.debug("agent_not_seen", agent=agent, code=error.code)
 
     async def of(self, agent: str, seq: int, first_step: str) -> Attendance:
-        """Look at `agent` now, and return what is known for its round.
+        """Look at `agent` now, and return how it was served, for its round.
 
         Args:
             seq: where in the log the event lies that opened the round.

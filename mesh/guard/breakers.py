@@ -56,7 +56,7 @@ class Breakers:
     async def read(self, agent: str) -> None:
         """Read an agent's entry again. Raises BusError.
 
-        One that cannot be read is taken for open since it was met; the trial that follows writes it anew.
+        An entry that cannot be read counts as open from now on; the trial that follows writes it anew.
         """
         subject = subjects.breaker(agent)
         found = await read_conf(self._bus, subject, timeout_s=WAIT_S)
@@ -130,7 +130,7 @@ class Breakers:
                 except (SequenceConflict, OutcomeUnknown):
                     await self.read(agent)
                     if self._copies[agent].entry != wanted:
-                        continue  # somebody else's; one that is ours after all is as good as acknowledged
+                        continue  # somebody else's; our own, stored after all, counts as acknowledged
             except BusError as error:
                 self._bus.conditions.raise_(NOT_WRITTEN, agent, code=error.code)
                 return False

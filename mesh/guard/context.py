@@ -111,7 +111,7 @@ class DecisionContext:
                 self._stale.set()
 
     def _on_change(self, message: Incoming) -> None:
-        """Note what has to be read again; of breakers, which change most, only the one that did."""
+        """Note what has to be read again. Breakers change most: of them only the one that changed."""
         _, _, breaker = message.subject.partition(f"{CONF_CHANGED}.breaker.")
         if not breaker:
             self._stale_breakers = None

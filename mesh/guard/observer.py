@@ -34,7 +34,7 @@ _ENDED: Mapping[type, str] = {
 }
 _VERDICTS: Mapping[type, str] = {
     Late: "late",
-    Rejected: "objected",
+    Rejected: "rejected",
     events.MoveRefused: "refused",
     events.RequestRefused: "refused",
     events.MoveDeferred: "deferred",
@@ -162,7 +162,7 @@ def count_event(step: Appended, handled: Command | None) -> None:
 
 
 def count_outcome(command: Command, outcome: Outcome) -> None:
-    """Count a message that was decided, came late or was objected to. Control messages are none of them."""
+    """Count a message that was decided, late or rejected. Control messages are not counted."""
     if isinstance(command.what, Control) or isinstance(outcome, MeshFrozen):
         return
     ruled = outcome.event if isinstance(outcome, Decided) else outcome

@@ -2,7 +2,7 @@
 
 A message is acknowledged by the caller only after `process` or `wake` returns. They return only when the
 verdict is in the log, nothing else is due, and the request's timer stands no later than its next due time.
-If a guard dies before that, the next one that takes a message of the request finishes its work.
+If a guard dies before that, the next guard that takes a message of the request finishes its work.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Frozen(MeshError):
     code = "guard.frozen"
 
 
-# --- what is remembered of requests ---------------------------------------------------------------
+# --- cached requests ------------------------------------------------------------------------------
 
 
 def weight(body: bytes) -> int:
@@ -185,7 +185,7 @@ class RequestProcessor:
         """How often another guard had been first."""
 
     async def process(self, command: Command) -> Outcome:
-        """Decide one message, or say why it is not decided.
+        """Decide one message; return what came of it.
 
         Raises what reading the log raises, Contended, Frozen, and BusError: then nothing may be acknowledged.
         """
@@ -197,7 +197,7 @@ class RequestProcessor:
         return outcome
 
     async def wake(self, request: str) -> None:
-        """Append what is due on a request whose timer fired. Raises as `hear`."""
+        """Append what is due on a request whose timer fired. Raises as `process`."""
         async with self._cache.lock(request):
             failpoint("guard.fired")
             self._cache.drop(request)  # an older copy might miss the very wait that the timer was armed for

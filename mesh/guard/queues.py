@@ -1,7 +1,7 @@
 """The queues that a guard takes from: one for each sender, and one for fired timers.
 
-Each queue has slots of its own, and senders are served in turn: one who floods keeps its own slots busy, and
-nobody else's. What operators say waits for no turn. Queues of new members are found when the fleet changes.
+Each queue has slots of its own, and senders are served in turn: a flood keeps only its own sender's slots
+busy. What operators say waits for no turn. Queues of new members are found when the fleet changes.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The guard as a service: takes proposals, controls and fired timers off their queues, one processor for all.
 
 Each message ends in exactly one of three ways. *Decided* (or late): acknowledged once everything
-that follows is in the log. *Objected to or unreadable*: a dead letter is stored, a notice sent, then
+that follows is in the log. *Rejected or unreadable*: a dead letter is stored, a notice sent, then
 acknowledged. *Not now* (the bus is in trouble, an event is newer than this build): given back, to
-come again. Fail closed: nothing is decided on a log that cannot be read.
+come again. A guard fails closed: it decides nothing on a log that it cannot read.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Guard:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes work from every queue."""
+        """True if it takes work from every queue."""
         return self._starting is not None and self._starting.is_set() and not self._leaving
 
     async def run(self) -> None:

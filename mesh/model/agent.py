@@ -102,7 +102,9 @@ class ClaudeAgent(Agent):
         concurrency: int = 8,
     ) -> None:
         text = load_instructions(instructions) if isinstance(instructions, Path) else instructions
-        peers = _peers(handoffs)
+        if isinstance(handoffs, str):
+            raise ValueError("`handoffs` is a list of agents")
+        peers = None if handoffs is None else frozenset(map(checked_name, handoffs))
         _require_labels(labels or {})
         own = tuple(tools)
         _require_described(tool for tool in own if isinstance(tool, Tool))
@@ -132,8 +134,7 @@ class ClaudeAgent(Agent):
             await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
             if answer is not None:
                 await asyncio.to_thread(answer_form, answer)
-            if (load := getattr(chosen(name), "warm", None)) is not None:
-                await asyncio.to_thread(load)  # the import of a vendor's SDK would block the loop for long
+            await asyncio.to_thread(chosen(name).warm)  # a vendor's SDK would block the loop for long
 
         super().__init__(
             name=checked_name(name),
@@ -168,13 +169,6 @@ def _require_schemas(tools: Iterable[Tool]) -> None:
             raise ToolsUnusable(
                 f"the arguments of {tool.name} have no JSON schema ({why}): annotate them with what JSON has"
             ) from wrong
-
-
-def _peers(handoffs: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the names of agents. Raises ValueError for an invalid one."""
-    if isinstance(handoffs, str):
-        raise ValueError("`handoffs` is a list of agents")
-    return None if handoffs is None else frozenset(map(checked_name, handoffs))
 
 
 def _require_labels(labels: Labels) -> None:
@@ -285,10 +279,8 @@ _made: dict[tuple[str, str | None, int], ClaudeModel] = {}
 
 
 def _claude(model: str, fallback: str | None, max_tokens: int) -> ClaudeModel:
-    pinned = (model, fallback, max_tokens)
-    if pinned not in _made:
-        _made[pinned] = ClaudeModel(model, fallback=fallback, max_tokens=max_tokens)
-    return _made[pinned]
+    made = ClaudeModel(model, fallback=fallback, max_tokens=max_tokens)
+    return _made.setdefault((model, fallback, max_tokens), made)
 
 
 async def close_models() -> None:

@@ -6,10 +6,10 @@ model as text. The loop is bounded: a person gets the work of a model that comes
 
 import asyncio
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from mesh.agent.errors import Permanent, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.model.moves import Labels, MoveTools, require_apart
-from mesh.model.port import Exchange, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
+from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing, replied, reply_span
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
@@ -87,18 +87,22 @@ async def drive(
     """
     offered = tuple(tools)
     require_apart(offered)
-    conversation = partial(
-        _Conversation,
-        turn,
-        model,
-        instructions=instructions,
-        tools=offered,
-        handoffs=handoffs,
-        max_calls=max_calls,
-        labels=labels,
-        live=live,
-        answer=answer,
-    )
+
+    def conversation(seen: PromptContext, *, is_new: bool) -> _Conversation:
+        return _Conversation(
+            turn=turn,
+            model=model,
+            instructions=instructions,
+            brief=render(turn, seen, handoffs),
+            tools={tool.name: tool for tool in offered if tool.name in seen.tools},
+            moves=MoveTools(turn, seen, labels, handoffs, answer),
+            hear=turn.execution.live.hear if live else None,
+            begins=seen if is_new else None,
+            most=max_calls,
+            left=max_calls,
+            answered=deque(_answers(turn.past[seen.past :])),
+        )
+
     for began in await turn.execution.journal.begun():
         going_on = conversation(msgspec.convert(began, PromptContext), is_new=False)
         if turn.execution.knows(model.mode, going_on.prompt):
@@ -108,117 +112,110 @@ async def drive(
     return await conversation(context_now(turn, offered), is_new=True).until_a_move()
 
 
+@dataclass(kw_only=True)
 class _Conversation:
     """One turn's conversation from its beginning. Recorded replies of earlier rounds cost nothing."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        model: Model,
-        seen: PromptContext,
-        *,
-        is_new: bool,
-        instructions: str,
-        tools: Iterable[Tool],
-        handoffs: Container[str] | None,
-        max_calls: int,
-        labels: Labels | None,
-        live: bool,
-        answer: Any,
-    ) -> None:
-        self._turn, self._model, self._instructions = turn, model, instructions
-        self._pricing = Pricing(turn, model)
-        self._tools = {tool.name: tool for tool in tools if tool.name in seen.tools}
-        self._moves = MoveTools(turn, seen, labels, handoffs, answer)
-        self._hear = turn.execution.live.hear if live else None
-        self._brief = render(turn, seen, handoffs)
-        self._begins = seen if is_new else None
-        """Recorded with the first reply."""
-        self._transcript: list[Exchange] = []
-        self._so_far: list[str] = []
-        """The model's text before it paused."""
-        self._left = self._most = max_calls
-        self._answered = deque(_answers(turn.past[seen.past :]))
-        """Outcomes of the moves that this conversation made, in their order."""
-        self._said_before = False
-        """True if the newest reply is an earlier round's."""
+    turn: Turn
+    model: Model
+    instructions: str
+    brief: str
+    tools: Mapping[str, Tool]
+    moves: MoveTools
+    hear: Hear | None
+    begins: PromptContext | None
+    """Recorded with the first reply of a new conversation."""
+    most: int
+    """Calls from one move to the next."""
+    left: int
+    """Those of them that may still be made."""
+    answered: deque[RoundOutcome]
+    """Outcomes of the moves that this conversation made, in their order."""
+    transcript: list[Exchange] = field(default_factory=list)
+    so_far: list[str] = field(default_factory=list)
+    """The model's text before it paused."""
+    said_before: bool = False
+    """True if the newest reply is an earlier round's."""
+
+    def __post_init__(self) -> None:
+        self.pricing = Pricing(self.turn, self.model)
 
     async def until_a_move(self) -> Move:
         while True:
             reply = await self._ask()
             if reply.stop == PAUSED:
-                self._so_far.append(reply.text)
+                self.so_far.append(reply.text)
                 if not self._take():
                     return self._given_up()
                 continue  # it goes on by itself when it gets its own words back
             move = self._cut_off(reply) if reply.stop == CUT else await self._take_up(reply)
             if move is not None:
                 return move
-            if self._left < 0:
+            if self.left < 0:
                 return self._given_up()
 
     @property
     def prompt(self) -> Prompt:
         """The next prompt."""
-        specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self._tools.values())
+        specs = (ToolSpec(tool.name, tool.description, tool.schema) for tool in self.tools.values())
         return Prompt(
-            agent=self._turn.agent,
-            instructions=self._instructions,
-            brief=self._brief,
-            tools=(*specs, *self._moves.specs),
-            transcript=tuple(self._transcript),
+            agent=self.turn.agent,
+            instructions=self.instructions,
+            brief=self.brief,
+            tools=(*specs, *self.moves.specs),
+            transcript=tuple(self.transcript),
         )
 
     async def _ask(self) -> Reply:
         prompt = self.prompt
-        if self._answered and not self._turn.execution.knows(self._model.mode, prompt):
+        if self.answered and not self.turn.execution.knows(self.model.mode, prompt):
             # The code no longer comes to moves that were made: the model is told their outcomes all the same.
-            self._transcript += [ToolResult("", "", told(past), is_error=True) for past in self._answered]
-            self._answered.clear()
+            self.transcript += [ToolResult("", "", told(past), is_error=True) for past in self.answered]
+            self.answered.clear()
             prompt = self.prompt
-        reply, is_paid_now = await self._turn.execution.model(
-            self._model.mode,
+        reply, is_paid_now = await self.turn.execution.model(
+            self.model.mode,
             prompt,
             lambda: self._reply(prompt),
             Reply,
-            cost=self._pricing.cost,
-            began=self._begins,
+            cost=self.pricing.cost,
+            began=self.begins,
         )
-        self._begins = None
-        self._said_before = not is_paid_now
-        self._pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
+        self.begins = None
+        self.said_before = not is_paid_now
+        self.pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
         if reply.stop in FATAL:
             raise ModelGaveUp(FATAL[reply.stop])
         if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
             raise ModelGaveUp(
                 f"the model stopped for an unknown reason: {one_line(reply.stop)[:_SHOWN_CHARS]}"
             )
-        self._transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model))
+        self.transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model))
         return reply
 
     async def _reply(self, prompt: Prompt) -> Reply:
-        agent = self._turn.agent
-        model = self._pricing.before()
-        with reply_span(model, agent, self._turn.request) as span:
-            reply = await model.reply(prompt, self._hear)
-            replied(span, self._model, agent, reply, self._pricing.cost(reply))
-        self._pricing.after(reply)
+        agent = self.turn.agent
+        model = self.pricing.before()
+        with reply_span(model, agent, self.turn.request) as span:
+            reply = await model.reply(prompt, self.hear)
+            replied(span, self.model, agent, reply, self.pricing.cost(reply))
+        self.pricing.after(reply)
         return reply
 
     async def _take_up(self, reply: Reply) -> Move | None:
         """Run a reply's calls in their order; return the move among them, if there is one."""
-        said = "".join((*self._so_far, reply.text)).strip()
-        self._so_far.clear()
+        said = "".join((*self.so_far, reply.text)).strip()
+        self.so_far.clear()
         if not reply.calls:
             return self._answer(said)
         failed = moved = False
         for together in self._side_by_side(reply.calls):
             first = together[0]
-            if first.name in self._moves:
+            if first.name in self.moves:
                 found = self._read(first) if not failed and not moved else None
                 if found is not None and not isinstance(found, ToolResult):
-                    if sum(call.name in self._moves for call in reply.calls) > 1:
-                        await self._turn.remark(f"of several moves in one reply only {first.name} counts")
+                    if sum(call.name in self.moves for call in reply.calls) > 1:
+                        await self.turn.remark(f"of several moves in one reply only {first.name} counts")
                     move = self._made(found, first)
                     if move is not None:
                         return move
@@ -228,70 +225,66 @@ class _Conversation:
                 moved = True
             else:
                 results = []
-            if len(together) > self._left:
-                self._left = -1
+            if len(together) > self.left:
+                self.left = -1
                 return None
-            self._left -= len(together)
-            if not results and (failed or moved) and self._has_an_effect(first):
+            self.left -= len(together)
+            if not results and (failed or moved) and self._kind(first) == "effect":
                 results = [_error(first, _AFTER_A_MOVE if moved else _TOO_EARLY)]
             results = results or await self._run_all(together)
-            self._transcript += results
+            self.transcript += results
             failed = failed or any(result.is_error for result in results)
         return None
 
     def _answer(self, said: str) -> Move | None:
         """Return the answer that a reply without a call is; tell the model if it is none."""
-        if said and self._moves.words_answer:
-            return self._made(self._turn.complete(said))
+        if said and self.moves.words_answer:
+            return self._made(self.turn.complete(said))
         if self._take():
-            self._transcript.append(ToolResult("", "", _NO_FORM if said else _EMPTY, is_error=True))
+            self.transcript.append(ToolResult("", "", _NO_FORM if said else _EMPTY, is_error=True))
         return None
 
     def _side_by_side(self, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
         """Yield the calls in their order: reading calls together, every other call alone."""
-        for reads, group in groupby(calls, key=self._only_reads):
+        for kind, group in groupby(calls, key=self._kind):
             together = tuple(group)
-            if reads:
-                yield together
-            else:
-                yield from ((call,) for call in together)
+            yield from (together,) if kind == "reads" else ((call,) for call in together)
 
-    def _only_reads(self, call: ToolCall) -> bool:
-        tool = self._tools.get(call.name)
-        return tool is not None and tool.effect is None
-
-    def _has_an_effect(self, call: ToolCall) -> bool:
-        tool = self._tools.get(call.name)
-        return tool is not None and tool.effect is not None
+    def _kind(self, call: ToolCall) -> Literal["reads", "effect", "other"]:
+        """Return the kind of a call; a move, and a tool that is not offered, are other ones."""
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return "other"
+        return "reads" if tool.effect is None else "effect"
 
     def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
         """Return a move, unless an earlier round made it: then tell the model its outcome."""
-        if not (self._said_before and self._answered and _can_be_of(self._answered[0], move)):
+        if not (self.said_before and self.answered and _can_be_of(self.answered[0], move)):
             return move
-        past = self._answered.popleft()
-        self._left = self._most
+        past = self.answered.popleft()
+        self.left = self.most
         where = ("", "") if call is None else (call.id, call.name)
-        self._transcript.append(ToolResult(*where, told(past), is_error=past.how in ("refused", "expired")))
+        self.transcript.append(ToolResult(*where, told(past), is_error=past.how in ("refused", "expired")))
         return None
 
     def _cut_off(self, reply: Reply) -> Move | None:
         """Tell the model that its reply was too long. Nothing of it is done, as its end is missing."""
-        self._so_far.clear()
+        self.so_far.clear()
         if self._take():
             lost = [_error(call, _CUT_OFF) for call in reply.calls]
-            self._transcript += lost or [ToolResult("", "", _CUT_OFF, is_error=True)]
+            self.transcript += lost or [ToolResult("", "", _CUT_OFF, is_error=True)]
         return None
 
     def _take(self) -> bool:
         """Count one call. Return True if it may still be made."""
-        self._left -= 1
-        return self._left >= 0
+        self.left -= 1
+        return self.left >= 0
 
     def _read(self, call: ToolCall) -> Move | ToolResult:
         if call.unreadable:
             return _error(call, call.unreadable)
         try:
-            return self._moves.read(call)
+            return self.moves.read(call)
         except ToolError as wrong:
             return _error(call, str(wrong))
 
@@ -304,22 +297,22 @@ class _Conversation:
         return [each for each in found if not isinstance(each, BaseException)]
 
     async def _run(self, call: ToolCall) -> ToolResult:
-        tool = self._tools.get(call.name)
+        tool = self.tools.get(call.name)
         if tool is None:
             return _error(call, f"There is no tool {call.name[:_SHOWN_CHARS]!r} here.")
         if call.unreadable:
             return _error(call, call.unreadable)
         try:
-            result = await self._turn.execution.call(tool, call.arguments, for_model=True)
+            result = await self.turn.execution.call(tool, call.arguments, for_model=True)
         except ToolError as refused:
             return _error(call, str(refused))
         return ToolResult(call.id, call.name, msgspec.json.encode(result, enc_hook=str).decode())
 
     def _given_up(self) -> Move:
-        reason = f"{self._turn.agent} came to no move within {self._most} calls"
-        refused = (past.move for past in self._turn.past if past.how == "refused")
-        ask_people = self._turn.has_human and not any(isinstance(move, Escalate) for move in refused)
-        return self._turn.escalate(reason) if ask_people else self._turn.fail(reason)
+        reason = f"{self.turn.agent} came to no move within {self.most} calls"
+        refused = (past.move for past in self.turn.past if past.how == "refused")
+        ask_people = self.turn.has_human and not any(isinstance(move, Escalate) for move in refused)
+        return self.turn.escalate(reason) if ask_people else self.turn.fail(reason)
 
 
 def _answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:

@@ -20,9 +20,8 @@ from mesh.model.port import ToolCall, ToolSpec
 from mesh.model.prompt import PromptContext, context_now, one_line
 from protocol.wire import codec
 from protocol.wire.commands import Move, MoveProposed
-from protocol.wire.config import AgentEntry
 from protocol.wire.errors import Malformed
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
+from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import HUMAN, TurnId, is_label
 
 TRANSFER = "transfer_to_"
@@ -142,7 +141,7 @@ class _Offer(NamedTuple):
 
 
 class MoveTools:
-    """The moves that one turn may ask for, and the way from a model's call to a move."""
+    """The moves that one turn may ask for; reads a model's call as a move."""
 
     def __init__(
         self,
@@ -190,25 +189,24 @@ class MoveTools:
             case EscalateArguments():
                 return turn.escalate(said.reason, facts=self._facts(said))
             case HandBackArguments():
-                return turn.hand_back(
-                    said.reason,
-                    facts=self._facts(said, said.drop),
-                    artifacts=_artifacts(said),
-                    drop=said.drop,
-                )
+                return turn.hand_back(said.reason, **self._given(said))
             case TransferArguments():
+                own = said.constraints
                 return turn.transfer(
                     call.name.removeprefix(TRANSFER),
                     summary=said.summary,
                     intent=said.intent,
-                    facts=self._facts(said, said.drop),
-                    artifacts=_artifacts(said),
-                    drop=said.drop,
-                    constraints=_constraints(said.constraints),
+                    constraints=None if own is None else msgspec.convert(own.model_dump(), Constraints),
                     return_to=said.return_to,
                     no_return=said.no_return,
+                    **self._given(said),
                 )
         raise AssertionError("every offer has one of these arguments")
+
+    def _given(self, said: _Giving) -> dict[str, Any]:
+        """Return what work takes along when it is given to somebody."""
+        artifacts = msgspec.convert([each.model_dump() for each in said.artifacts], tuple[Artifact, ...])
+        return {"facts": self._facts(said, said.drop), "artifacts": artifacts, "drop": said.drop}
 
     def _facts(self, said: _Bringing, drop: tuple[str, ...] = ()) -> tuple[Fact, ...]:
         """Return the facts that a move brings, with the labels that they must have.
@@ -228,17 +226,6 @@ class MoveTools:
 
     def _labelled(self, key: str, labels: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted({*labels, *self._labels.get(key, ())}))
-
-
-def _artifacts(said: _Giving) -> tuple[Artifact, ...]:
-    return tuple(Artifact(**given.model_dump()) for given in said.artifacts)
-
-
-def _constraints(said: ConstraintsArgument | None) -> Constraints | None:
-    if said is None:
-        return None
-    budget = None if said.budget is None else Budget(**said.budget.model_dump())
-    return Constraints(**said.model_dump(exclude={"budget"}), budget=budget)
 
 
 def require_apart(tools: Iterable[Tool]) -> None:
@@ -269,13 +256,13 @@ def _offers(
         if handoffs is None or peer.name in handoffs:
             said = one_line(peer.description)
             words = f"Give the work to {peer.name}: {said}" if said else f"Give the work to {peer.name}."
-            yield _offer(f"{TRANSFER}{peer.name}", words, _to(peer))
+            yield _offer(f"{TRANSFER}{peer.name}", words, _transfer_form(peer.intents))
     if len(turn.path) > 1:
         yield _offer(HAND_BACK, _HAND_BACK_WORDS, HandBackArguments)
-    if answer is None:
-        yield _offer(COMPLETE, _COMPLETE_WORDS, CompleteArguments)
-    else:
-        yield _offer(COMPLETE, _FORM_WORDS, answer_form(answer))
+    words, form = (
+        (_COMPLETE_WORDS, CompleteArguments) if answer is None else (_FORM_WORDS, answer_form(answer))
+    )
+    yield _offer(COMPLETE, words, form)
     yield _offer(ASK, _ASK_WORDS, AskAnybodyArguments if seen.human else AskArguments)
     if seen.human:
         yield _offer(ESCALATE, _ESCALATE_WORDS, EscalateArguments)
@@ -306,12 +293,10 @@ def _schema(arguments: type[BaseModel]) -> Mapping[str, Any]:
     return untitled(arguments.model_json_schema())
 
 
-def _to(peer: AgentEntry) -> type[BaseModel]:
-    """Return the arguments of a transfer to `peer`, with the intents that it takes."""
-    return _with_intents(tuple(peer.intents)) if peer.intents else TransferArguments
-
-
 @lru_cache(_KEPT)
-def _with_intents(intents: tuple[str, ...]) -> type[BaseModel]:
+def _transfer_form(intents: tuple[str, ...] | None) -> type[BaseModel]:
+    """Return the arguments of a transfer to an agent that takes these intents, or any."""
+    if not intents:
+        return TransferArguments
     intent: Any = Literal[intents]
     return create_model("TransferArguments", __base__=TransferArguments, intent=(intent | None, None))

@@ -4,9 +4,10 @@ A `Prompt` holds what a model would be sent and nothing else: no turn, no handof
 double knows no more, and can do no more, than a model.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
@@ -94,29 +95,40 @@ class Reply:
     model: str = ""
     """The model that replied."""
     asked: str = ""
-    """The model that was asked, where the name of the one that replied does not tell."""
+    """The model that was asked; empty where the name of the replying model tells."""
 
 
 Hear = Callable[[str | None], None]
 """Called with each piece of a reply's text as it comes; with None when the text so far is void."""
 
 
-class Model(Protocol):
-    """Anything that replies.
+class Model(ABC):
+    """Anything that replies. The defaults here are those of a model that costs nothing."""
 
-    A model may have more: `makes_spans` (True if its SDK makes spans of its own), `warm` (loads what the
-    first reply needs; called in a thread), `asked_of`, `fallback` and `alone` (as ClaudeModel has them).
-    """
+    mode: str
+    """Its name for people: `scripted`, a model's id, …"""
+    fallback: str | None = None
+    """The model that it asks instead when it fails; None if there is none."""
+    is_billed = False
+    """True if its replies cost money."""
+    makes_spans = False
+    """True if its SDK makes a span for each call."""
 
-    @property
-    def mode(self) -> str:
-        """Its name for people: `scripted`, a model's id, …"""
-        ...
-
+    @abstractmethod
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
         """Return one reply. Raises Retry when another attempt may help, Permanent when none can.
 
         Args:
             hear: called with each piece of text as it comes, by a model that can; for display only.
         """
-        ...
+
+    def warm(self) -> None:  # noqa: B027 - most models have nothing to load
+        """Load what the first reply needs. It takes long, and is called in a thread."""
+
+    def asked_of(self, replied: str) -> str:
+        """Return the one of this model and its fallback that was asked for a reply with the id `replied`."""
+        return self.mode
+
+    def alone(self) -> "Model":
+        """Return this model without its fallback."""
+        return self

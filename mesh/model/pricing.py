@@ -45,10 +45,9 @@ class Pricing:
         return replace(reply.usage, nano_dollars=spent, models={model: metered(reply.tokens, spent)})
 
     def _price(self, reply: Reply) -> Price | None:
-        """Return the price of the model that replied, else of the one that was asked."""
+        """Return the price of the model that replied, else of the model that was asked."""
         prices = self._turn.execution.prices
-        asked_of = getattr(self._model, "asked_of", None)
-        asked = reply.asked or (self._model.mode if asked_of is None else asked_of(reply.model))
+        asked = reply.asked or self._model.asked_of(reply.model)
         return price_of(reply.model, prices) or price_of(asked, prices)
 
     def before(self) -> Model:
@@ -56,14 +55,13 @@ class Pricing:
 
         Raises BudgetUnpriced if the model itself is a vendor's and has none.
         """
-        asked, fallback = self._model.mode, getattr(self._model, "fallback", None)
-        if hasattr(self._model, "asked_of") and self._is_unpriced(asked):
-            self._refuse(asked)
+        model, fallback = self._model, self._model.fallback
+        if model.is_billed and self._is_unpriced(model.mode):
+            self._refuse(model.mode)
         if fallback is not None and self._in_dollars and self._is_unpriced(fallback):
             self._say_once(fallback, "it has no price: on a budget of dollars it is not asked")
-            alone: Model = self._model.alone()  # type: ignore[attr-defined]  # a model with a fallback has it
-            return alone
-        return self._model
+            return model.alone()
+        return model
 
     def _is_unpriced(self, model: str) -> bool:
         return price_of(model, self._turn.execution.prices) is None
@@ -110,7 +108,7 @@ _NANO = 1e-9
 
 def reply_span(model: Model, agent: str, request: str) -> AbstractContextManager[Span]:
     """Open the span of one call, unless the model's SDK does so (`makes_spans`)."""
-    if not tracing.traced() or getattr(model, "makes_spans", False):
+    if not tracing.traced() or model.makes_spans:
         return tracing.OFF
     said = {
         tracing.OPERATION: tracing.CHAT,

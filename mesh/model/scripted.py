@@ -42,7 +42,7 @@ from pydantic import (
 )
 
 from mesh.errors import MeshError
-from mesh.model.port import Hear, Prompt, Reply, Said, ToolCall, ToolResult
+from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -141,10 +141,10 @@ class _Unknown(Exception):
     """A template names something that is not known."""
 
 
-class ScriptedModel:
-    """A `Model` that follows a script."""
+class ScriptedModel(Model):
+    """Follows a script."""
 
-    mode: ClassVar[str] = "scripted"
+    mode = "scripted"
 
     def __init__(self, script: Script) -> None:
         self._script = script

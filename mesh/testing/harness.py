@@ -204,7 +204,7 @@ class FleetHarness:
         self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
 
     async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
-        """Submit, and follow the request until it ends or waits for somebody who says nothing.
+        """Submit, and follow the request until it ends or no reply is left for it.
 
         Args:
             replies: what people and clients answer when they are asked, in order.

@@ -5,7 +5,7 @@
     verdict = guard.move(transfer)                                        # when
     assert verdict.refusal.rule == "cycle"                                # then
 
-Time stands still until `wait`. What a real guard would append by itself is appended here, too: retries,
+Time stands still until `wait`. This guard, too, appends by itself what falls due: retries,
 escalations, expiries. `InMemoryGuard.given` takes up a log where it ended.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from mesh.guard import parsing
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
@@ -55,7 +54,6 @@ from protocol.wire.commands import (
     submit_id,
 )
 from protocol.wire.config import BreakerEntry, Fleet, Policy
-from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
 
@@ -64,18 +62,18 @@ START_US = 1_800_000_000_000_000
 _MOST_EVENT_BYTES = (1 << 20) - 2048
 """What the log of a server takes under the configuration that ships, headers left out."""
 _MOST_AT_ONCE = 50
-"""Events that one command may bring about: more, and what is due comes to no end."""
+"""Events that one command may bring about: with more, consequences come to no end."""
 
 
 class NotDecided(AssertionError):
-    """A message became no event: it came too late, or a guard would have objected to it."""
+    """A message became no event: it came too late, or a guard rejects it."""
 
 
 class InMemoryGuard:
     """One request, judged.
 
     Args:
-        fleet: who exists, as guards know it.
+        fleet: the members, as guards know them.
         policies: by name; the submit says which one it wants.
         prices: what models cost, by id: a fleet file's `prices_of(file)`, or `protocol.wire.prices.Price`s.
         number: tells the requests of one test apart.
@@ -84,7 +82,6 @@ class InMemoryGuard:
         breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
             that was opened by hand.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
-        salt: returns 32 hex digits, fresh for every event; by default the number of the event.
     """
 
     def __init__(
@@ -98,7 +95,6 @@ class InMemoryGuard:
         request: RequestId | None = None,
         now: int = START_US,
         served: Callable[[str], bool] = lambda agent: True,
-        salt: Callable[[], str] | None = None,
     ) -> None:
         self.fleet = fleet
         self.policies = dict(policies or {"default": Policy()})
@@ -114,7 +110,6 @@ class InMemoryGuard:
         self._decider = RequestDecider()
         self._prices: dict[str, Any] = msgspec.to_builtins(dict(prices or {}))
         self._served = served
-        self._salt = salt or (lambda: f"{len(self.events):032x}")
         self._events_before = 0
         self._seen: dict[str, tuple[bool, int]] = {}
         self._said = 0
@@ -172,13 +167,13 @@ class InMemoryGuard:
         return self.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
 
     def propose(self, proposal: Proposal) -> AnyEvent:
-        """Judge a proposal under the name of whoever's turn it speaks for."""
+        """Judge a proposal in the name of the agent whose turn it names."""
         sender = self.ledger.turns[proposal.turn].agent
         cause = Cause(id_of(self.request, proposal))
         return self._event(self.process(Command(self.request, sender, proposal, cause, "agent")))
 
     def reply(self, value: Any, by: str = "somebody") -> AnyEvent:
-        """Whoever was asked replies."""
+        """The client or a person replies to the question that was asked."""
         turn = self.holder
         asked = turn.asked or self.client
         said = Reply(id=self._id(), turn=turn.id, round=turn.round, value=value, by=by)
@@ -205,32 +200,18 @@ class InMemoryGuard:
 
     # --- as a guard does --------------------------------------------------------------------------
 
-    def receive(self, sender: str, body: bytes, *, control: bool = False) -> Outcome:
-        """Take a message as it lies in its sender's queue, and say what came of it.
-
-        Raises Malformed for one that cannot be read; the round that it speaks for has failed then.
-        """
-        sent = parsing.Sent(sender, self.request, body, self.fleet.role_of(sender))
-        try:
-            found = parsing.control_of(sent) if control else parsing.proposal_of(sent)
-        except Malformed as error:
-            if not control and (failure := parsing.failure_of(sent, error)) is not None:
-                self.process(failure)
-            raise
-        return found if isinstance(found, Rejected) else self.process(found)
-
-    def process(self, hearing: Command) -> Outcome:
-        """Decide one message, what is due before it and what follows from it."""
+    def process(self, command: Command) -> Outcome:
+        """Decide one message; append the consequences before and after it, too."""
         self._look()
         self._events_before = len(self.events)
-        outcome = drive(self._decider.handle(hearing, self.fleet, mesh_frozen=self.mesh_frozen), self._answer)
+        outcome = drive(self._decider.handle(command, self.fleet, mesh_frozen=self.mesh_frozen), self._answer)
         self._look()
         return outcome
 
     def _answer(self, step: Step) -> object:
         match step:
             case NeedMoment():
-                return Moment(self.now, self._salt())
+                return Moment(self.now, salt=f"{len(self.events):032x}")
             case NeedVerdictContext():
                 return self._verdict_context(step)
             case NeedPeers(agents):
@@ -278,7 +259,7 @@ class InMemoryGuard:
         return Stored(event, body)
 
     def _look(self) -> None:
-        """Note who is served, and since when, as a real guard does all the time."""
+        """Note which agents are served, and since when, as a real guard does all the time."""
         working = {turn.agent for turn in self.ledger.open.values()} - {HUMAN}
         for agent in {*self.fleet.agents, *working}:
             served = self._served(agent)

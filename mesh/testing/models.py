@@ -7,7 +7,7 @@ with driven_by(StrictModel(calls(("find", {"what": "x"})), says("found"))):
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from mesh.model.agent import instead
 from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
@@ -16,10 +16,10 @@ Step = Reply | Callable[[Prompt], Reply]
 """A reply, or what makes one of the prompt (and may assert things about it)."""
 
 
-class StrictModel:
+class StrictModel(Model):
     """Replies in order; a call too many fails. As a context it also fails if a step is left over."""
 
-    mode: ClassVar[str] = "strict"
+    mode = "strict"
 
     def __init__(self, *steps: Step) -> None:
         self._steps = list(steps)
@@ -104,8 +104,8 @@ def driven_by(model: Model | Mapping[str, Model]) -> Iterator[Model | Mapping[st
             one.done()  # before the models' own end: steps left over may come of it
 
 
-class _Cast:
-    """Replies with the model of whoever speaks."""
+class _Cast(Model):
+    """Replies with the model of the agent that speaks."""
 
     mode = "cast"
 

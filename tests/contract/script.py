@@ -2,9 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from mesh.guard import parsing
 from mesh.testing import InMemoryGuard
 from protocol.domain.admission import Rejected
-from protocol.domain.decider import MeshFrozen
+from protocol.domain.decider import MeshFrozen, Outcome
 from protocol.wire import codec
 from protocol.wire.commands import (
     Control,
@@ -59,13 +60,25 @@ class Script:
         body = message if isinstance(message, bytes) else codec.encode(message)
         self.happened.append(Message(sender, body, control))
         try:
-            outcome = self.guard.receive(sender, body, control=control)
+            outcome = self._received(sender, body, control=control)
         except Malformed as error:
             self.rejected.append(error.code)
             return
         assert not isinstance(outcome, MeshFrozen)
         if isinstance(outcome, Rejected):
             self.rejected.append(outcome.code)
+
+    def _received(self, sender: str, body: bytes, *, control: bool) -> Outcome:
+        """Take a message as a guard takes it off its sender's queue. Raises Malformed."""
+        guard = self.guard
+        sent = parsing.Sent(sender, guard.request, body, guard.fleet.role_of(sender))
+        try:
+            found = parsing.control_of(sent) if control else parsing.proposal_of(sent)
+        except Malformed as error:
+            if not control and (failure := parsing.failure_of(sent, error)) is not None:
+                guard.process(failure)
+            raise
+        return found if isinstance(found, Rejected) else guard.process(found)
 
     def submit(self, text: str = "help me", *, sender: str = "c1", **rest: Any) -> None:
         self.say(sender, Submit(text=text, **rest))

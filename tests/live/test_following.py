@@ -17,7 +17,7 @@ from mesh.client import Client, Outcome, Question
 from mesh.client import follow as following
 from mesh.client.follow import Following, Happened, Heard, Journaled
 from mesh.model.loop import drive
-from mesh.model.port import Hear, Prompt, Reply, ToolCall
+from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
 from protocol.wire import subjects
 from protocol.wire.commands import Move
 from protocol.wire.events import type_of
@@ -36,7 +36,7 @@ async def find(who: str) -> str:
     return f"{CANARY} found"
 
 
-class Speaker:
+class Speaker(Model):
     """A model that looks something up, then waits until it may go on, and speaks in pieces."""
 
     mode = "speaker"

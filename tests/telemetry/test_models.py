@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from mesh.model.anthropic.model import ClaudeModel, ModelUnreadable
 from mesh.model.loop import drive
-from mesh.model.port import Prompt, Reply
+from mesh.model.port import Model, Prompt, Reply
 from mesh.replay.rejudge import rejudge
 from mesh.service import tracing
 from mesh.testing.harness import REQUEST, turn
@@ -26,7 +26,7 @@ CANARY = "xylophone"
 MODEL = "claude-haiku-5-5"
 
 
-class Parrot:
+class Parrot(Model):
     """A model without an SDK."""
 
     mode = "parrot"

@@ -319,7 +319,7 @@ async def test_what_comes_to_nothing_is_counted_by_its_code(stage: Stage, readin
     await stage.buried("unknown_request", request=stranger)
     await stage.drained()
     assert readings.value("mesh.dead_letters", mesh__code="unknown_request", mesh__by="guard") == 1
-    assert readings.value("mesh.handoffs", mesh__verdict="objected", mesh__from="a") == 1
+    assert readings.value("mesh.handoffs", mesh__verdict="rejected", mesh__from="a") == 1
     assert readings.value("mesh.guard.lag", mesh__kind="proposal") == 1
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mesh.agent.errors import Permanent, Retry
 from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
 from mesh.model.anthropic.messages import BrokenOff, Streamed, Unreadable, encodable, reply_of, request_of
-from mesh.model.port import Hear, Prompt, Reply, Said
+from mesh.model.port import Hear, Model, Prompt, Reply, Said
 from mesh.service import tracing
 from mesh.service.logs import get_logger
 
@@ -75,8 +75,8 @@ class ModelRefused(Permanent):
     code: ClassVar[str] = "model.refused"
 
 
-class ClaudeModel:
-    """One of the vendor's models as a `Model`, pinned by its id.
+class ClaudeModel(Model):
+    """One of the vendor's models, pinned by its id.
 
     Args:
         model: the id, as in the vendor's list of models.
@@ -87,8 +87,8 @@ class ClaudeModel:
         base_url, api_key: for a proxy or a double; by default the SDK reads the environment.
     """
 
+    is_billed = True
     makes_spans = True
-    """The SDK makes a span for each call, without content, where the process has a tracer."""
 
     def __init__(
         self,
@@ -101,18 +101,14 @@ class ClaudeModel:
         base_url: str | None = None,
         api_key: str | None = None,
     ) -> None:
-        self._model = model
+        self.mode = model
+        self.fallback = fallback
+        self._pinned = (model,) if fallback is None else (model, fallback)
         self._max_tokens = max_tokens
-        self._fallback = fallback
-        self._falls_back = True
         self._timeout_s = timeout_s
         self._more = dict(more or {})
         self._base_url = base_url
         self._api_key = api_key
-
-    @property
-    def mode(self) -> str:
-        return self._model
 
     def warm(self) -> None:
         """Import the SDK and make the client, which takes over a second; threads may call it."""
@@ -145,15 +141,14 @@ class ClaudeModel:
             await client.close()
 
     async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
-        """Return one reply. Raises ModelRetry when another attempt may help, ModelRefused when none can.
+        """Return one reply; `hear` gets None when the fallback begins anew.
 
-        Args:
-            hear: called with each piece of text as it comes; with None when the fallback begins anew.
+        Raises ModelRetry when another attempt may help, ModelRefused when none can.
         """
         if self.fallback is None:
-            return await self._ask(self._model, prompt, hear)
+            return await self._ask(self.mode, prompt, hear)
         try:
-            return await self._ask(self._model, prompt, hear, longest_hold_s=0.0)
+            return await self._ask(self.mode, prompt, hear, longest_hold_s=0.0)
         except ModelRetry as first:
             if hear is not None:
                 hear(None)  # the text before the failure is not part of the reply
@@ -162,26 +157,20 @@ class ClaudeModel:
             except (ModelRetry, ModelRefused) as second:
                 raise _both(first, second) from second
 
-    @property
-    def fallback(self) -> str | None:
-        """The model that is asked instead, if there is one."""
-        return self._fallback if self._falls_back else None
-
     def alone(self) -> "ClaudeModel":
         """Return this model on the same connections. It does not ask its fallback, but knows its replies."""
         _ = self._client
         alone = copy(self)
-        alone._falls_back = False
+        alone.fallback = None
         return alone
 
     def asked_of(self, replied: str) -> str:
-        """Return the one of this model and its fallback that was asked for a reply with the id `replied`."""
-        asked = [model for model in (self._model, self._fallback) if model and replied.startswith(model)]
-        return max(asked, key=len, default=self._model)  # an id may begin with the other's
+        asked = (model for model in self._pinned if replied.startswith(model))
+        return max(asked, key=len, default=self.mode)  # an id may begin with the other's
 
     def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
         """Return exactly the request for `prompt`."""
-        asked = model or self._model
+        asked = model or self.mode
         return request_of(
             prompt,
             model=asked,

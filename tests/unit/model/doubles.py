@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mesh.model.port import Hear, Prompt, Reply, ToolCall
+from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall
 from protocol.wire.commands import Usage
 
 
-class TalkingModel:
+class TalkingModel(Model):
     """Replies in order; `prompts` are those it got."""
 
     mode = "talking"
@@ -21,7 +21,7 @@ class TalkingModel:
         return self._replies.pop(0)
 
 
-class StubbornModel:
+class StubbornModel(Model):
     """Gives the same reply for ever."""
 
     mode = "stubborn"

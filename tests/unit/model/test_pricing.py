@@ -25,6 +25,7 @@ class Pinned(TalkingModel):
     """A vendor's model under its pinned id, with another to fall back to."""
 
     mode = "big"
+    is_billed = True
 
     def asked_of(self, replied: str) -> str:
         return "small" if replied.startswith("small") else "big"

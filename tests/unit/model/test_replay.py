@@ -11,7 +11,7 @@ from mesh.agent._step_store import digest_of
 from mesh.agent.errors import EffectUnknown, InDoubt, ToolError
 from mesh.agent.tools import Effect, Tool, tool
 from mesh.model.loop import drive
-from mesh.model.port import Hear, Prompt, Reply, ToolCall, ToolResult
+from mesh.model.port import Hear, Model, Prompt, Reply, ToolCall, ToolResult
 from mesh.testing import MemorySteps, turn
 from mesh.testing.harness import replied, turn_of
 from protocol.wire.commands import Ask, Complete, Escalate, Move, Report, Transfer, Usage
@@ -336,7 +336,7 @@ class Mortal(MemorySteps):
             raise Crash
 
 
-class Dice:
+class Dice(Model):
     """A model that says anything, the same to the same prompt."""
 
     mode = "dice"
