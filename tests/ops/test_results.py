@@ -1,0 +1,126 @@
+"""What the operator's API returns, on a real bus: typed results, and typed errors that say what to do."""
+
+import asyncio
+
+import pytest
+
+from mesh.bus.connection import Bus
+from mesh.errors import ControlRefused, NotFound, UsageWrong
+from mesh.ops import control, health, log, queue, requests, spending
+from mesh.ops.health import CHECKS, Look
+from protocol.wire import events
+from protocol.wire.commands import Complete, Freeze, Thaw
+from tests.guard.stage import Stage
+from tests.servers import until
+from tests.system.office import Office
+
+NOT_THERE = "c1_01KA0000000000000000000000"
+
+
+async def op(stage: Stage) -> Bus:
+    return await stage.bus("op")
+
+
+async def test_many_requests_are_read_side_by_side_and_ended_ones_left_out_if_asked(
+    office: Office, stage: Stage
+) -> None:
+    waits, (done, work) = await office.escalated(), await office.begun()
+    await (await stage.actor("a")).propose(done, work, Complete(answer="yes"))
+    await stage.reaches(done, "request.completed")
+    bus = await op(stage)
+    every = await log.read_each(bus, [waits, done, waits])
+    assert every == {request: await stage.log(request) for request in (waits, done)}
+    opened = await log.read_each(bus, [done, NOT_THERE, waits], skip_ended=True)
+    assert [bool(happened) for happened in opened.values()] == [False, False, True]
+
+
+async def test_what_waits_is_typed_the_oldest_first_and_can_be_only_doubts(
+    office: Office, stage: Stage
+) -> None:
+    escalated, asked, doubted = await office.escalated(), await office.asked(), await office.doubted()
+    found = await queue.queue(await op(stage))
+    mine = [each for each in found.waiting if each.request in (escalated, asked, doubted)]
+    assert [(each.request, each.what) for each in mine] == [
+        (escalated, "escalation"),
+        (asked, "ask"),
+        (doubted, "doubt"),
+    ]
+    assert [each.reason for each in mine] == ["asked", "asked", "in doubt"]
+    assert mine[0].summary == "a person, please"
+    assert (mine[2].action, mine[2].step, mine[2].key) == ("pay", "0-3", "k7")
+    doubts = (await queue.queue(await op(stage), "doubt")).waiting
+    assert {each.what for each in doubts} == {"doubt"}
+    assert doubted in {each.request for each in doubts}
+
+
+async def test_a_decision_that_is_not_the_one_that_waits_names_the_command_that_is(
+    office: Office, stage: Stage
+) -> None:
+    asked = await office.asked()
+    with pytest.raises(NotFound, match=f"no escalation in it waits .*: mesh human reply {asked}"):
+        await queue.assign(await op(stage), asked, "kim", by="kim")
+    with pytest.raises(UsageWrong, match="'nobody' is no agent of this fleet"):
+        await queue.resolve(await op(stage), await office.escalated(), by="kim", to="nobody")
+    settled = await queue.settle(await op(stage), await office.doubted(), by="kim", done=True, result=1)
+    assert isinstance(settled, events.EffectSettled)
+
+
+async def test_an_order_returns_the_event_that_obeyed_it_and_a_late_one_is_refused(
+    office: Office, stage: Stage
+) -> None:
+    request, bus = await office.escalated(), await op(stage)
+    frozen = await control.freeze(bus, request, by="kim", reason="wait")
+    assert isinstance(frozen, events.RequestFrozen)
+    [listed] = [each for each in (await requests.recent(bus, limit=100))[0] if each.request == request]
+    assert (listed.status, listed.holder) == ("human", "human")
+    assert listed.frozen is not None
+    assert (listed.frozen.by, listed.frozen.sender, listed.frozen.reason) == ("kim", "op", "wait")
+    cancelled = control.obeyed(await control.cancel(bus, request, by="kim"))
+    assert (cancelled.request, cancelled.type, cancelled.to) == (request, "request.cancelled", "c1")
+    with pytest.raises(ControlRefused):
+        await control.thaw(bus, request, by="kim")
+
+
+async def test_a_story_says_once_why_nothing_happens(office: Office, stage: Stage) -> None:
+    bus, said = await op(stage), list[str]()
+    story = requests.story_so_far(bus, NOT_THERE, on_held_up=said.append)
+    task = asyncio.ensure_future(anext(story))
+    await until(lambda: bool(said))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert said == [f"there is no request {NOT_THERE} in the log yet; waiting"]
+
+
+async def test_a_freeze_of_the_mesh_is_found_by_its_check_and_told_by_the_story(
+    office: Office, stage: Stage
+) -> None:
+    request, bus, said = await office.escalated(), await op(stage), list[str]()
+    stands = await control.set_mesh_freeze(bus, Freeze(id=control.order_id(), by="kim", reason="it burns"))
+    try:
+        assert (stands.frozen, stands.by, stands.sender, stands.reason) == (True, "kim", "op", "it burns")
+        [finding] = await health.run("freeze", Look(bus))
+        assert (finding.state, finding.text) == ("found", stands.notice)
+        await anext(requests.story_so_far(bus, request, on_held_up=said.append))
+        assert said == [stands.notice]
+    finally:
+        await control.set_mesh_freeze(bus, Thaw(id=control.order_id(), by="kim"))
+    assert [each.state for each in await health.run("freeze", Look(bus))] == ["ok"]
+
+
+async def test_every_check_answers_an_operator_and_is_unknown_to_a_client(stage: Stage) -> None:
+    for check in CHECKS:
+        found = await health.run(check, Look(await op(stage)))
+        assert found, check
+        assert {each.check for each in found} == {check}
+        assert all(each.text for each in found)
+    denied = await health.run("dead letters", Look(await stage.bus("c1")))
+    assert [each.state for each in denied] == ["unknown"]
+
+
+async def test_a_request_that_spent_nothing_costs_nothing_and_one_that_is_not_there_is_named(
+    office: Office, stage: Stage
+) -> None:
+    found = await spending.spent_on_bus(await op(stage), await office.escalated(), by="agent")
+    assert (found.report.rows, found.report.total.tokens, found.missing) == ([], 0, 0)
+    with pytest.raises(NotFound, match=f"there is no request {NOT_THERE} in the log"):
+        await spending.spent_on_bus(await op(stage), NOT_THERE, by="agent")
