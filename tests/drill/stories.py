@@ -68,103 +68,6 @@ class _Draw:
             yield self.call(tool)
 
 
-def _plain(draw: _Draw) -> dict[str, Any]:
-    return {"script": (*draw.some(),)}
-
-
-def _every_tool(draw: _Draw) -> dict[str, Any]:
-    return {"script": tuple(draw.call(tool) for tool in ("look", "model", "pay", "ship", "post", "deny"))}
-
-
-def _chain(draw: _Draw) -> dict[str, Any]:
-    return {"script": (*draw.some(), ["to", "back"], *draw.some(), ["to", "vault"], draw.effect())}
-
-
-def _there_and_back(draw: _Draw) -> dict[str, Any]:
-    return {"script": (["to", "back"], draw.effect(), ["back"], *draw.some(), ["to", "vault"], draw.effect())}
-
-
-def _refused(draw: _Draw) -> dict[str, Any]:
-    return {"script": (*draw.some(), _tempt("itself"), draw.effect(), ["to", "vault"], draw.call("model"))}
-
-
-def _retried(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.call("model"), draw.effect(), ["retry"], *draw.some(), ["retry"], draw.effect())}
-
-
-def _broken(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(), ["broken"], *draw.some())}
-
-
-def _asks_client(draw: _Draw) -> dict[str, Any]:
-    return {
-        "script": (draw.call("model"), ["ask", "client"], draw.effect(), ["ask", "client"], draw.effect())
-    }
-
-
-def _asks_human(draw: _Draw) -> dict[str, Any]:
-    return {"script": (*draw.some(), ["ask", "human"], draw.effect())}
-
-
-def _approved(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.call("model"), draw.call("sign"), draw.effect())}
-
-
-def _escalates(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(), ["escalate", "on"], *draw.some(), ["to", "back"], draw.effect())}
-
-
-def _escalates_for_good(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(), ["escalate", "answer"])}
-
-
-def _withheld(draw: _Draw) -> dict[str, Any]:
-    script = (
-        ["sees", "ssn"],
-        ["to", "back"],
-        ["blind", "ssn"],
-        draw.effect(),
-        ["to", "vault"],
-        ["sees", "ssn"],
-    )
-    return {"script": (*script, *draw.some()), "facts": (SECRET,)}
-
-
-def _withheld_from_the_first(draw: _Draw) -> dict[str, Any]:
-    script = (["blind", "ssn"], ["to", "vault"], ["sees", "ssn"], draw.effect())
-    return {"script": script, "facts": (SECRET,), "to": "back"}
-
-
-def _labelled(draw: _Draw) -> dict[str, Any]:
-    """What the fleet file labels is withheld, though whoever brings it says no label."""
-    script = (["sees", "phone"], ["to", "back"], ["blind", "phone"], draw.effect(), ["to", "vault"])
-    return {"script": (*script, ["sees", "phone"]), "facts": (Fact(key="phone", value="555-0100"),)}
-
-
-def _gives_up(draw: _Draw) -> dict[str, Any]:
-    return {"script": (*draw.some(), ["fail"]), "expected": ("failed",)}
-
-
-def _cancelled(draw: _Draw) -> dict[str, Any]:
-    return {
-        "script": (draw.call("model"), ["slow", 1.0], draw.effect(), draw.effect()),
-        "order": "cancel",
-        "expected": ("cancelled", "completed"),
-    }
-
-
-def _frozen(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(), ["slow", 0.5], ["to", "vault"], draw.effect()), "order": "freeze"}
-
-
-def _expires(draw: _Draw) -> dict[str, Any]:
-    return {
-        "script": (draw.effect(), ["slow", 8.0], draw.effect()),
-        "constraints": Constraints(max_resolution_time_s=1.5),
-        "expected": ("expired",),
-    }
-
-
 # --- temptations ------------------------------------------------------------------------------------
 
 
@@ -176,32 +79,6 @@ def _tempted_to_strangers(draw: _Draw) -> dict[str, Any]:
     first = map(_tempt, ("delegate", "stranger", "person", "shut"))
     then = map(_tempt, ("not-a-peer", "other-intent", "ask-stranger"))
     return {"script": (*first, ["to", "back"], *then, draw.effect(), ["to", "vault"], draw.effect())}
-
-
-def _tempted_in_circles(draw: _Draw) -> dict[str, Any]:
-    out_and_home = (*map(_tempt, ("itself", "back-from-first")), ["to", "back"], _tempt("on-path"), ["back"])
-    again = (_tempt("same-edge"), ["to", "back"], _tempt("back-same-edge"))
-    return {"script": (*out_and_home, *again, ["to", "vault"], _tempt("back-to-other"), draw.effect())}
-
-
-def _tempted_past_the_seal(draw: _Draw) -> dict[str, Any]:
-    sealed = (["to", "back", {"no_return": True}], _tempt("past-seal"), draw.effect())
-    return {"script": (*sealed, ["to", "vault", {"return_to": "front"}], _tempt("past-seal"), draw.effect())}
-
-
-def _tempted_too_deep(draw: _Draw) -> dict[str, Any]:
-    script = (["to", "back"], draw.effect(), ["back"], _tempt("one-more-hop"), draw.effect())
-    return {"script": script, "policy": "tight"}
-
-
-def _tempted_back_too_deep(draw: _Draw) -> dict[str, Any]:
-    script = (["to", "back"], ["to", "vault"], draw.effect(), _tempt("one-hop-back"), draw.effect())
-    return {"script": script, "policy": "tight"}
-
-
-def _tempted_to_ask(draw: _Draw) -> dict[str, Any]:
-    script = (["ask", "client"], draw.effect(), _tempt("one-more-question"), draw.effect())
-    return {"script": script, "policy": "tight"}
 
 
 def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
@@ -218,68 +95,137 @@ def _tempted_beyond_its_terms(draw: _Draw) -> dict[str, Any]:
     }
 
 
-def _tempted_with_bulk(draw: _Draw) -> dict[str, Any]:
-    return {"script": (_tempt("bulk"), ["to", "back"], draw.effect()), "policy": "tight"}
-
-
-def _tempted_to_lie(draw: _Draw) -> dict[str, Any]:
-    return {
-        "script": (draw.effect(), _tempt("lie")),
-        "facts": (Fact(key="person", value="answer"),),
-        "constraints": Constraints(allowed_actions=_EFFECTS),
-        "policy": "strict",
-    }
-
-
-def _of_no_policy(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(),), "policy": "never-written", "expected": ("refused",)}
-
-
-def _to_nobody(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(),), "to": "nobody", "expected": ("refused",)}
-
-
-def _to_the_shut(draw: _Draw) -> dict[str, Any]:
-    return {"script": (draw.effect(),), "to": "shut", "expected": ("refused",)}
-
-
 def _beyond_all_terms(draw: _Draw) -> dict[str, Any]:
     asked = Constraints(must_carry=("what-nobody-has",))
     return {"script": (draw.effect(),), "constraints": asked, "expected": ("refused",)}
 
 
 STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
-    "plain": _plain,
-    "every-tool": _every_tool,
-    "chain": _chain,
-    "there-and-back": _there_and_back,
-    "refused": _refused,
-    "retried": _retried,
-    "broken": _broken,
-    "asks-client": _asks_client,
-    "asks-human": _asks_human,
-    "approved": _approved,
-    "escalates": _escalates,
-    "escalates-for-good": _escalates_for_good,
-    "withheld": _withheld,
-    "withheld-from-the-first": _withheld_from_the_first,
-    "labelled": _labelled,
-    "gives-up": _gives_up,
-    "cancelled": _cancelled,
-    "frozen": _frozen,
-    "expires": _expires,
+    "plain": lambda draw: {"script": (*draw.some(),)},
+    "every-tool": lambda draw: {
+        "script": tuple(draw.call(tool) for tool in ("look", "model", "pay", "ship", "post", "deny"))
+    },
+    "chain": lambda draw: {
+        "script": (*draw.some(), ["to", "back"], *draw.some(), ["to", "vault"], draw.effect())
+    },
+    "there-and-back": lambda draw: {
+        "script": (["to", "back"], draw.effect(), ["back"], *draw.some(), ["to", "vault"], draw.effect())
+    },
+    "refused": lambda draw: {
+        "script": (*draw.some(), _tempt("itself"), draw.effect(), ["to", "vault"], draw.call("model"))
+    },
+    "retried": lambda draw: {
+        "script": (draw.call("model"), draw.effect(), ["retry"], *draw.some(), ["retry"], draw.effect())
+    },
+    "broken": lambda draw: {"script": (draw.effect(), ["broken"], *draw.some())},
+    "asks-client": lambda draw: {
+        "script": (draw.call("model"), ["ask", "client"], draw.effect(), ["ask", "client"], draw.effect())
+    },
+    "asks-human": lambda draw: {"script": (*draw.some(), ["ask", "human"], draw.effect())},
+    "approved": lambda draw: {"script": (draw.call("model"), draw.call("sign"), draw.effect())},
+    "escalates": lambda draw: {
+        "script": (draw.effect(), ["escalate", "on"], *draw.some(), ["to", "back"], draw.effect())
+    },
+    "escalates-for-good": lambda draw: {"script": (draw.effect(), ["escalate", "answer"])},
+    "withheld": lambda draw: {
+        "script": (
+            ["sees", "ssn"],
+            ["to", "back"],
+            ["blind", "ssn"],
+            draw.effect(),
+            ["to", "vault"],
+            ["sees", "ssn"],
+            *draw.some(),
+        ),
+        "facts": (SECRET,),
+    },
+    "withheld-from-the-first": lambda draw: {
+        "script": (["blind", "ssn"], ["to", "vault"], ["sees", "ssn"], draw.effect()),
+        "facts": (SECRET,),
+        "to": "back",
+    },
+    # The fleet file labels it: it is withheld, though nobody who brings it says a label.
+    "labelled": lambda draw: {
+        "script": (
+            ["sees", "phone"],
+            ["to", "back"],
+            ["blind", "phone"],
+            draw.effect(),
+            ["to", "vault"],
+            ["sees", "phone"],
+        ),
+        "facts": (Fact(key="phone", value="555-0100"),),
+    },
+    "gives-up": lambda draw: {"script": (*draw.some(), ["fail"]), "expected": ("failed",)},
+    "cancelled": lambda draw: {
+        "script": (draw.call("model"), ["slow", 1.0], draw.effect(), draw.effect()),
+        "order": "cancel",
+        "expected": ("cancelled", "completed"),
+    },
+    "frozen": lambda draw: {
+        "script": (draw.effect(), ["slow", 0.5], ["to", "vault"], draw.effect()),
+        "order": "freeze",
+    },
+    "expires": lambda draw: {
+        "script": (draw.effect(), ["slow", 8.0], draw.effect()),
+        "constraints": Constraints(max_resolution_time_s=1.5),
+        "expected": ("expired",),
+    },
     "tempted-to-strangers": _tempted_to_strangers,
-    "tempted-in-circles": _tempted_in_circles,
-    "tempted-past-the-seal": _tempted_past_the_seal,
-    "tempted-too-deep": _tempted_too_deep,
-    "tempted-back-too-deep": _tempted_back_too_deep,
-    "tempted-to-ask": _tempted_to_ask,
+    "tempted-in-circles": lambda draw: {
+        "script": (
+            *map(_tempt, ("itself", "back-from-first")),
+            ["to", "back"],
+            _tempt("on-path"),
+            ["back"],
+            _tempt("same-edge"),
+            ["to", "back"],
+            _tempt("back-same-edge"),
+            ["to", "vault"],
+            _tempt("back-to-other"),
+            draw.effect(),
+        )
+    },
+    "tempted-past-the-seal": lambda draw: {
+        "script": (
+            ["to", "back", {"no_return": True}],
+            _tempt("past-seal"),
+            draw.effect(),
+            ["to", "vault", {"return_to": "front"}],
+            _tempt("past-seal"),
+            draw.effect(),
+        )
+    },
+    "tempted-too-deep": lambda draw: {
+        "script": (["to", "back"], draw.effect(), ["back"], _tempt("one-more-hop"), draw.effect()),
+        "policy": "tight",
+    },
+    "tempted-back-too-deep": lambda draw: {
+        "script": (["to", "back"], ["to", "vault"], draw.effect(), _tempt("one-hop-back"), draw.effect()),
+        "policy": "tight",
+    },
+    "tempted-to-ask": lambda draw: {
+        "script": (["ask", "client"], draw.effect(), _tempt("one-more-question"), draw.effect()),
+        "policy": "tight",
+    },
     "tempted-beyond-its-terms": _tempted_beyond_its_terms,
-    "tempted-with-bulk": _tempted_with_bulk,
-    "tempted-to-lie": _tempted_to_lie,
-    "of-no-policy": _of_no_policy,
-    "to-nobody": _to_nobody,
-    "to-the-shut": _to_the_shut,
+    "tempted-with-bulk": lambda draw: {
+        "script": (_tempt("bulk"), ["to", "back"], draw.effect()),
+        "policy": "tight",
+    },
+    "tempted-to-lie": lambda draw: {
+        "script": (draw.effect(), _tempt("lie")),
+        "facts": (Fact(key="person", value="answer"),),
+        "constraints": Constraints(allowed_actions=_EFFECTS),
+        "policy": "strict",
+    },
+    "of-no-policy": lambda draw: {
+        "script": (draw.effect(),),
+        "policy": "never-written",
+        "expected": ("refused",),
+    },
+    "to-nobody": lambda draw: {"script": (draw.effect(),), "to": "nobody", "expected": ("refused",)},
+    "to-the-shut": lambda draw: {"script": (draw.effect(),), "to": "shut", "expected": ("refused",)},
     "beyond-all-terms": _beyond_all_terms,
 }
 """How each kind of story is made."""
