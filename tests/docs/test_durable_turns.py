@@ -1,15 +1,12 @@
 """docs/durable-turns.md: its examples run, and its numbers and names are the code's."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mesh.agent import _execution, _journal, _step_store, definition
 from protocol.wire.config import LEASE_S
-from tests.docs.pages import DOCS, Block, blocks
-from tests.servers import PATIENCE_S
+from tests.docs.pages import DOCS, Block, blocks, ran
 
 PAGE = (DOCS / "durable-turns.md").read_text()
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
@@ -19,14 +16,7 @@ EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
 def test_an_example_runs(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(block.text)
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=DOCS.parent,
-    )
+    done = ran(script)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 

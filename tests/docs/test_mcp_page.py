@@ -1,7 +1,5 @@
 """docs/mcp.md: its example runs, and its numbers and names are the code's."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,26 +8,14 @@ from mesh import mcp
 from mesh.agent.definition import DOWN
 from mesh.mcp import results, server
 from mesh.mcp.results import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
-from tests.docs.pages import DOCS, blocks
-from tests.servers import PATIENCE_S, ROOT
+from tests.docs.pages import DOCS, blocks, ran, written
 
 PAGE = (DOCS / "mcp.md").read_text()
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
-    names = []
-    for block in blocks(PAGE):
-        names.append(block.kind.removeprefix('title="').removesuffix('"'))
-        (tmp_path / names[-1]).write_text(block.text)
-    assert names == ["papers.py", "librarian.py"]
-    done = subprocess.run(
-        [sys.executable, tmp_path / "librarian.py"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=ROOT,
-    )
+    assert written(list(blocks(PAGE)), tmp_path) == ["papers.py", "librarian.py"]
+    done = ran(tmp_path / "librarian.py")
     assert done.returncode == 0, done.stderr
 
 

@@ -1,9 +1,6 @@
 """docs/models.md: its example runs, its settings are read, and its numbers and options are the code's."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,8 +24,7 @@ from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import price_list, unsaid
-from tests.docs.pages import DOCS, blocks, codes, section, table, tables
-from tests.servers import PATIENCE_S, ROOT
+from tests.docs.pages import DOCS, blocks, codes, ran, section, table, tables, written
 from tests.system.terminal import commands_of
 
 PAGE = (DOCS / "models.md").read_text()
@@ -37,21 +33,8 @@ FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n'
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
-    names = []
-    for block in BLOCKS:
-        if block.kind.startswith("title="):
-            names.append(block.kind.removeprefix('title="').removesuffix('"'))
-            (tmp_path / names[-1]).write_text(block.text)
-    assert names == ["librarian.md", "librarian.py", "rules.toml"]
-    done = subprocess.run(
-        [sys.executable, tmp_path / "librarian.py"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "MESH_MODEL": "scripted", "PYTHONPATH": str(ROOT)},
-    )
+    assert written(BLOCKS, tmp_path) == ["librarian.md", "librarian.py", "rules.toml"]
+    done = ran(tmp_path / "librarian.py", MESH_MODEL="scripted")
     assert done.returncode == 0, done.stderr
     assert "On Handoffs, on shelf 7" in done.stdout
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import ran
 from tests.servers import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +25,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def mesh(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MESH, *arguments], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    return ran("-m", "mesh", *arguments, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +81,7 @@ def test_a_request_is_sent_shown_explained_and_judged_again(desk: Path) -> None:
 
 def test_the_agent_that_a_model_drives_can_be_loaded(desk: Path) -> None:
     told = "from front import front; print(front.name, front.prompt_version, [t.name for t in front.tools])"
-    found = subprocess.run(
-        [sys.executable, "-c", told],
-        cwd=desk,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    found = ran("-c", told, folder=desk)
     assert found.stdout.strip() == "front 1 ['find_customer']", found.stderr
 
 

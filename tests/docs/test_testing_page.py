@@ -1,16 +1,13 @@
 """docs/testing.md: its examples run, from top to bottom, in one process."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import mesh.testing
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
-from tests.docs.pages import DOCS, blocks, codes, section, table, tables
-from tests.servers import PATIENCE_S, ROOT
+from tests.docs.pages import DOCS, blocks, codes, ran, section, table, tables
 
 PAGE = (DOCS / "testing.md").read_text()
 BLOCKS = [block for block in blocks(PAGE) if block.language == "python"]
@@ -24,15 +21,7 @@ def test_every_example_does_what_the_page_says(tmp_path: Path) -> None:
     assert all("assert " in text or "= turn(" in text or "court.wait" in text for text in told)
     script = tmp_path / "page.py"
     script.write_text("\n".join(told))
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-of-a-developer"},
-    )
+    done = ran(script, folder=tmp_path, ANTHROPIC_API_KEY="sk-of-a-developer")
     assert done.returncode == 0, done.stderr
 
 
