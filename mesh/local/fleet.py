@@ -90,7 +90,7 @@ class Service:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the process, in a session of its own: a Ctrl-C at the terminal is for whoever launched it."""
+        """Start the process, in a session of its own: a Ctrl-C at the terminal is for the launcher."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._arguments,
@@ -144,7 +144,7 @@ class LocalFleet(Lifecycle):
         file: the fleet. Agents without a `module` are left to others (`unserved`).
         directory: keys, store and logs; a second start finds them again.
         guards: how many guard processes.
-        sync_always: fsync each message. Without it the store is taken for one that is thrown away.
+        sync_always: fsync each message. Without it the store counts as thrown away at the end.
         port: of the server; 0 lets the system choose.
         anonymous: the client that connections without credentials are.
         instances: how many processes of each agent; `billing-1`, `billing-2` if several.
@@ -290,8 +290,8 @@ class LocalFleet(Lifecycle):
     async def _keep(self, each: Service | EmbeddedServer) -> None:
         """Say it when a process dies, and start it again if that was asked for.
 
-        A server has its port and store again; what is connected to it waits for that. What cannot be started
-        at all, for want of room say, is tried again like one that ends at once.
+        A server gets its port and store again, and its connections wait for that. A process that cannot be
+        started at all, for want of room say, is tried again like one that ends at once.
         """
         tries = 0
         while True:
@@ -339,7 +339,7 @@ def next_try(tries: int, ran_s: float) -> tuple[int, float]:
 
     Args:
         tries: starts in a row before this end.
-        ran_s: how long the service ran; one that ran for long begins anew with the shortest pause.
+        ran_s: how long the service ran; after a long run the shortest pause comes first again.
     """
     tries = 1 if ran_s > _SETTLED_S else tries + 1
     return tries, _RESTART_S[min(tries, len(_RESTART_S)) - 1]

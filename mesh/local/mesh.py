@@ -229,7 +229,7 @@ class LocalMesh:
 
 
 def _stands(happened: Sequence[AnyEvent]) -> str:
-    """Return what happened last, with the codes that it and what led to it have, and who has the request."""
+    """Return the last event, the codes of its turn, and the request's holder."""
     if not happened:
         return "no guard has taken it up"
     last, holder = happened[-1], fold(happened).holder

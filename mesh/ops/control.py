@@ -140,7 +140,7 @@ async def _until(notices: Notices, look: Callable[[], Awaitable[T | None]]) -> T
 
 
 class Reader:
-    """Reads a request as far as its credentials go: all of it, or what is addressed to a client."""
+    """Reads what its credentials may read of a request: all of it, or what is addressed to a client."""
 
     def __init__(self, bus: Bus, name: str, request: str) -> None:
         self._bus, self._name, self._request = bus, name, request
@@ -162,7 +162,7 @@ class Reader:
         return [] if kept is None else [kept.data]
 
 
-# --- the reply of a client, who sees of a request only what is addressed to it ---------------------
+# --- a client's reply: it sees only what is addressed to it ----------------------------------------
 
 
 class Replied(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ class Replied(msgspec.Struct, frozen=True, kw_only=True):
     event: None = None
     """The event that obeyed it is addressed to the agent: a client may not read it."""
     ended: str | None
-    """How the request has ended since; None if it has not, as far as its client sees."""
+    """How the request has ended since; None if its client sees no end."""
 
 
 async def reply_as_client(
@@ -198,7 +198,7 @@ async def reply_as_client(
 async def _until_decided(
     client: Client, notices: Notices, asked: TurnSuspended, order: Reply
 ) -> AnyEvent | None:
-    """Send a reply until a guard has decided it; return what is addressed to the client since, if anything.
+    """Send a reply until a guard has decided it; return what the client was sent since, if anything.
 
     The turn goes on under its agent's name, where a client cannot look. But a client that says the same
     again is told that it was decided. Raises ControlRefused when it was over before.

@@ -1,8 +1,8 @@
 """Dead letters: as they are kept, and put back into the queue that they came from.
 
-Anybody with a name writes their own letters, so what is in one is not believed. The admin alone publishes
-under the name of who sent a message. So only what a guard kept is put back: its letters name the subject
-under which the broker itself had stored the message.
+Every member writes its own letters, so their content is not believed. The admin alone publishes under a
+sender's name. So only what a guard kept is put back: its letters name the subject under which the broker
+itself had stored the message.
 """
 
 import asyncio

@@ -82,7 +82,7 @@ async def examine(access: Access, file: FleetFile | None, monitor: str | None) -
 
     Args:
         file: the fleet file to compare the server with, as the admin.
-        monitor: URLs of the servers' monitoring, separated by commas, as far as they are known.
+        monitor: the known URLs of the servers' monitoring, separated by commas.
 
     Raises Unreachable, AuthenticationFailed, NoCredentials.
     """
@@ -93,7 +93,7 @@ async def examine(access: Access, file: FleetFile | None, monitor: str | None) -
 
 
 async def run(check: str, look: Look) -> list[Finding]:
-    """Return the results of one of `CHECKS`; where none of them is wrong, one that says so."""
+    """Return the results of one of `CHECKS`. If it finds nothing, the one result says so."""
     make, well = CHECKS[check]
     found: list[tuple[State, str]] = []
     try:
@@ -229,7 +229,7 @@ def _varz(url: str) -> Varz | None:
 
 
 async def _durability(look: Look) -> Results:
-    """Find what is not kept through which crash."""
+    """Find crashes through which messages are lost."""
     replicas: dict[str, int] = {}
     holders: dict[str, None] = {}
     """Servers that have a stream; none where the server does not say."""
@@ -347,7 +347,7 @@ async def _agents(look: Look) -> Results:
     fleet = await fleet_of(look.bus)
     alive = await instances(look.bus, fleet.agents)
     if alive is None:
-        yield "unknown", f"{look.bus.name} may not ask who is there"
+        yield "unknown", f"{look.bus.name} may not ask which agents are served"
         return
     away = [name for name in fleet.agents if not alive[name]]
     for name in away:
@@ -447,4 +447,4 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "prices": (_prices, "every model that a card names has one"),
     "clock": (_clock, f"the server's clock and this machine's agree within {SKEW_S:g} s"),
 }
-"""Each check, and what is said where it finds nothing."""
+"""Each check, and its text if it finds nothing."""

@@ -56,7 +56,7 @@ class Glance(msgspec.Struct, frozen=True):
 
 
 def glance(body: bytes) -> Glance | None:
-    """Return an event's envelope; None for what is no event of any version."""
+    """Return an event's envelope; None if the bytes are no event of any version."""
     return codec.readable(body, Glance)
 
 
@@ -67,7 +67,7 @@ def has_ended(body: bytes) -> bool:
 
 
 def checked_id(request: str) -> RequestId:
-    """Return a request's id. Raises UsageWrong for what is none."""
+    """Return a request's id. Raises UsageWrong for any other text."""
     if not is_request_id(request):
         raise UsageWrong(f"not a request's id: {request!r}; they look like `app_01JAZ…`")
     return RequestId(request)
@@ -130,7 +130,7 @@ def check_numbers(source: str, bodies: Iterable[bytes], first: int = 0) -> None:
 async def read_each(
     bus: Bus, requests: Iterable[str], *, skip_ended: bool = False
 ) -> dict[str, list[AnyEvent] | None]:
-    """Return the events of each request; None of one that cannot be read. Raises BusError.
+    """Return the events of each request; None if it cannot be read. Raises BusError.
 
     Args:
         skip_ended: of a request that has ended, or is not in the log, return no event.

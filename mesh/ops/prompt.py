@@ -17,7 +17,7 @@ from protocol.wire.events import AnyEvent, Assignment, FactsWithheld
 
 
 class Shown(NamedTuple):
-    """One prompt, with what is known of it."""
+    """One prompt, and all that is known of it."""
 
     work: Assignment
     agent: Agent

@@ -136,7 +136,7 @@ def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
     """Return what waits for people in one request, given its events from the first on.
 
     Args:
-        own: who looks; what is asked of a client is for that client alone.
+        own: the name of the reader; a question to a client is for that client alone.
     """
     ledger = fold(happened)
     return [
@@ -196,7 +196,7 @@ def turn_in(ledger: Ledger, what: What, own: str = "") -> TurnState:
     """Return the open turn that waits for this. Raises NotFound, which says what it waits for instead.
 
     Args:
-        own: who looks; a client may be asked itself.
+        own: the name of the reader; a client may be asked itself.
     """
     waiting = {found: turn for turn in ledger.open.values() if (found := _what(turn, own)) is not None}
     if what in waiting:
@@ -282,7 +282,7 @@ async def resolve(
 
 
 async def assign(bus: Bus, request: str, to: str, *, by: str) -> AnyEvent:
-    """Name the person who looks at an escalation. Raises NotFound, and as `carry_out`."""
+    """Name the person for an escalation. Raises NotFound, and as `carry_out`."""
     return await _decide(
         bus, request, "escalation", lambda turn: Assign(id=order_id(), by=by, turn=turn.id, to=to)
     )
@@ -325,7 +325,7 @@ async def reply(
 
     try:
         happened = decoded(await request_bodies(bus, request))
-    except Denied:  # a client may read what is addressed to it, and nothing else
+    except Denied:  # a client may read only what is addressed to it
         return await reply_as_client(bus, request, order_for)
     ledger = fold(happened)
     client = client_asked(ledger)

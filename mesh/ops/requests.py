@@ -111,7 +111,7 @@ def _seen(body: bytes) -> Recent | None:
 async def _looked_into(bus: Bus, found: list[Recent]) -> list[Recent]:
     """Return the same with its conversation; an open one also with who has to act, and who froze it.
 
-    One that cannot be read is listed all the same: what is wrong with it shows when it is looked at.
+    An unreadable request is listed, too. Looking at it shows the error.
     """
     happened = await read_each(bus, (seen.request for seen in found))
     return [_as_it_stands(seen, happened[seen.request] or ()) for seen in found]
@@ -207,7 +207,7 @@ async def story_so_far(
             log, after a while.
 
     Raises Impossible where one of them is missing, and BusError when the bus cannot be read at the
-    beginning; one that goes away later is waited for.
+    beginning. It waits for a bus that goes away later.
     """
     bodies: list[bytes] = []
     from_seq, looks = 1, 0

@@ -35,7 +35,7 @@ _KEPT = {
 
 
 class Rerun(NamedTuple):
-    """The new request, and what is to be known before it is submitted."""
+    """The new request, and remarks to read before it is submitted."""
 
     submit: Submit
     agent: str
@@ -52,7 +52,7 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
     Args:
         happened: all events of the old request.
         to: another agent than the one whose turn it was; then the intent is left out.
-        text: what is wanted, instead of the old text.
+        text: the new text, instead of the old one.
 
     Raises Impossible while it goes on without a person having been asked, UsageWrong where `text` is needed.
     """
@@ -93,7 +93,7 @@ def rerun_of(happened: Sequence[AnyEvent], *, to: str | None = None, text: str |
 
 
 def _standing(ledger: Ledger, happened: Sequence[AnyEvent]) -> tuple[str, ...]:
-    """Return what is to be said about the old request's state. Raises Impossible."""
+    """Return remarks on the old request's state. Raises Impossible."""
     request = ledger.request
     if not ledger.is_open:
         if ledger.status == "completed":
@@ -196,7 +196,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["done", "not_proven"]
     """`not_proven`: there is an intent and no result. It may have happened."""
     result: Any = None
-    """Of one that is done: what the tool returned, or its refusal."""
+    """If it is done: what the tool returned, or its refusal."""
 
 
 async def effects_of(bus: Bus, happened: Sequence[AnyEvent]) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Who is there: the fleet, its agents' cards, and who answers at this moment; and what is frozen."""
+"""The fleet, its agents' cards, the instances that answer at this moment; and freezes."""
 
 import asyncio
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ async def roster(bus: Bus) -> list[Member]:
 
 
 async def card_of(bus: Bus, agent: str) -> Card | None:
-    """Return an agent's card; None without one that can be read: an agent writes its own. Raises BusError."""
+    """Return an agent's card, which it writes itself; None if no card can be read. Raises BusError."""
     kept = await get(bus, "CARDS", card(agent))
     return None if kept is None else codec.readable(kept.data, Card)
 
@@ -83,7 +83,7 @@ async def inbox_state(bus: Bus, agent: str) -> tuple[int, int]:
 
 
 async def instances(bus: Bus, agents: Iterable[str]) -> dict[str, tuple[Instance, ...]] | None:
-    """Return who serves each of `agents`; None if these credentials may not ask. Raises BusError."""
+    """Return the instances of each agent; None if these credentials may not ask. Raises BusError."""
     names, room = tuple(agents), asyncio.Semaphore(_AT_ONCE)
 
     async def asked(agent: str) -> tuple[Instance, ...]:
@@ -97,9 +97,9 @@ async def instances(bus: Bus, agents: Iterable[str]) -> dict[str, tuple[Instance
 
 
 async def _instances_of(bus: Bus, agent: str) -> tuple[Instance, ...]:
-    """Return the instances of an agent: those that tell how they fare, and the one that answers a ping.
+    """Return the instances that send statistics, and the one that answers a ping.
 
-    An agent need not tell more than that it is there; one that is silent has no id.
+    An agent need not say more than that it is there; a silent one has no id.
     """
     pinged = await ping(bus, agent)
     if pinged is None:
@@ -119,7 +119,7 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 class _Stats(msgspec.Struct, frozen=True):
-    """What an instance answers, by NATS ADR-32; anybody who hears the question may answer anything."""
+    """What an instance answers, by NATS ADR-32; any listener may answer anything."""
 
     name: str
     id: str
@@ -130,7 +130,7 @@ class _Stats(msgspec.Struct, frozen=True):
 
 
 def _instance(data: bytes, agent: str) -> Instance | None:
-    """Return who answered, by its own word; None if that is nobody who serves `agent`."""
+    """Return the instance that answered, by its own word; None if it does not serve `agent`."""
     said = codec.readable(data, _Stats)
     if said is None or said.name != agent:
         return None
@@ -146,7 +146,7 @@ def _instance(data: bytes, agent: str) -> Instance | None:
 
 
 async def with_served(bus: Bus, told: Timeline) -> Timeline:
-    """Return an open request's story with who is there for those it waits for. Raises BusError.
+    """Return an open request's story, and whether anybody serves the agents it waits for. Raises BusError.
 
     The log does not have that, and without it a story is still true.
     """
@@ -162,7 +162,7 @@ async def with_served(bus: Bus, told: Timeline) -> Timeline:
     return msgspec.structs.replace(told, waiting=waits)
 
 
-# --- what is frozen -------------------------------------------------------------------------------
+# --- freezes --------------------------------------------------------------------------------------
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +195,7 @@ class MeshFreeze(Frozen, frozen=True, kw_only=True):
 
 
 async def mesh_freeze(bus: Bus) -> MeshFreeze:
-    """Return whether the mesh is frozen, and who says so. Raises BusError.
+    """Return the freeze of the whole mesh, or its end. Raises BusError.
 
     An entry that cannot be read is a freeze, as it is to guards.
     """

@@ -131,7 +131,7 @@ def _reported(
 
 
 def _by_model(lines: Sequence[Spent]) -> list[Row]:
-    """Return a row for each model, and one for what is reported of none."""
+    """Return a row for each model, and one for usage without a model."""
     found = spending.by_model(lines)
     rows = []
     for name, used in found.items():

@@ -256,7 +256,7 @@ class Probes:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError):
-            pass  # whoever asked has gone, or never finished asking
+            pass  # the asker has gone, or never finished asking
         finally:
             self._open.pop(writer, None)
             writer.transport.abort()

@@ -57,7 +57,7 @@ def short(text: str, most: int) -> str:
 
 
 def when(at_us: int) -> str:
-    """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for one that no calendar has."""
+    """Return a time of events (UTC µs) as ISO-8601 with milliseconds; `?` for a time that no calendar has."""
     try:
         at = datetime.fromtimestamp(at_us / 1e6, UTC)
     except (ValueError, OverflowError, OSError):  # anybody may write any number

@@ -76,13 +76,13 @@ Page = tuple[bytes, str]
 
 
 class TelemetryUnavailable(MeshError):
-    """Telemetry was asked for and cannot be had; the text says what is missing."""
+    """Telemetry was asked for and is not available; the text names what is missing."""
 
     code: ClassVar[str] = "telemetry.unavailable"
 
 
 class Telemetry:
-    """What was switched on; `with` ends it, sending what is left."""
+    """The telemetry that was switched on; `with` ends it and sends the rest."""
 
     def __init__(
         self, page: Callable[[], Page] | None = None, ends: tuple[Callable[[], Any], ...] = ()
@@ -100,9 +100,9 @@ class Telemetry:
         self.close()
 
     def close(self) -> None:
-        """Send what is left, for `FLUSH_S` at most; what cannot be sent by then is lost. Idempotent."""
+        """Send the rest, for `FLUSH_S` at most; the remainder is lost. Idempotent."""
         ends, self._ends = self._ends, ()
-        # They wait for their own threads, longer than they are told: what is not done in time stays behind.
+        # They wait for their own threads, longer than they are told: a late one is left behind.
         ending = [threading.Thread(target=end, daemon=True) for end in ends]
         for each in ending:
             each.start()

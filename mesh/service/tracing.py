@@ -1,10 +1,10 @@
 """Spans: their names and attributes, and the W3C `traceparent` that carries them between processes.
 
-A request is one trace, whoever works on it: each message's header names the span that it came from, and
+A request is one trace through all processes: each message's header names the span that it came from, and
 each event holds the same in its body, since headers are lost when a log is exported.
 
-Whether this process traces is looked at once, by `look`, when a client, a guard or an agent begins: a
-guard would otherwise spend more time on asking than on all else that telemetry costs it when it is off.
+`look` finds out once, when a client, a guard or an agent begins, if this process traces. A guard would
+otherwise spend more time on asking than on all else that telemetry costs it when it is off.
 A process in which nobody has loaded OpenTelemetry's API does not trace, and does not load it either.
 
 GenAI names follow `open-telemetry/semantic-conventions-genai`, which is in development: those of a transfer
@@ -130,7 +130,7 @@ def look() -> bool:
 
 
 def traced() -> bool:
-    """Say whether this process traces, as `look` last found."""
+    """Return True if this process traces, as `look` last found."""
     return _on
 
 
