@@ -150,7 +150,7 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
 
     from mesh.agent.definition import load
     from mesh.fleet import FILE_NAME
-    from mesh.local.choice import find_fleet
+    from mesh.local.fleet import find_fleet
 
     if module is None:
         if fleet is None and not Path(FILE_NAME).is_file():

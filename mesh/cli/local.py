@@ -73,8 +73,7 @@ def demo(*, fleet: str, requests: Path | None, model: "Mode", keep: Path | None,
 
 async def _demo(fleet: str, requests: Path | None, model: "Mode", keep: Path | None, as_json: bool) -> None:
     from mesh.fleet.file import load_fleet
-    from mesh.local.choice import data_environment, model_environment, reference_fleet
-    from mesh.local.fleet import LocalFleet
+    from mesh.local.fleet import LocalFleet, data_environment, model_environment, reference_fleet
 
     home = reference_fleet(fleet)
     samples = ops.rehearsal.read_samples(requests or home / "requests.jsonl")
@@ -204,8 +203,7 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
     """Run server, guard and agents on this machine until Ctrl-C."""
     import asyncio
 
-    from mesh.local.choice import data_environment, find_fleet, model_environment
-    from mesh.local.fleet import LocalFleet
+    from mesh.local.fleet import LocalFleet, data_environment, find_fleet, model_environment
 
     file, search = find_fleet(fleet)
     if not file.clients:

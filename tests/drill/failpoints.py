@@ -31,7 +31,7 @@ FAILPOINTS: dict[str, Failpoint] = {
         Failpoint("step.ran", "a reading tool or the model has answered", "the answer's record"),
         Failpoint("effect.intended", "an effect's intent", "the effect itself"),
         Failpoint("effect.ran", "the effect, in the world outside", "its result's record"),
-        Failpoint("step.recorded", "a step's record", "whatever its value is used for"),
+        Failpoint("step.recorded", "a step's record", "anything that uses its value"),
         Failpoint("turn.journaled", "every step of the round", "the proposal"),
         Failpoint("turn.proposed", "the proposal", "the inbox event's acknowledgement"),
         Failpoint("guard.heard", "a proposal or an order, in its queue", "the verdict"),
