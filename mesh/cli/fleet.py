@@ -44,36 +44,31 @@ async def freeze(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     Running turns finish. Their proposals wait in the queues, as do new requests and timers. Guards still
     obey control messages (cancel, resolve, reply …).
     """
-    from protocol.wire.commands import Freeze
-
-    async with await where.connect("operator") as bus:
-        stands = await ops.roster.mesh_freeze(bus)
-        if stands.frozen:
-            note(f"nothing to do: it is frozen already, {stands.in_words}")
-            if as_json:
-                emit(stands)
-            return
-        order = Freeze(id=ops.control.order_id(), by=by, reason=reason)
-        stands = await ops.control.set_mesh_freeze(bus, order)
-    report(stands, f"the mesh is frozen {stands.in_words}", as_json=as_json)
+    await _set_freeze(where, True, reason, by, as_json)
 
 
 @click.command()
 @framed
 async def thaw(where: Where, *, reason: str, by: str, as_json: bool) -> None:
     """Let the whole mesh go on: guards decide the messages that waited, in the order in which they came."""
-    from protocol.wire.commands import Thaw
+    await _set_freeze(where, False, reason, by, as_json)
 
+
+async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json: bool) -> None:
     async with await where.connect("operator") as bus:
-        before = await ops.roster.mesh_freeze(bus)
-        if not before.frozen:
-            note("nothing to do: it is not frozen")
-            if as_json:
-                emit(before)
+        before = stands = await ops.roster.mesh_freeze(bus)
+        if before.frozen is not frozen:
+            stands = await ops.control.set_mesh_freeze(bus, frozen, by=by, reason=reason)
+    if before.frozen is frozen:
+        note(f"nothing to do: it is {f'frozen already, {before.in_words}' if frozen else 'not frozen'}")
+        if not as_json:
             return
-        order = Thaw(id=ops.control.order_id(), by=by, reason=reason)
-        stands = await ops.control.set_mesh_freeze(bus, order)
-    report(stands, f"the mesh goes on; it was frozen {before.in_words}", as_json=as_json)
+    words = (
+        f"the mesh is frozen {stands.in_words}"
+        if frozen
+        else f"the mesh goes on; it was frozen {before.in_words}"
+    )
+    report(stands, words, as_json=as_json)
 
 
 # --- setup ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 and the `--tls-…` files, `as_json` for `-o` and `--json`. Nothing heavy is imported before a command runs.
 """
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -85,7 +84,6 @@ _SHARED: dict[str, Option] = {
     ),
 }
 """By the parameter of a command that they fill."""
-_WHERE = ("url", "context", "as_", "tls_ca", "tls_cert", "tls_key")
 
 
 def grace_option(default_s: float) -> Option:
@@ -108,15 +106,15 @@ def framed(command: Command) -> Command:
     def run(**arguments: Any) -> None:
         if "as_json" in names:
             arguments["as_json"] |= arguments.pop("output") == "json"
-        where = Where()
         if "where" in names:
-            where = arguments["where"] = Where(*(arguments.pop(name) for name in _WHERE))
+            arguments["where"] = _where_of(arguments)
         try:
             work = command(**arguments)
             if work is not None:
                 run_quietly(work)
         except Exception as error:
-            wrong = _of_a_wrong_key(next(mesh_errors(error), None), where)
+            where = arguments.get("where")
+            wrong = where and _of_a_wrong_key(next(mesh_errors(error), None), where)
             if wrong is None:
                 raise
             raise wrong from error
@@ -127,36 +125,24 @@ def framed(command: Command) -> Command:
 # --- the bus, and who asks ------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
 class Where:
     """The bus of a command line, and whose credentials it uses there."""
 
-    url: str | None = None
-    context: str | None = None
-    name: str | None = None
-    tls_ca: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    asked: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
-    """Whose key was used so far, and for which roles."""
-
-    @property
-    def flags(self) -> "Flags":
-        from mesh.bus.credentials import TlsFiles
-        from mesh.settings import Flags
-
-        return Flags(self.url, self.context, self.name, TlsFiles(self.tls_ca, self.tls_cert, self.tls_key))
+    def __init__(self, flags: "Flags", asked: list[tuple[str, tuple[str, ...]]] | None = None) -> None:
+        self.flags = flags
+        self.asked = [] if asked is None else asked
+        """Whose key was used so far, and for which roles."""
 
     def named(self, name: str | None) -> "Where":
         """Return the same for `name`."""
-        return dataclasses.replace(self, name=name)
+        return Where(self.flags._replace(name=name), self.asked)
 
     def default_name(self, name: str) -> "Where":
         """Return the same for `name`, unless anything else names somebody."""
         from mesh.settings import load_settings
 
         settings = load_settings()
-        said = self.name or settings.name or settings.credentials or self.context
+        said = self.flags.name or settings.name or settings.credentials or self.flags.context
         return self if said else self.named(name)
 
     def access(self, *roles: str) -> "Access":
@@ -189,6 +175,15 @@ class Where:
 
         access = self.access("client", "operator")
         return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
+
+
+def _where_of(said: dict[str, Any]) -> Where:
+    """Take the options of the bus out of `said`, and return them."""
+    from mesh.bus.credentials import TlsFiles
+    from mesh.settings import Flags
+
+    files = TlsFiles(said.pop("tls_ca"), said.pop("tls_cert"), said.pop("tls_key"))
+    return Where(Flags(said.pop("url"), said.pop("context"), said.pop("as_"), files))
 
 
 def run_quietly(work: Coroutine[Any, Any, None]) -> None:

@@ -51,7 +51,8 @@ class Questions:
 
 def _how_to_reply(where: Where, request: str, schema: Any) -> str:
     """Return how to reply to a question from another command, with the same options as this one."""
-    said = (("--url", where.url), ("--context", where.context), ("--as", where.name))
+    flags = where.flags
+    said = (("--url", flags.url), ("--context", flags.context), ("--as", flags.name))
     options = "".join(f" {option} {shlex.quote(value)}" for option, value in said if value is not None)
     wanted = "" if schema is None else f" that follows {short(as_json_text(schema), _SUMMARY_CHARS)}"
     return f"it goes on with a reply{wanted}: {ops.queue.reply_command(request, schema, options)}"

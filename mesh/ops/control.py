@@ -229,13 +229,15 @@ async def _until_decided(
 # --- the whole mesh -------------------------------------------------------------------------------
 
 
-async def set_mesh_freeze(bus: Bus, order: Freeze | Thaw, *, within_s: float = _WITHIN_S) -> MeshFreeze:
+async def set_mesh_freeze(
+    bus: Bus, frozen: bool, *, by: str, reason: str = "", within_s: float = _WITHIN_S
+) -> MeshFreeze:
     """Freeze or thaw the mesh, and return what CONF says once it is in force.
 
     Raises ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`: then
     the order is stored all the same, and the first guard that runs obeys it.
     """
-    frozen = isinstance(order, Freeze)
+    order = (Freeze if frozen else Thaw)(id=order_id(), by=by, reason=reason)
     late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
 
     async def obeyed_by_now() -> MeshFreeze | None:
