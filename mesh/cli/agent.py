@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from mesh.agent.definition import Agent
     from mesh.conformance.checks import Finding
 
-app = click.Group(help="Agents: run one, see who is there, show what its model was sent.")
+app = click.Group(help="Agents: run one, see who is there, show a prompt.")
 
 agent_argument = click.argument("name", metavar="NAME", help="The agent's name in the fleet file.")
 
 
 @app.command("run")
-@click.argument("reference", metavar="MODULE:NAME", help="Where its code is: an Agent, or an async function.")
+@click.argument("reference", metavar="MODULE:NAME", help="The agent's code: an Agent, or an async function.")
 @grace_option(25.0)
 @framed
 def run(where: Where, *, reference: str, grace: float, health: str | None) -> None:
-    """Take turns until told to end; SIGTERM finishes those that run, and gives the rest back."""
+    """Take turns until a signal. SIGTERM finishes the turns that run, and gives the rest back."""
     from mesh.agent._runtime import Runtime
     from mesh.agent.definition import key_will_do, load
 
@@ -111,10 +111,10 @@ def _lines(value: dict[str, Any], indent: str = "") -> None:
     "--move",
     type=int,
     metavar="N",
-    help="The move that the agent came to, by its event's number; else its newest round.",
+    help="The event of the move that the round led to; by default the newest round.",
 )
-@click.option("--call", type=int, help="Which of that round's model calls; else the last.")
-@click.option("--module", help="MODULE:NAME of its code; else by the fleet file.")
+@click.option("--call", type=int, help="The number of the round's model call; by default the last.")
+@click.option("--module", help="MODULE:NAME of its code; by default that of the fleet file.")
 @click.option("--fleet", help="A fleet file, or a reference fleet's name; else ./mesh.toml.")
 @framed
 async def prompt(
@@ -128,7 +128,7 @@ async def prompt(
     fleet: str | None,
     as_json: bool,
 ) -> None:
-    """Show exactly what its model was sent: the agent's own code, run over the turn's journal."""
+    """Show the exact prompt that the agent's model got: its own code is run over the turn's journal."""
 
     def code() -> "Agent":
         return _code_of(name, module, fleet)
@@ -214,7 +214,7 @@ def _mark(block: Mapping[str, Any]) -> str:
 @click.option("--kill", help="A command that ends it as a crash would, where SIGKILL to CMD does not.")
 @framed
 async def check_agent(*, name: str, run: str, kill: str | None, as_json: bool) -> None:
-    """Try an agent in any language: does it keep to the protocol?
+    """Check that an agent, in any language, keeps to the protocol.
 
     It starts a scratch mesh with a real guard, and runs CMD with NATS_URL, MESH_NAME and MESH_CREDENTIALS
     (a seed file). The agent's code follows the fact `do` of a request: docs/protocol.md, section 15. The

@@ -176,7 +176,7 @@ _submit_options = together(
     click.option("--conversation", help="A name that groups it with other requests."),
     budget_option("The most it may spend: {}."),
     _option(seconds_in, "--within", help="How long it may take: 90s, 10m, 2h, 1d."),
-    _option(_deadline, "--deadline", help="When it has to be done: a time (ISO-8601)."),
+    _option(_deadline, "--deadline", help="When it must be done: a time (ISO-8601)."),
     click.option("--allow", multiple=True, metavar="ACTION", help="The only tools that may be called."),
     click.option(
         "--must-carry", multiple=True, metavar="KEY", help="A fact that every handoff carries unchanged."

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     type=int,
     required=False,
     metavar="N",
-    help="The event; by default the last refusal, else the last verdict.",
+    help="The event's number; by default the last refusal, else the last verdict.",
 )
 @framed
 async def why(where: Where, *, source: str, n: int | None, as_json: bool) -> None:
-    """Explain a verdict, and what would be allowed."""
+    """Explain a verdict, and name what would be allowed."""
     found = ops.explain.explain(ops.log.decoded(await one_of(where, source)), n)
     if as_json:
         emit(found)
@@ -153,13 +153,13 @@ def _shown(value: Any) -> str:
 @click.option(
     "--policy",
     type=A_PATH,
-    help="Judge by this policy (TOML) instead, and compare verdicts.",
+    help="Judge by this policy (TOML) instead.",
 )
 @framed
 async def replay(where: Where, *, source: str, policy: Path | None, as_json: bool) -> None:
-    """Judge a log again and compare.
+    """Judge a log again and compare the verdicts.
 
-    With --policy, list the verdicts that would have been others. Exit status 1 on any difference.
+    With --policy, list the verdicts that would differ. Exit status 1 on any difference.
     """
     from mesh.replay.rejudge import rejudge
 
@@ -243,22 +243,21 @@ def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
     type=click.Choice(["agent", "edge", "model", "client", "request", "turn"]),
     default="agent",
     show_default=True,
-    help="What to sum up by.",
+    help="The kind of row to sum up by.",
 )
 @since_option(microseconds_at, "Only turns whose newest report came since")
 @framed
 async def cost(
     where: Where, *, source: str | None, kind: "ops.spending.By", since: int | None, as_json: bool
 ) -> None:
-    """Sum up what models cost: dollars, tokens, and how much of the prompts came from the vendor's cache.
+    """Sum up the cost of models: dollars, tokens, and the share of prompts that the vendor had cached.
 
-    What turns have reported counts, and on the bus, of those that run or were ended by somebody else (a
-    cancel, a deadline, a timeout), what their journals hold: so it is what has been spent until now. A
-    file has no journals: how many turns are missing is said then.
+    It counts the reports of turns. For turns without a report (they run, or a cancel, a deadline or a
+    timeout ended them) it counts their journals, which only the bus has; for a file it names how many turns
+    are missing.
 
-    A mesh is one tenant: the total of the whole log is that tenant's. Dollars with a `?` are too few: some
-    of the calls were a model's that has no price. A request of which an event cannot be read counts up to
-    that event, and is named; the exit status is 1 then.
+    Dollars with a `?` are too few: a model without a price was called. If an event of a request cannot be
+    read, the request counts up to that event and is named, and the exit status is 1.
     """
     if source is not None and is_file(source):
         found = ops.spending.spent_in_file(Path(source), by=kind, since=since or 0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mesh.fleet.file import FleetFile
     from mesh.settings import Access
 
-guard = click.Group(help="The guard, which decides.")
+guard = click.Group(help="The guard, which decides every proposal.")
 
 
 @guard.command("run")
@@ -23,7 +23,7 @@ guard = click.Group(help="The guard, which decides.")
 @grace_option(5.0)
 @framed
 def run(where: Where, *, identity: str | None, grace: float, health: str | None) -> None:
-    """Decide proposals until told to end; SIGTERM finishes the work in hand.
+    """Decide proposals until a signal. SIGTERM finishes the work in hand.
 
     Any number of guards may run; they share the work and keep no state.
     """
@@ -86,11 +86,11 @@ async def _set_freeze(where: Where, frozen: bool, reason: str, by: str, as_json:
 )
 @framed
 async def setup(where: Where, *, dry_run: bool, out: Path | None, file: Path, as_json: bool) -> None:
-    """Bring files and bus to the fleet file.
+    """Make files and bus as the fleet file wants them.
 
-    With --out it creates missing keys and writes the server's accounts; that needs no bus. It then brings
-    the bus to the fleet file, as the admin, if one is named (NATS_URL, --url, --context): streams,
-    consumers, the fleet document, the policies. A second time it changes nothing.
+    With --out it creates missing keys and writes the server's accounts; that takes no bus. If a bus is named
+    (NATS_URL, --url, --context), it then makes streams, consumers, the fleet document and the policies, as
+    the admin. A second run changes nothing.
     """
     from mesh.fleet.file import load_fleet
 
@@ -186,13 +186,13 @@ def _admin(where: Where, out: Path | None) -> "Access":
 @click.option("--file", type=A_PATH, help="The fleet file to compare with; else ./mesh.toml.")
 @framed
 async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_json: bool) -> None:
-    """Look a mesh over and tell what is wrong with it; exit status 1 if anything is.
+    """Check a mesh and report what is wrong with it; exit status 1 if anything is.
 
     It checks connection, server, streams, documents, durability, limits, guards, agents, rules, dead
     letters, prices and clocks.
 
-    As the admin it compares streams and consumers with those that `mesh setup` would make. As an operator
-    or a viewer it only checks that they are there. Only the server's monitoring tells the durability.
+    The admin's key compares streams and consumers with those of `mesh setup`; an operator's or a viewer's
+    key checks that they are there. Only the server's monitoring shows the durability.
     """
     from mesh.settings import running_dev
 

@@ -17,14 +17,14 @@ from mesh.service.printable import short, when
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
 
-app = click.Group(help="What waits for people: list, show, resolve, reply, assign, watch.")
+app = click.Group(help="The work that waits for people: list, show, resolve, reply, assign, watch.")
 doubt = click.Group(help="Effects in doubt: list, settle.")
 
 
 @app.command("ls")
 @framed
 async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
-    """List what waits for people, the oldest first: escalations, questions, effects in doubt."""
+    """List the work that waits for people, oldest first: escalations, questions, effects in doubt."""
     async with await where.connect(*PEOPLE) as bus:
         await ops.queue.require_tier(bus, tier)
         found = await ops.queue.queue(bus)
@@ -48,7 +48,7 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
 @request_argument
 @framed
 async def show(where: Where, *, request: str, as_json: bool) -> None:
-    """Show what waits in a request, with everything that led to it."""
+    """Show the decision that a request waits for, with everything that led to it."""
     from mesh.cli.story import story
 
     async with await where.connect(*PEOPLE) as bus:
@@ -94,7 +94,7 @@ def _choices(waiting: "ops.queue.Waiting") -> list[str]:
 @app.command("resolve")
 @request_argument
 @click.option("--to", help="Give it to this agent.")
-@click.option("--again", is_flag=True, help="Let the agent whose turn it ended go on.")
+@click.option("--again", is_flag=True, help="Let the agent that had the turn go on.")
 @click.option("--complete", is_flag=True, help="Answer the request.")
 @click.option("--answer", help="The answer.")
 @click.option("--note", default="", help="A word to the agent that gets it.")
@@ -126,10 +126,10 @@ async def resolve(
 @click.option("--json-value", is_flag=True, help="VALUE is JSON.")
 @framed
 async def reply(where: Where, *, request: str, value: str, json_value: bool, by: str, as_json: bool) -> None:
-    """Reply to a question that an agent put to people, or to you as its client; the turn goes on with it.
+    """Reply to a question that an agent put to people, or to you as its client; its turn goes on.
 
-    What was asked of a client takes the client's own key. A question may have a JSON Schema. What does not
-    follow it is not sent.
+    A question to a client takes the client's own key. If the question has a JSON Schema, a reply that does
+    not follow it is not sent.
     """
     from mesh.settings import NoCredentials
 
@@ -189,7 +189,7 @@ def _check_reply(text: str | None, schema: Any, said: Any) -> None:
 
 @app.command("assign")
 @request_argument
-@click.argument("to", metavar="PERSON", help="Who looks at it.")
+@click.argument("to", metavar="PERSON", help="The person who looks at it.")
 @framed
 async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool) -> None:
     """Name the person who looks at an escalation. It is shown to people; anybody may still resolve it."""
@@ -201,10 +201,10 @@ async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool)
 
 
 @app.command("watch")
-@click.option("--exec", "command", metavar="CMD", help="Run this in the shell for each.")
-@click.option("--once", is_flag=True, help="Tell what there is now, and end.")
-@since_option(server_time, "Begin with all that was raised since")
-@click.option("--new", is_flag=True, help="Leave out what waits already.")
+@click.option("--exec", "command", metavar="CMD", help="Run this command in the shell for each.")
+@click.option("--once", is_flag=True, help="Report the present state, and end.")
+@since_option(server_time, "Begin with everything raised since")
+@click.option("--new", is_flag=True, help="Leave out the work that waits already.")
 @click.option(
     "--exec-timeout",
     type=click.FloatRange(min=0.1),
@@ -224,12 +224,12 @@ async def watch(
     tier: str | None,
     as_json: bool,
 ) -> None:
-    """Tell of escalations, questions to people, effects in doubt and dead letters, until Ctrl-C.
+    """Report escalations, questions to people, effects in doubt and dead letters, until Ctrl-C.
 
-    It begins with what waits already, dead letters excepted. CMD has the facts in its environment:
+    It begins with the work that waits already, without dead letters. CMD finds the facts in its environment:
     MESH_WHAT (escalation, ask, doubt or dead_letter), MESH_REQUEST, MESH_AGENT, MESH_SUMMARY, MESH_REASON,
-    MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL; and all of them as JSON on its standard
-    input. A CMD that fails is named on standard error, and the watch goes on.
+    MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL. They are also JSON on its standard
+    input. If CMD fails, standard error names it, and the watch goes on.
     """
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
@@ -264,8 +264,8 @@ def _in_words(alarm: "ops.watch.Alarm") -> str:
 async def ls_doubts(where: Where, *, as_json: bool) -> None:
     """List effects in doubt, the oldest first.
 
-    The process died between the intent to do something and the proof that it was done. Look in the system
-    that the effect was meant for (by the key, if that system knows keys), then settle it.
+    A process died after it had recorded the intent, and before the proof that it was done. Look in the
+    system that the effect was meant for (by the key, if that system knows keys), then settle it.
     """
     async with await where.connect(*PEOPLE) as bus:
         found = await ops.queue.queue(bus, "doubt")
@@ -289,7 +289,7 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
 @request_argument
 @click.option("--done", is_flag=True, help="It happened; it is not done again.")
 @click.option("--not-done", is_flag=True, help="It did not; the agent does it now.")
-@click.option("--result", help="With --done: what it returned. JSON is read as JSON, other text as text.")
+@click.option("--result", help="With --done: its result. JSON is read as JSON, other text as text.")
 @framed
 async def settle(
     where: Where, *, request: str, done: bool, not_done: bool, result: str | None, by: str, as_json: bool

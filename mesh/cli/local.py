@@ -32,7 +32,7 @@ model_option = click.option(
     show_default=True,
     envvar="MESH_MODEL",
     show_envvar=True,
-    help="What drives the agents: rules, or the real models, which need ANTHROPIC_API_KEY and money.",
+    help="What drives the agents: rules, or the real models (ANTHROPIC_API_KEY; they cost money).",
 )
 
 
@@ -187,7 +187,7 @@ def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", words: str) -> None:
 @click.option(
     "--fleet",
     multiple=True,
-    help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; else ./mesh.toml.",
+    help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; by default ./mesh.toml.",
 )
 @click.option(
     "--store",
@@ -196,11 +196,11 @@ def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", words: str) -> None:
     show_default=True,
     help="The folder of keys, log and data.",
 )
-@click.option("--port", type=int, help="The bus's port on 127.0.0.1; else 4222 if it is free.")
+@click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default 4222 if it is free.")
 @model_option
 @framed
 async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
-    """Run server, guard and agents on this machine until Ctrl-C."""
+    """Run a server, a guard and the agents on this machine until Ctrl-C."""
     import asyncio
 
     from mesh.local.fleet import LocalFleet, data_environment, find_fleet, model_environment

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = click.Group(help="The log: tail, export, verify, trim-steps.")
 dead = click.Group(help="Dead letters: list, show, resend.")
 seq_argument = click.argument(
-    "seq", type=click.IntRange(min=1), metavar="SEQ", help="Its number in the list."
+    "seq", type=click.IntRange(min=1), metavar="SEQ", help="The letter's number in the list."
 )
 
 
@@ -31,11 +31,11 @@ seq_argument = click.argument(
     "--lines", "-n", type=click.IntRange(min=0), default=10, show_default=True, help="Events to begin with."
 )
 @click.option(
-    "--follow/--no-follow", "-f", "follow", default=True, show_default=True, help="Go on as they come."
+    "--follow/--no-follow", "-f", "follow", default=True, show_default=True, help="Go on with each new event."
 )
 @framed
 async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None:
-    """Show the newest events of all requests, and go on as they come."""
+    """Show the newest events of all requests, then each new one."""
     from mesh.bus.event_log import JetStreamLog
     from mesh.bus.reader import bounds
 
@@ -54,10 +54,10 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
 
 
 @app.command("export")
-@click.argument("requests", nargs=-1, metavar="ID…", help="Requests.")
+@click.argument("requests", nargs=-1, metavar="ID…", help="The ids of requests.")
 @click.option("--all", "everything", is_flag=True, help="The whole log, in its order.")
 @click.option("--out", type=A_PATH, help="A file; else standard output.")
-@click.option("--with-steps", is_flag=True, help="Write the steps of their journals, too.")
+@click.option("--with-steps", is_flag=True, help="Also write the steps of their journals.")
 @framed
 async def export(
     where: Where,
@@ -68,10 +68,10 @@ async def export(
     with_steps: bool,
     as_json: bool,
 ) -> None:
-    """Write events as they are stored, one a line: each line stands alone, and the chain still holds.
+    """Write events as they are stored, one JSON document a line, so that the hash chain still holds.
 
-    With --with-steps each journaled step follows on a line of its own. Steps hold what tools and models said.
-    The lines are JSON as they are; with --out, --json tells how many there are.
+    With --with-steps each journaled step follows on a line of its own. Steps hold the results of tools and
+    the replies of models. With --out, --json prints how many lines there are.
     """
     from mesh.client.journals import agents_in
 
@@ -138,10 +138,10 @@ def _said_of(path: Path) -> Iterator[None]:
 )
 @framed
 async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
-    """Check the hash chains; exit status 1 where one is broken.
+    """Check the hash chains; exit status 1 if one is broken.
 
-    An event is vouched for by the one after it. Nothing vouches for a request's last event, nor says
-    that there was none after it: for these, compare with the log on the bus.
+    Each event vouches for the one before it. Nothing vouches for a request's last event, or shows that it
+    was the last: compare it with the log on the bus.
     """
     chains = ops.log.Chains()
     if source is None:
@@ -174,14 +174,14 @@ async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
     default="7d",
     show_default=True,
     metavar="SPAN",
-    help="For how long a request must be over.",
+    help="How long ago a request must have ended.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
+@click.option("--dry-run", is_flag=True, help="Only list what would go.")
 @framed
 async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: bool) -> None:
-    """Make room in the journals: take out those of requests that are over. Their events stay.
+    """Make room: take out the journals of requests that have ended. Their events stay.
 
-    Needs the admin's credentials. A journal is what a turn goes on from, so that no open request loses one.
+    It takes the admin's credentials. No open request loses a journal: its turns go on from it.
     """
     seconds, least = seconds_in(older_than), ops.log.LEAST_S
     if seconds < least:
@@ -232,7 +232,7 @@ async def ls_letters(where: Where, *, as_json: bool) -> None:
 @click.option("--raw", is_flag=True, help="Print the original bytes, and nothing else.")
 @framed
 async def show_letter(where: Where, *, seq: int, raw: bool, as_json: bool) -> None:
-    """Show one: why it is here, and what it said."""
+    """Show a dead letter: its reason and its bytes."""
     async with await where.connect(*READERS) as bus:
         letter = await ops.dead_letters.letter_at(bus, seq)
     if raw:
@@ -256,9 +256,9 @@ async def show_letter(where: Where, *, seq: int, raw: bool, as_json: bool) -> No
 @seq_argument
 @framed
 async def resend_letter(where: Where, *, seq: int, as_json: bool) -> None:
-    """Put a message back into the queue that it came from, once what was in its way is mended.
+    """Put a message back into its queue, once the cause is mended; print the event that decides it.
 
-    Needs the admin's credentials, and prints what came of it. Only what a guard kept can be put back.
+    It takes the admin's credentials. Only messages that a guard kept can be put back.
     """
     from protocol.wire.events import type_of
 

@@ -57,12 +57,12 @@ source_argument = click.argument(
     "source", metavar="ID|FILE", help="A request's id, or a file of exported events."
 )
 _SHARED: dict[str, Option] = {
-    "health": click.option("--health", help="HOST:PORT to answer probes on; else MESH_HEALTH."),
-    "reason": click.option("--reason", default="", help="Why, for the record."),
+    "health": click.option("--health", help="HOST:PORT that answers probes; by default MESH_HEALTH."),
+    "reason": click.option("--reason", default="", help="Your reason, for the record."),
     "by": click.option(
         "--by", default="", callback=_login, help="Your name, for the record; by default your login."
     ),
-    "tier": click.option("--tier", help="Only what this tier of people has."),
+    "tier": click.option("--tier", help="Only the work of this tier of people."),
     "as_json": together(
         click.option(
             "-o",
@@ -70,17 +70,21 @@ _SHARED: dict[str, Option] = {
             type=click.Choice(["table", "json"]),
             default="table",
             show_default=True,
-            help="How to show it.",
+            help="The form of the output.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
     ),
     "where": together(
-        click.option("--url", "-s", help="The bus; else NATS_URL."),
-        click.option("--context", help="A context of the nats command line."),
-        click.option("--as", "as_", help="Whose credentials to use; else MESH_NAME, else by role."),
-        click.option("--tls-ca", type=A_PATH, help="Whose signature the bus's certificate has, PEM."),
+        click.option("--url", "-s", help="The URL of the bus; by default NATS_URL."),
+        click.option("--context", help="A context of the nats command line to take URL and key from."),
+        click.option(
+            "--as",
+            "as_",
+            help="The name whose credentials to use; by default MESH_NAME, then one with the right role.",
+        ),
+        click.option("--tls-ca", type=A_PATH, help="The authority that signed the bus's certificate, PEM."),
         click.option("--tls-cert", type=A_PATH, help="Our certificate for the bus, PEM."),
-        click.option("--tls-key", type=A_PATH, help="Its key, unless it is in there."),
+        click.option("--tls-key", type=A_PATH, help="The key of our certificate, if its file has none, PEM."),
     ),
 }
 """By the parameter of a command that they fill."""

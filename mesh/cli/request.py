@@ -37,12 +37,12 @@ app = click.Group(help="Requests: submit, list, show, watch, cancel, freeze, tha
 
 @app.command("submit")
 @with_submit
-@click.option("--id", "request", help="An id made earlier: the same again is the same request.")
+@click.option("--id", "request", help="An id that you made; the same id again is the same request.")
 @framed
 async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json: bool) -> None:
     """Submit a request and print its id.
 
-    Once it is printed, the request will be decided, whatever dies from here on.
+    Once the id is printed, the request will be decided, even if this machine dies.
     """
     chosen = None if request is None else ops.log.checked_id(request)
     async with await where.client() as client:
@@ -51,7 +51,7 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
 
 
 @app.command("ls")
-@click.option("--status", help="Only open, human (people have to act), frozen, completed, refused, failed …")
+@click.option("--status", help="Only open, human (people must act), frozen, completed, refused, failed …")
 @click.option("--conversation", help="Only requests of this conversation.")
 @click.option(
     "--limit",
@@ -65,7 +65,7 @@ async def submit(where: Where, *, wanted: "Submit", request: str | None, as_json
 async def ls(
     where: Where, *, status: str | None, conversation: str | None, limit: int, as_json: bool
 ) -> None:
-    """List requests, the one with the newest event first."""
+    """List requests, newest event first."""
     if status is not None and status not in ops.requests.STATUSES:
         raise UsageWrong(f"no such status: {status!r}; one of {', '.join(ops.requests.STATUSES)}")
     async with await where.connect(*READERS) as bus:
@@ -99,7 +99,7 @@ async def _remark_freeze(bus: "Bus") -> None:
 
 @app.command("show")
 @source_argument
-@click.option("--at", type=click.IntRange(min=0), help="As it was after this event.")
+@click.option("--at", type=click.IntRange(min=0), help="Show the request as it stood after this event.")
 @click.option(
     "--steps", is_flag=True, help="Show the steps in each turn's journal, too. Only the bus has them."
 )
@@ -145,16 +145,16 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, as_jso
 
 @app.command("watch")
 @request_argument
-@click.option("--follow", is_flag=True, help="Show also what turns do, as it is journaled.")
+@click.option("--follow", is_flag=True, help="Also show the steps of turns, as they are journaled.")
 @framed
 async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> None:
     """Show what happens in a request until it ends.
 
-    The exit status says how it ended. A bus that goes away meanwhile is waited for.
+    The exit status says how it ended. If the bus goes away, the command waits for it.
 
-    With --follow also each turn's steps as they are journaled: tools by name (an effect first with … when
-    it begins) and what models said, a reply at a time. What a model says while it still speaks is for the
-    request's own client alone: mesh send --follow.
+    With --follow it also shows each turn's steps as they are journaled: tools by name (an effect appears
+    with … when it begins) and the replies of models. Only the request's own client hears a model while it
+    speaks: mesh send --follow.
     """
     from mesh.cli.story import INDENT, Teller, ending, step_in_words
 
@@ -220,18 +220,18 @@ async def thaw(where: Where, *, request: str, reason: str, by: str, as_json: boo
 
 @app.command("rerun")
 @request_argument
-@click.option("--to", help="Another agent than the one it failed at.")
-@click.option("--text", help="What is wanted, instead of the old text.")
+@click.option("--to", help="Begin at this agent, not at the one that failed.")
+@click.option("--text", help="A new text, in the place of the old one.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @framed
 async def rerun(
     where: Where, *, request: str, to: str | None, text: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Do a request again, from the handoff at which it failed; prints the new request's id.
+    """Do a request again, from the handoff at which it failed; print the new request's id.
 
-    The new request is yours, and linked to the old one. It begins at the agent whose turn was the last,
-    with all that had been handed to it. Its effects get new keys: what the old request did to the world is
-    done again, so that is listed first.
+    The new request is yours, and linked to the old one. It begins at the agent that had the last turn, with
+    all that had been handed to it. Its effects get new keys, so that they happen again: the effects of the
+    old request are listed first.
     """
     from mesh.client import Client
 

@@ -36,7 +36,7 @@ _LAST_LINES_S = 6.0
     show_default=True,
     help="Seconds to wait for the end.",
 )
-@click.option("--follow", is_flag=True, help="Show on standard error what happens.")
+@click.option("--follow", is_flag=True, help="Show each event on standard error as it happens.")
 @framed
 async def send(where: Where, *, wanted: "Submit", wait_s: float, follow: bool, as_json: bool) -> None:
     """Submit a request, wait for its end, print the answer.
