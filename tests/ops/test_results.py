@@ -9,7 +9,7 @@ from mesh.errors import ControlRefused, NotFound, UsageWrong
 from mesh.ops import control, health, log, queue, requests, spending
 from mesh.ops.health import CHECKS, Look
 from protocol.wire import events
-from protocol.wire.commands import Complete, Freeze, Thaw
+from protocol.wire.commands import Complete
 from tests.guard.stage import Stage
 from tests.servers import until
 from tests.system.office import Office
@@ -95,7 +95,7 @@ async def test_a_freeze_of_the_mesh_is_found_by_its_check_and_told_by_the_story(
     office: Office, stage: Stage
 ) -> None:
     request, bus, said = await office.escalated(), await op(stage), list[str]()
-    stands = await control.set_mesh_freeze(bus, Freeze(id=control.order_id(), by="kim", reason="it burns"))
+    stands = await control.set_mesh_freeze(bus, True, by="kim", reason="it burns")
     try:
         assert (stands.frozen, stands.by, stands.sender, stands.reason) == (True, "kim", "op", "it burns")
         [finding] = await health.run("freeze", Look(bus))
@@ -103,7 +103,7 @@ async def test_a_freeze_of_the_mesh_is_found_by_its_check_and_told_by_the_story(
         await anext(requests.story_so_far(bus, request, on_held_up=said.append))
         assert said == [stands.notice]
     finally:
-        await control.set_mesh_freeze(bus, Thaw(id=control.order_id(), by="kim"))
+        await control.set_mesh_freeze(bus, False, by="kim")
     assert [each.state for each in await health.run("freeze", Look(bus))] == ["ok"]
 
 
