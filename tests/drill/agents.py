@@ -20,6 +20,7 @@ from mesh.agent.turn import Turn
 from protocol.wire.commands import Move
 from protocol.wire.handoff import Constraints
 from tests.drill import ledger
+from tests.drill.evidence import Kind
 from tests.drill.temptations import TEMPTATIONS
 
 
@@ -33,13 +34,18 @@ async def _work(slow: float) -> None:
     await asyncio.sleep(slow / 2)
 
 
+async def _do(kind: Kind, tool: str, request: str, call: str, slow: float, key: str = "") -> dict[str, Any]:
+    """Do what a tool is there for: it is written down in the middle of the time that it takes."""
+    await _work(slow)
+    ledger.note(kind, tool, key=key, request=request, call=call)
+    await _work(slow)
+    return {"call": call}
+
+
 @tool
 async def look(request: str, call: str, slow: float) -> dict[str, Any]:
     """Read something."""
-    await _work(slow)
-    ledger.note("read", "look", request=request, call=call)
-    await _work(slow)
-    return {"call": call}
+    return await _do("read", "look", request, call, slow)
 
 
 @tool
@@ -52,10 +58,7 @@ async def deny(request: str, call: str, slow: float) -> dict[str, Any]:
 @tool(effect="idempotent")
 async def pay(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
     """Change the world once for each key."""
-    await _work(slow)
-    ledger.note("idempotent", "pay", key=idempotency_key, request=request, call=call)
-    await _work(slow)
-    return {"call": call}
+    return await _do("idempotent", "pay", request, call, slow, idempotency_key)
 
 
 def shipped(key: str) -> object:
@@ -69,28 +72,19 @@ def shipped(key: str) -> object:
 @tool(effect="reconcilable", reconcile=shipped)
 async def ship(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
     """Change the world in a way that can be asked for later."""
-    await _work(slow)
-    ledger.note("reconcilable", "ship", key=idempotency_key, request=request, call=call)
-    await _work(slow)
-    return {"call": call}
+    return await _do("reconcilable", "ship", request, call, slow, idempotency_key)
 
 
 @tool(effect="reconcilable", reconcile=shipped, approve="human")
 async def sign(request: str, call: str, slow: float, idempotency_key: str) -> dict[str, Any]:
     """Change the world, if somebody says yes."""
-    await _work(slow)
-    ledger.note("reconcilable", "sign", key=idempotency_key, request=request, call=call)
-    await _work(slow)
-    return {"call": call}
+    return await _do("reconcilable", "sign", request, call, slow, idempotency_key)
 
 
 @tool(effect="once")
 async def post(request: str, call: str, slow: float) -> dict[str, Any]:
     """Change the world in a way that nobody can tell afterwards."""
-    await _work(slow)
-    ledger.note("once", "post", request=request, call=call)
-    await _work(slow)
-    return {"call": call}
+    return await _do("once", "post", request, call, slow)
 
 
 TOOLS = {each.name: each for each in (look, deny, pay, ship, sign, post)}
@@ -140,10 +134,7 @@ class _Walk:
         request = self.turn.request
 
         async def produce() -> dict[str, Any]:
-            await _work(slow)
-            ledger.note("model", MODEL, request=request, call=call)
-            await _work(slow)
-            return {"call": call}
+            return await _do("model", MODEL, request, call, slow)
 
         found = await self.turn.model(MODEL, call, produce, dict)
         self._note(found[0]["call"])

@@ -164,7 +164,7 @@ async def quiet(bus: Bus) -> None:
 
 
 @contextlib.asynccontextmanager
-async def hearing(bus: Bus, subject: str) -> AsyncIterator[list[tuple[str, bytes]]]:
+async def heard_on(bus: Bus, subject: str) -> AsyncIterator[list[tuple[str, bytes]]]:
     """Listen on `subject`, or to nothing where that is denied; gives what is heard."""
     heard: list[tuple[str, bytes]] = []
     try:

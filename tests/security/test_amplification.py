@@ -16,7 +16,7 @@ from mesh.bus.roles import GET, PRESENCE_S, Role, grants, members
 from mesh.errors import BusError
 from protocol.wire.subjects import card, evt, step
 from tests.security.attacks import append, has_effect
-from tests.security.scenes import Scene, attempt, hearing, quiet
+from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.security.test_reply_subjects import body_for, concrete
 from tests.servers import FLEET, eventually, fresh, until
 
@@ -39,7 +39,7 @@ async def listening(
     """Let everybody listen everywhere they may; give what comes to each place."""
     async with contextlib.AsyncExitStack() as stack:
         places = [(await scene.bus(name), place) for name in names for place in heard_by(name, mark)]
-        yield [await stack.enter_async_context(hearing(bus, place)) for bus, place in places]
+        yield [await stack.enter_async_context(heard_on(bus, place)) for bus, place in places]
 
 
 async def leave_much(scene: Scene, attacker: str) -> list[str]:
@@ -114,7 +114,7 @@ async def test_no_answer_is_sent_to_another(
         bus, other = await scene.bus(attacker), await scene.bus(victim)
         bait = place.format(mark=fresh())
         calls = await leave_much(scene, attacker)
-        async with hearing(other, bait) as heard:
+        async with heard_on(other, bait) as heard:
             for _ in range(20):
                 for call in calls:
                     bus.send(call, b"", reply=bait)
@@ -190,7 +190,7 @@ async def test_an_agent_shows_live_output_to_a_client_in_its_own_name_alone(ship
     """The control to the attacks on live feeds: an agent's own output crosses to the client it names."""
     client, other, agent = await shipped.bus("c1"), await shipped.bus("c2"), await shipped.bus("b")
     mark = fresh()
-    async with hearing(client, "mesh.live.c1.>") as heard, hearing(other, "mesh.live.c2.>") as not_heard:
+    async with heard_on(client, "mesh.live.c1.>") as heard, heard_on(other, "mesh.live.c2.>") as not_heard:
         await agent.publish(f"mesh.live.c1.{mark}.b.t", b"a token")
         await attempt(agent, f"mesh.live.c1.{mark}.a.t", b"a lie", reply="nowhere")
         await until(lambda: bool(heard))

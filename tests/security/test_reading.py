@@ -11,7 +11,7 @@ from mesh.bus.roles import API, GET
 from mesh.errors import BusError
 from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, step
 from tests.security.attacks import append, has_effect
-from tests.security.scenes import Scene, attempt, hearing, quiet, told
+from tests.security.scenes import Scene, attempt, heard_on, quiet, told
 from tests.servers import fresh
 
 
@@ -123,7 +123,7 @@ async def test_nobody_listens_to_what_is_anothers(
 ) -> None:
     async def attack(scene: Scene) -> bool:
         bus, request = await scene.bus(attacker), fresh()
-        async with hearing(bus, subject) as heard:
+        async with heard_on(bus, subject) as heard:
             if speaker == "guard":
                 await (await scene.bus("guard")).publish(note("c1", request), b"a notice")
             elif speaker:
@@ -158,7 +158,7 @@ async def test_nobody_speaks_in_anothers_feed(
     async def attack(scene: Scene) -> bool:
         client = await scene.bus("c1")
         listening = "mesh.live.c1.>" if ".live." in subject else "mesh.note.c1.*"
-        async with hearing(client, listening) as heard:
+        async with heard_on(client, listening) as heard:
             await attempt(await scene.bus(attacker), subject, b"a lie", reply="nowhere")
             await client.flush()
             await quiet(await scene.admin())

@@ -6,7 +6,7 @@ from mesh.bus.roles import API, GET, NEXT, Role, grants
 from mesh.errors import BusError
 from protocol.wire.subjects import card, ctl, dead, evt, live, note, prop, step
 from tests.security.attacks import append, has_effect
-from tests.security.scenes import Scene, attempt, hearing, quiet
+from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.servers import eventually, fresh
 
 
@@ -113,7 +113,7 @@ async def test_a_reply_subject_of_an_agent_does_not_speak_to_a_client(
     async def attack(scene: Scene) -> bool:
         request = fresh()
         client, attacker = await scene.bus("c1"), await scene.bus("b")
-        async with hearing(client, "mesh.note.c1.*") as notes, hearing(client, "mesh.live.c1.>") as output:
+        async with heard_on(client, "mesh.note.c1.*") as notes, heard_on(client, "mesh.live.c1.>") as output:
             for bait in (note("c1", request), live("c1", request, "a", "t"), client.inbox + "1"):
                 for subject in (card("b"), prop("b", request), GET + "CARDS." + card("b")):
                     await attempt(attacker, subject, b"", reply=bait)

@@ -9,7 +9,7 @@ from mesh.bus.streams import stream_table
 from protocol.wire import subjects
 from protocol.wire.subjects import CONF_CHANGED, breaker, card, ctl, dead, end, evt, prop, rate, step
 from tests.security.attacks import Attack, has_effect, stored
-from tests.security.scenes import Scene, attempt, hearing, quiet
+from tests.security.scenes import Scene, attempt, heard_on, quiet
 from tests.servers import FLEET, fresh
 
 
@@ -129,7 +129,7 @@ async def test_an_agent_hears_of_changes_that_concern_it_and_nothing_of_what_the
         tries = (f"{CONF_CHANGED}.>", *(f"{CONF_CHANGED}.{what}" for what in OF_GUARDS), *TOLD_AGENTS)
         got = []
         for subject in tries:
-            async with hearing(bus, subject) as heard:
+            async with heard_on(bus, subject) as heard:
                 for what in OF_GUARDS:
                     scene.expected.add(("CONF", f"mesh.conf.{what}"))
                     await admin.publish_durable(f"mesh.conf.{what}", b'{"secret":1}')
@@ -154,7 +154,7 @@ async def test_an_agent_cannot_tell_others_that_something_changed(
         other, bus = await scene.bus("a"), await scene.bus("b")
         got = []
         for subject in TOLD_AGENTS:
-            async with hearing(other, subject) as heard:
+            async with heard_on(other, subject) as heard:
                 await attempt(bus, subject.replace("*", "a"), b"forged")
                 await other.flush()
                 await quiet(other)
