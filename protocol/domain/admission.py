@@ -11,19 +11,8 @@ import msgspec
 
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
-from protocol.wire.commands import (
-    Assign,
-    Cancel,
-    Command,
-    Control,
-    Freeze,
-    Proposal,
-    Reply,
-    Resolve,
-    Settle,
-    Submit,
-    Thaw,
-)
+from protocol.wire import commands
+from protocol.wire.commands import Command, Control, Proposal, Submit
 from protocol.wire.ids import HUMAN
 
 
@@ -102,7 +91,7 @@ def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission
         return Late(getattr(control, "turn", ""), getattr(control, "round", 0), "decided")
     if command.role == "client" and ledger.client != command.sender:
         return Rejected("not_allowed", "a client controls its own requests only")
-    if command.role == "client" and not isinstance(control, Cancel | Reply):
+    if command.role == "client" and not isinstance(control, commands.Cancel | commands.Reply):
         return Rejected("not_allowed", "a client may cancel and reply; the rest is for operators")
     if not ledger.is_open:
         return Late(getattr(control, "turn", ""), getattr(control, "round", 0), ledger.status)
@@ -111,38 +100,40 @@ def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission
 
 def _of_open_control(ledger: Ledger, command: Command, control: Control) -> Admission:
     match control:
-        case Cancel():
+        case commands.Cancel():
             return Accepted()
-        case Freeze():
+        case commands.Freeze():
             frozen = ledger.frozen_at is not None
             return Rejected("frozen", "the request is frozen already") if frozen else Accepted()
-        case Thaw():
+        case commands.Thaw():
             thawed = ledger.frozen_at is None
             return Rejected("not_frozen", "the request is not frozen") if thawed else Accepted()
-        case Assign() | Resolve():
+        case commands.Assign() | commands.Resolve():
             turn = ledger.turns.get(control.turn)
             if turn is None or turn.agent != HUMAN:
                 return Rejected("unknown_turn", "no such escalation in this request")
             if turn.state == "ended":
                 return Late(turn.id, turn.round, "ended")
             return Accepted()
-        case Reply() | Settle():
+        case commands.Reply() | commands.Settle():
             most = ledger.policy.max_handoff_bytes
             return _of_waiting(ledger.turns.get(control.turn), command, control, most)
 
 
-def _of_waiting(turn: TurnState | None, command: Command, control: Reply | Settle, most: int) -> Admission:
+def _of_waiting(
+    turn: TurnState | None, command: Command, control: commands.Reply | commands.Settle, most: int
+) -> Admission:
     if turn is None:
         return Rejected("unknown_turn", "no such turn was opened in this request")
     if control.round > turn.round:
         return Rejected("unknown_round", f"round {control.round} was not opened; the turn is in {turn.round}")
-    awaited = "suspended" if isinstance(control, Reply) else "doubted"
+    awaited = "suspended" if isinstance(control, commands.Reply) else "doubted"
     if control.round < turn.round or turn.state != awaited:
         return Late(turn.id, control.round, "ended" if turn.state == "ended" else "decided")
     may_answer = {command.sender, HUMAN} if command.role == "operator" else {command.sender}
-    if isinstance(control, Reply) and turn.asked not in may_answer:
+    if isinstance(control, commands.Reply) and turn.asked not in may_answer:
         return Rejected("not_allowed", f"the question was put to {turn.asked}")
-    value = control.value if isinstance(control, Reply) else control.result
+    value = control.value if isinstance(control, commands.Reply) else control.result
     if len(msgspec.json.encode(value)) > most:
         return Rejected("too_large", f"more than {most} bytes; put large things in a store and say where")
     return Accepted()

@@ -14,31 +14,9 @@ from protocol.domain.layers import Bringer, Load, followed, merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.submit import stale_id
 from protocol.domain.turns import TurnState, next_round, remembered
-from protocol.wire.commands import (
-    Assign,
-    Cancel,
-    Command,
-    Control,
-    Escalate,
-    Freeze,
-    Reply,
-    Resolve,
-    Settle,
-    Submit,
-    Thaw,
-)
-from protocol.wire.events import (
-    AnyEvent,
-    EffectSettled,
-    EscalationAssigned,
-    EscalationResolved,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFrozen,
-    RequestThawed,
-    RoundOutcome,
-    TurnResumed,
-)
+from protocol.wire import commands, events
+from protocol.wire.commands import Command, Control, Resolve
+from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
@@ -59,7 +37,7 @@ def resolves_to(ledger: Ledger, control: Resolve) -> AgentName | None:
 def rejection_of(ledger: Ledger, command: Command, world: World) -> Rejected | None:
     """Return what speaks against a message that only the world can tell: a stale id, an unknown target."""
     control = command.what
-    if isinstance(control, Submit):
+    if isinstance(control, commands.Submit):
         return stale_id(command, world)
     if not isinstance(control, Resolve) or control.complete:
         return None
@@ -74,31 +52,35 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
     draft, by = Draft(ledger, world, command.cause), control.by or command.sender
     said: dict[str, Any] = {"sender": command.sender, "control": control.id}
     match control:
-        case Cancel(reason=reason):
-            return draft.event(RequestCancelled, str(ledger.client), by=by, reason=reason, **said)
-        case Freeze(reason=reason):
-            return draft.event(RequestFrozen, NOBODY, by=by, reason=reason, **said)
-        case Thaw(reason=reason):
-            return draft.event(RequestThawed, NOBODY, by=by, reason=reason, **said)
-        case Assign(turn=turn_id, to=person):
-            return draft.event(EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by, **said)
+        case commands.Cancel(reason=reason):
+            return draft.event(events.RequestCancelled, str(ledger.client), by=by, reason=reason, **said)
+        case commands.Freeze(reason=reason):
+            return draft.event(events.RequestFrozen, NOBODY, by=by, reason=reason, **said)
+        case commands.Thaw(reason=reason):
+            return draft.event(events.RequestThawed, NOBODY, by=by, reason=reason, **said)
+        case commands.Assign(turn=turn_id, to=person):
+            return draft.event(events.EscalationAssigned, NOBODY, turn=turn_id, person=person, by=by, **said)
         case Resolve(complete=True):
             human, to = ledger.turns[control.turn], str(ledger.client)
             said |= {"turn": human.id, "round": human.round, "answer": control.answer}
-            return draft.event(RequestCompleted, to, by=by, **said)
+            return draft.event(events.RequestCompleted, to, by=by, **said)
         case Resolve():
             return _resolved(draft, control, said | {"by": by})
-        case Reply(value=value):
+        case commands.Reply(value=value):
             turn = ledger.turns[control.turn]
-            past = RoundOutcome(round=turn.round, how="replied", reply=value, by=by, asked=turn.approval)
-            return draft.event(TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past), **said)
-        case Settle(outcome=outcome, result=result):
+            past = events.RoundOutcome(
+                round=turn.round, how="replied", reply=value, by=by, asked=turn.approval
+            )
+            return draft.event(
+                events.TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past), **said
+            )
+        case commands.Settle(outcome=outcome, result=result):
             turn = ledger.turns[control.turn]
-            past = RoundOutcome(
+            past = events.RoundOutcome(
                 round=turn.round, how="settled", reply=result, settled=outcome, step=turn.doubted, by=by
             )
             said |= {"work": next_round(turn, past), "outcome": outcome, "result": result, "by": by}
-            return draft.event(EffectSettled, turn.agent, turn=turn.id, **said)
+            return draft.event(events.EffectSettled, turn.agent, turn=turn.id, **said)
 
 
 def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
@@ -112,8 +94,8 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
     ended = None if human.instead_of is None else ledger.turns[human.instead_of]
     again: dict[str, Any] = {}
     if control.again:
-        asked = Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
-        past = RoundOutcome(
+        asked = commands.Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
+        past = events.RoundOutcome(
             round=(ended or human).round,
             how="resolved",
             move=asked,
@@ -125,7 +107,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
             again |= {"round_": ended.round + 1, "continues": ended.work.journal_id}
     handoff, load = _handed_on(ledger, human, control, draft.world.now)
     return draft.opening(
-        EscalationResolved,
+        events.EscalationResolved,
         handoff,
         load,
         followed(ledger.marks(), ledger.load(), load),

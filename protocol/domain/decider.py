@@ -32,17 +32,8 @@ from protocol.domain.timers import (
     too_large,
 )
 from protocol.domain.turns import TurnState
-from protocol.wire import events
-from protocol.wire.commands import (
-    Command,
-    Control,
-    HandBack,
-    MoveProposed,
-    Proposal,
-    Resolve,
-    Submit,
-    Transfer,
-)
+from protocol.wire import commands, events
+from protocol.wire.commands import Command, Control, MoveProposed, Proposal, Submit
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld, Grounds
@@ -279,13 +270,13 @@ class RequestDecider:
         entry = fleet.agents.get(self._target(command, fleet) or "")
         target = None if entry is None else entry.name
         move = what.move if isinstance(what, MoveProposed) else None
-        gives_work = submit or isinstance(move, Transfer | HandBack)
+        gives_work = submit or isinstance(move, commands.Transfer | commands.HandBack)
         context: VerdictContext = yield NeedVerdictContext(
             command, target, gives_work and ledger.frozen_at is None
         )
         use, sender = context.breaker, fleet.agents.get(command.sender)
         peers: tuple[AgentName, ...] = ()
-        if use.state == "open" and sender is not None and isinstance(move, Transfer):
+        if use.state == "open" and sender is not None and isinstance(move, commands.Transfer):
             allowed = fleet.agents if sender.to is None else sender.to
             peers = yield NeedPeers(
                 tuple(
@@ -321,7 +312,7 @@ class RequestDecider:
         what = command.what
         if isinstance(what, Submit):
             return what.to or fleet.entry
-        if isinstance(what, Resolve):
+        if isinstance(what, commands.Resolve):
             return resolves_to(self.ledger, what)
         return target_of(self.ledger, command)
 

@@ -19,22 +19,8 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.rules import Case
 from protocol.domain.submit import decide_submit
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at
-from protocol.wire import events
-from protocol.wire.commands import (
-    Ask,
-    Command,
-    Complete,
-    Escalate,
-    Fail,
-    HandBack,
-    Move,
-    MoveProposed,
-    Proposal,
-    ReportFailure,
-    ReportInDoubt,
-    Submit,
-    Transfer,
-)
+from protocol.wire import commands, events
+from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Proposal, Submit, Transfer
 from protocol.wire.events import AnyEvent, RoundOutcome
 from protocol.wire.handoff import Constraints, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
@@ -55,7 +41,7 @@ def target_of(ledger: Ledger, command: Command) -> AgentName | None:
             return None if back is None else ledger.segment.path[back].agent
         case Escalate():
             return HUMAN
-        case Ask(to_agent=asked):
+        case commands.Ask(to_agent=asked):
             return asked
     return None
 
@@ -80,11 +66,11 @@ def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world
     turn, draft = ledger.turns[proposal.turn], Draft(ledger, world, command.cause)
     said: dict[str, Any] = {"turn": turn.id, "round": turn.round}
     match proposal:
-        case ReportFailure(error=error, report=report):
+        case commands.ReportFailure(error=error, report=report):
             at = retry_at(turn, error, ledger.policy, world.now, command.cause)
             said |= {"error": error, "retry_at": at, "report": report, "sender": command.sender}
             return draft.event(events.TurnFailed, NOBODY, **said)
-        case ReportInDoubt(effect=effect, report=report):
+        case commands.ReportInDoubt(effect=effect, report=report):
             return draft.event(events.EffectDoubted, NOBODY, effect=effect, report=report, **said)
         case MoveProposed() if ledger.frozen_at is not None:
             return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, sender=command.sender, **said)
@@ -112,13 +98,13 @@ class _Verdict:
         match self.move:
             case Transfer() | HandBack():
                 return self._admitted(case)
-            case Ask():
+            case commands.Ask():
                 return self._suspended(self.move)
             case Escalate():
                 return self._escalated(case, self.move)
-            case Complete(answer=answer):
+            case commands.Complete(answer=answer):
                 return self._for_client(events.RequestCompleted, answer=answer, sender=self.sender)
-            case Fail(reason=reason):
+            case commands.Fail(reason=reason):
                 return self._failed("failed", reason)
         raise AssertionError("known_move refuses every other move")
 
@@ -295,7 +281,7 @@ class _Verdict:
             **self.said,
         )
 
-    def _suspended(self, move: Ask) -> AnyEvent:
+    def _suspended(self, move: commands.Ask) -> AnyEvent:
         deadlines = (self.ledger.deadline, self.ledger.frames[self.turn.id].constraints.deadline)
         expires_at = min(at for at in deadlines if at is not None)
         if move.expires_s is not None:

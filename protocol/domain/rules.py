@@ -15,18 +15,8 @@ from protocol.domain.envelope import World
 from protocol.domain.layers import Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import Segment, TurnState
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Escalate,
-    Fail,
-    HandBack,
-    Move,
-    Report,
-    Transfer,
-    UnknownMove,
-    move_name,
-)
+from protocol.wire import commands
+from protocol.wire.commands import HandBack, Move, Report, Transfer
 from protocol.wire.config import TOPOLOGIES, AgentEntry, Policy
 from protocol.wire.events import Grounds
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
@@ -78,8 +68,8 @@ def _path(case: Case) -> str:
 
 def known_move(case: Case) -> Refusal | None:
     moves = TOPOLOGIES.get(case.policy.topology, ())
-    name = move_name(case.move)
-    if name in moves and not isinstance(case.move, UnknownMove):
+    name = commands.move_name(case.move)
+    if name in moves and not isinstance(case.move, commands.UnknownMove):
         return None
     return Refusal(
         rule=Rule.KNOWN_MOVE,
@@ -97,7 +87,7 @@ def known_agent(case: Case) -> Refusal | None:
             if case.target is None or case.target == HUMAN or case.world.grounds.target is not None:
                 return None  # no frame to go back to is for `hand_back` to say
             return _unknown(case, f"{case.target!r} is not in the fleet any more", "transfer or escalate")
-        case Ask(to_agent=asked):
+        case commands.Ask(to_agent=asked):
             if asked == HUMAN and not case.world.grounds.human:
                 return _unknown(case, "this fleet has no `human` queue", "ask the client, or decide without")
             if asked not in (HUMAN, case.ledger.client):
@@ -105,7 +95,7 @@ def known_agent(case: Case) -> Refusal | None:
                     case, f"{asked!r} is neither the client nor `human`", f"ask {case.ledger.client}"
                 )
             return None
-        case Escalate():
+        case commands.Escalate():
             if case.world.grounds.human:
                 return None
             return _unknown(case, "this fleet has no `human` queue", "complete or fail the request")
@@ -261,7 +251,7 @@ def no_return(case: Case) -> Refusal | None:
 
 
 def asks(case: Case) -> Refusal | None:
-    if not isinstance(case.move, Ask) or case.turn.asks < case.policy.max_asks:
+    if not isinstance(case.move, commands.Ask) or case.turn.asks < case.policy.max_asks:
         return None
     return Refusal(
         rule=Rule.ASKS,
@@ -417,10 +407,10 @@ _OTHERS = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.ACTIONS, Rule.SIZE
 RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     Transfer: tuple(RULES),
     HandBack: tuple(RULES),
-    Ask: _OTHERS,
-    Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
-    Complete: _OTHERS,
-    Fail: _OTHERS,
+    commands.Ask: _OTHERS,
+    commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
+    commands.Complete: _OTHERS,
+    commands.Fail: _OTHERS,
 }
 """Which rules judge which move; one that no topology has meets `known_move` alone."""
 

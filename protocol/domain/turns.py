@@ -17,18 +17,8 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.layers import Load, Marks, followed
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Escalate,
-    Fail,
-    Failure,
-    HandBack,
-    Move,
-    Report,
-    Transfer,
-    UnknownMove,
-)
+from protocol.wire import commands
+from protocol.wire.commands import Failure, Move, Report
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
@@ -143,34 +133,34 @@ def _short_move(move: Move, refusal: Refusal | None) -> Move:
 
 def _without_load(move: Move) -> Move:
     match move:
-        case Transfer() | HandBack():
+        case commands.Transfer() | commands.HandBack():
             return replace(move, facts=(), artifacts=())
-        case Escalate():
+        case commands.Escalate():
             return replace(move, facts=())
-        case Complete():
+        case commands.Complete():
             return replace(move, answer=None)
-        case Ask():
+        case commands.Ask():
             return replace(move, schema=None)
-        case Fail() | UnknownMove():
+        case commands.Fail() | commands.UnknownMove():
             return move
 
 
 def _bare(move: Move) -> Move:
     """Return whom a move was for and the beginning of what it said, and nothing else."""
     match move:
-        case Transfer():
-            return Transfer(to_agent=AgentName(_cut(move.to_agent)), summary=_cut(move.summary))
-        case HandBack():
+        case commands.Transfer():
+            return commands.Transfer(to_agent=AgentName(_cut(move.to_agent)), summary=_cut(move.summary))
+        case commands.HandBack():
             named = None if move.to_agent is None else AgentName(_cut(move.to_agent))
-            return HandBack(to_agent=named, summary=_cut(move.summary))
-        case Escalate():
-            return Escalate(summary=_cut(move.summary))
-        case Ask():
+            return commands.HandBack(to_agent=named, summary=_cut(move.summary))
+        case commands.Escalate():
+            return commands.Escalate(summary=_cut(move.summary))
+        case commands.Ask():
             asked = AgentName(_cut(move.to_agent))
             return replace(move, to_agent=asked, question=_cut(move.question), schema=None)
-        case Fail():
-            return Fail(reason=_cut(move.reason))
-        case Complete() | UnknownMove():
+        case commands.Fail():
+            return commands.Fail(reason=_cut(move.reason))
+        case commands.Complete() | commands.UnknownMove():
             return move
 
 

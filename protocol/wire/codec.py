@@ -13,27 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from protocol.wire.commands import (
-    HANDOFF_MOVES,
-    Ask,
-    Complete,
-    Control,
-    Escalate,
-    Failure,
-    HandBack,
-    Move,
-    MoveProposed,
-    Proposal,
-    Reply,
-    Report,
-    ReportFailure,
-    Resolve,
-    Settle,
-    Submit,
-    Transfer,
-    UnknownMove,
-    Usage,
-)
+from protocol.wire import commands
+from protocol.wire.commands import Control, Move, Proposal, Report, Submit, Usage
 from protocol.wire.errors import Malformed, UnknownEvent
 from protocol.wire.events import VERSION, AnyEvent, type_of
 from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Constraints, Fact
@@ -187,11 +168,13 @@ def parse_proposal(body: bytes) -> Proposal:
         raise Malformed("proposal: `turn` or `round` cannot be one")
     _check_report(proposal.report)
     match proposal:
-        case MoveProposed(move=UnknownMove(name=name)) if name in HANDOFF_MOVES or not 0 < len(name) <= 64:
+        case commands.MoveProposed(move=commands.UnknownMove(name=name)) if (
+            name in commands.HANDOFF_MOVES or not 0 < len(name) <= 64
+        ):
             raise Malformed("proposal: a move cannot be named so")
-        case MoveProposed(move=move):
+        case commands.MoveProposed(move=move):
             _check_move(move)
-        case ReportFailure(error=failure):
+        case commands.ReportFailure(error=failure):
             _check_span(failure.retry_after_s, "retry_after_s")
         case _:
             pass
@@ -210,7 +193,7 @@ UNREADABLE = "malformed"
 MAX_FAILURE_CHARS = 512
 
 
-def failure_of(body: bytes, error: Malformed) -> ReportFailure | None:
+def failure_of(body: bytes, error: Malformed) -> commands.ReportFailure | None:
     """Return the failure of the round that an unreadable proposal speaks for; None if that cannot be read.
 
     Its report counts if that can be read by itself: what was spent was spent.
@@ -226,8 +209,8 @@ def failure_of(body: bytes, error: Malformed) -> ReportFailure | None:
         _check_report(report)
     except (Malformed, *READ_ERRORS):
         report = Report()
-    failure = Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
-    return ReportFailure(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
+    failure = commands.Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
+    return commands.ReportFailure(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
 
 
 def usage_is_sound(usage: Usage) -> bool:
@@ -258,21 +241,21 @@ def _check_report(report: Report) -> None:
         )
 
 
-def _with_unknown_move(body: bytes, error: Exception) -> MoveProposed:
+def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
     """Read a proposal whose move is none of ours, so that a rule can refuse it by its name."""
     problem = Malformed(f"proposal: {_where(error)}")
     try:
         raw = msgspec.json.decode(body)
         name = raw["move"]["move"]
-        known = raw["kind"] != "move" or not isinstance(name, str) or name in HANDOFF_MOVES
+        known = raw["kind"] != "move" or not isinstance(name, str) or name in commands.HANDOFF_MOVES
         if known or not 0 < len(name) <= 64:
             raise problem from error
-        return MoveProposed(
+        return commands.MoveProposed(
             turn=msgspec.convert(raw["turn"], str),  # type: ignore[arg-type]
             round=msgspec.convert(raw["round"], int),
             report=msgspec.convert(raw.get("report", {}), Report),
             v=msgspec.convert(raw.get("v", 1), int),
-            move=UnknownMove(name=name),
+            move=commands.UnknownMove(name=name),
         )
     except (KeyError, TypeError, AttributeError, *READ_ERRORS) as unreadable:
         raise problem from unreadable
@@ -290,15 +273,15 @@ def parse_control(body: bytes) -> Control:
     if not 0 <= getattr(control, "round", 0) < 1 << 31:
         raise Malformed("control: `round` cannot be one")
     match control:
-        case Resolve():
+        case commands.Resolve():
             _check_facts(control.facts)
             check_nesting(control.answer)
             _check_budget(control.budget, "control")
             if control.complete and control.budget is not None:
                 raise Malformed("control: an answer needs no `budget`")
-        case Reply():
+        case commands.Reply():
             check_nesting(control.value)
-        case Settle():
+        case commands.Settle():
             check_nesting(control.result)
         case _:
             pass
@@ -319,26 +302,26 @@ def _where(error: Exception) -> str:
 
 def _check_move(move: Move) -> None:
     match move:
-        case Transfer():
+        case commands.Transfer():
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
             _check_constraints(move.constraints)
-        case HandBack():
+        case commands.HandBack():
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
-        case Escalate():
+        case commands.Escalate():
             _check_facts(move.facts)
-        case Ask():
+        case commands.Ask():
             _check_span(move.expires_s, "expires_s")
             check_nesting(move.schema)
             _check_approval(move)
-        case Complete():
+        case commands.Complete():
             check_nesting(move.answer)
         case _:
             pass
 
 
-def _check_approval(move: Ask) -> None:
+def _check_approval(move: commands.Ask) -> None:
     """Every later round is told of what was approved, so that it has to be short."""
     if max(len(move.digest or ""), len(move.action)) > 128:
         raise Malformed("ask: `digest` and `action` have at most 128 characters")
