@@ -36,8 +36,15 @@ from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
-from protocol.wire.codec import MAX_PROMPT_CHARS
-from protocol.wire.commands import Failure, Move, Proposal, Report, ReportFailure, ReportInDoubt
+from protocol.wire.commands import (
+    MAX_PROMPT_CHARS,
+    Failure,
+    Move,
+    Proposal,
+    Report,
+    ReportFailure,
+    ReportInDoubt,
+)
 from protocol.wire.events import Assignment
 from protocol.wire.ids import TurnId
 from protocol.wire.notices import Notice

@@ -6,20 +6,19 @@ Writers emit the newest version. There is one yet, so readers know no other.
 
 import functools
 import hashlib
-import math
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
 from protocol.wire import commands
-from protocol.wire.commands import Control, Move, Proposal, Report, Submit, Usage
+from protocol.wire.commands import Control, Move, Proposal, Report, Submit
 from protocol.wire.errors import Malformed, UnknownEvent
 from protocol.wire.events import VERSION, AnyEvent, type_of
-from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Constraints, Fact
+from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Fact
 from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
-from protocol.wire.prices import LARGEST_AMOUNT, LONGEST_S, READ_ERRORS
+from protocol.wire.prices import LARGEST_AMOUNT, READ_ERRORS, Count
 
 T = TypeVar("T")
 
@@ -28,18 +27,10 @@ DEEPEST = 64
 DEEPEST_DOCUMENT = 2 * DEEPEST
 """The same of a whole document, which holds values."""
 
-MAX_MODELS = 32
-MAX_MODEL_CHARS = 128
-"""What a report says about models is carried with every event that follows it."""
-MAX_PROMPT_CHARS = 64
-MAX_CONVERSATION_CHARS = 128
-"""It is kept with every request, and shown beside each."""
-
 _events = msgspec.json.Decoder(AnyEvent)
 _submits = msgspec.json.Decoder(Submit)
 _proposals = msgspec.json.Decoder(Proposal)
 _controls = msgspec.json.Decoder(Control)
-_reports = msgspec.json.Decoder(Report)
 _types = frozenset(type_of(kind) for kind in AnyEvent.__args__)
 
 
@@ -120,12 +111,10 @@ def decode_event(body: bytes) -> AnyEvent:
         event: AnyEvent = _events.decode(body)
     except READ_ERRORS as error:
         _unreadable(body, error)
-    if event.v != VERSION:
-        _unreadable(body, None)
     return event
 
 
-def _unreadable(body: bytes, error: Exception | None) -> NoReturn:
+def _unreadable(body: bytes, error: Exception) -> NoReturn:
     """Say why `body` is no event that this build reads: raise UnknownEvent or Malformed."""
     try:
         head = _heads.decode(body)
@@ -141,17 +130,13 @@ def _unreadable(body: bytes, error: Exception | None) -> NoReturn:
 def parse_submit(body: bytes) -> Submit:
     """Return a client's request. Raises Malformed."""
     submit: Submit = _read(_submits, body, "submit")
-    if submit.v != 1:
-        raise Malformed(f"submit: version {submit.v} is not known; 1 is")
     if not submit.text.strip():
         raise Malformed("submit: `text` is empty")
     if submit.rerun_of is not None and not is_request_id(submit.rerun_of):
         raise Malformed("submit: `rerun_of` is no request's id")
-    if submit.conversation is not None and len(submit.conversation) > MAX_CONVERSATION_CHARS:
-        raise Malformed(f"submit: `conversation` has {MAX_CONVERSATION_CHARS} characters at most")
     _check_facts(submit.facts, reserved=TEXT_FACT)
     _check_artifacts(submit.artifacts)
-    _check_constraints(submit.constraints)
+    _check_budget(submit.constraints.budget, "constraints")
     return submit
 
 
@@ -162,28 +147,16 @@ def parse_proposal(body: bytes) -> Proposal:
         proposal = _proposals.decode(body)
     except READ_ERRORS as error:
         proposal = _with_unknown_move(body, error)
-    if proposal.v != 1:
-        raise Malformed(f"proposal: version {proposal.v} is not known; 1 is")
-    if not is_token(proposal.turn) or not 0 <= proposal.round < 1 << 31:
-        raise Malformed("proposal: `turn` or `round` cannot be one")
-    _check_report(proposal.report)
-    match proposal:
-        case commands.MoveProposed(move=commands.UnknownMove(name=name)) if (
-            name in commands.HANDOFF_MOVES or not 0 < len(name) <= 64
-        ):
-            raise Malformed("proposal: a move cannot be named so")
-        case commands.MoveProposed(move=move):
-            _check_move(move)
-        case commands.ReportFailure(error=failure):
-            _check_span(failure.retry_after_s, "retry_after_s")
-        case _:
-            pass
+    if not is_token(proposal.turn):
+        raise Malformed("proposal: `turn` cannot be one")
+    if isinstance(proposal, commands.MoveProposed):
+        _check_move(proposal.move)
     return proposal
 
 
 class _Spoken(msgspec.Struct):
     turn: str
-    round: int
+    round: Count
     report: msgspec.Raw = msgspec.Raw()
 
 
@@ -202,43 +175,11 @@ def failure_of(body: bytes, error: Malformed) -> commands.ReportFailure | None:
         spoken = _spoken.decode(body)
     except READ_ERRORS:
         return None
-    if not is_token(spoken.turn) or not 0 <= spoken.round < 1 << 31:
+    if not is_token(spoken.turn):
         return None
-    try:
-        report = _reports.decode(spoken.report)
-        _check_report(report)
-    except (Malformed, *READ_ERRORS):
-        report = Report()
+    report = readable(bytes(spoken.report), Report) or Report()
     failure = commands.Failure(code=UNREADABLE, message=str(error)[:MAX_FAILURE_CHARS])
     return commands.ReportFailure(turn=TurnId(spoken.turn), round=spoken.round, error=failure, report=report)
-
-
-def usage_is_sound(usage: Usage) -> bool:
-    """Return True if a report could hold this usage."""
-    return not _wrong_with(usage)
-
-
-def _wrong_with(usage: Usage, *more: int) -> str:
-    """Return why a report cannot hold a usage, and `more` counts beside it; empty if it can."""
-    counts = [usage.nano_dollars, usage.tokens, usage.model_calls, *more]
-    for used in usage.models.values():
-        counts += [getattr(used, name) for name in used.__struct_fields__]
-    if min(counts) < 0:
-        return "a report cannot be negative"
-    if max(counts) > LARGEST_AMOUNT:
-        return "a report is beyond 2^62"
-    if len(usage.models) > MAX_MODELS or any(len(model) > MAX_MODEL_CHARS for model in usage.models):
-        return f"a report names {MAX_MODELS} models at most, each in {MAX_MODEL_CHARS} characters"
-    return ""
-
-
-def _check_report(report: Report) -> None:
-    if wrong := _wrong_with(report.usage, report.steps):
-        raise Malformed(f"proposal: {wrong}")
-    if len(report.prompt) > MAX_PROMPT_CHARS:
-        raise Malformed(
-            f"proposal: a report names its prompt's version in {MAX_PROMPT_CHARS} characters at most"
-        )
 
 
 def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
@@ -252,9 +193,9 @@ def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
             raise problem from error
         return commands.MoveProposed(
             turn=msgspec.convert(raw["turn"], str),  # type: ignore[arg-type]
-            round=msgspec.convert(raw["round"], int),
+            round=msgspec.convert(raw["round"], Count),
             report=msgspec.convert(raw.get("report", {}), Report),
-            v=msgspec.convert(raw.get("v", 1), int),
+            v=msgspec.convert(raw.get("v", 1), Literal[1]),
             move=commands.UnknownMove(name=name),
         )
     except (KeyError, TypeError, AttributeError, *READ_ERRORS) as unreadable:
@@ -264,14 +205,10 @@ def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
 def parse_control(body: bytes) -> Control:
     """Return an operator's or a client's control message. Raises Malformed."""
     control: Control = _read(_controls, body, "control")
-    if control.v != 1:
-        raise Malformed(f"control: version {control.v} is not known; 1 is")
     if not is_token(control.id):
         raise Malformed("control: `id` must be 1 to 64 characters of A-Z a-z 0-9 _ -")
     if (turn := getattr(control, "turn", None)) is not None and not is_token(turn):
         raise Malformed("control: `turn` cannot be one")
-    if not 0 <= getattr(control, "round", 0) < 1 << 31:
-        raise Malformed("control: `round` cannot be one")
     match control:
         case commands.Resolve():
             _check_facts(control.facts)
@@ -305,28 +242,22 @@ def _check_move(move: Move) -> None:
         case commands.Transfer():
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
-            _check_constraints(move.constraints)
+            _check_budget(move.constraints.budget, "constraints")
         case commands.HandBack():
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
         case commands.Escalate():
             _check_facts(move.facts)
-        case commands.Ask():
-            _check_span(move.expires_s, "expires_s")
+        case commands.Ask(action=action, digest=digest):
             check_nesting(move.schema)
-            _check_approval(move)
+            if action and not digest:
+                raise Malformed("ask: an approval names an `action` and the `digest` of what is approved")
         case commands.Complete():
             check_nesting(move.answer)
+        case commands.UnknownMove(name=name) if name in commands.HANDOFF_MOVES or not 0 < len(name) <= 64:
+            raise Malformed("proposal: a move cannot be named so")
         case _:
             pass
-
-
-def _check_approval(move: commands.Ask) -> None:
-    """Every later round is told of what was approved, so that it has to be short."""
-    if max(len(move.digest or ""), len(move.action)) > 128:
-        raise Malformed("ask: `digest` and `action` have at most 128 characters")
-    if move.action and not move.digest:
-        raise Malformed("ask: an approval, which names an `action`, needs the `digest` of what is approved")
 
 
 def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
@@ -370,19 +301,7 @@ def _check_unique(names: list[str], what: str) -> None:
         raise Malformed(f"{what}: each needs a name of 1 to 128 characters, and a name only once")
 
 
-def _check_constraints(constraints: Constraints) -> None:
-    _check_span(constraints.max_resolution_time_s, "max_resolution_time_s")
-    if constraints.deadline is not None and not 0 <= constraints.deadline < 1 << 53:
-        raise Malformed("constraints: `deadline` must be UTC microseconds")
-    _check_budget(constraints.budget, "constraints")
-
-
 def _check_budget(budget: Budget | None, what: str) -> None:
     asked = () if budget is None else (budget.nano_dollars, budget.tokens, budget.model_calls)
     if any(value is not None and not 0 <= value <= LARGEST_AMOUNT for value in asked):
         raise Malformed(f"{what}: a budget must be from 0 to 2^62")
-
-
-def _check_span(seconds: float | None, what: str) -> None:
-    if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= LONGEST_S):
-        raise Malformed(f"`{what}` must be from 0 to {LONGEST_S:.0f} seconds")

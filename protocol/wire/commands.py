@@ -5,13 +5,21 @@ the sender is what the subject says, the turn is what the ledger says.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, SenderRole, TurnId, proposal_id
-from protocol.wire.prices import Metered
+from protocol.wire.prices import Amount, Count, Metered, Seconds
+
+MAX_MODELS = 32
+MAX_MODEL_CHARS = 128
+"""What a report says about models is carried with every event that follows it."""
+MAX_PROMPT_CHARS = 64
+ModelName = Annotated[str, msgspec.Meta(max_length=MAX_MODEL_CHARS)]
+Short = Annotated[str, msgspec.Meta(max_length=128)]
+"""What is kept with every request, or told to every later round."""
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -32,10 +40,10 @@ class Submit(_Message, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
     constraints: Constraints = Constraints()
     policy: str = "default"
-    conversation: str | None = None
+    conversation: Short | None = None
     rerun_of: RequestId | None = None
     """The request that this one does again, from where it failed."""
-    v: int = 1
+    v: Literal[1] = 1
 
 
 # --- moves ----------------------------------------------------------------------------------------
@@ -72,11 +80,11 @@ class Ask(_Message, tag_field="move", tag="ask", frozen=True, kw_only=True):
     question: str
     schema: Mapping[str, Any] | None = None
     """JSON Schema of the reply, checked by the replier's client and by the asking runtime."""
-    expires_s: float | None = None
+    expires_s: Seconds | None = None
     """Seconds from admission; the request's deadline if none."""
-    digest: str | None = None
+    digest: Short | None = None
     """For an approval: what the reply approves, the key of one effect (tool, arguments, ordinal)."""
-    action: str = ""
+    action: Short = ""
     """For an approval: the tool that waits for it. Only with it is an ask an approval."""
 
 
@@ -136,10 +144,10 @@ def move_summary(move: Move) -> str:
 class Usage(_Message, frozen=True, kw_only=True):
     """What a turn spent, cumulative over its rounds."""
 
-    nano_dollars: int = 0
-    tokens: int = 0
-    model_calls: int = 0
-    models: Mapping[str, Metered] = {}
+    nano_dollars: Amount = 0
+    tokens: Amount = 0
+    model_calls: Amount = 0
+    models: Annotated[Mapping[ModelName, Metered], msgspec.Meta(max_length=MAX_MODELS)] = {}
     """The same by model, where it is known; nothing is judged by it."""
 
 
@@ -149,10 +157,10 @@ class Report(_Message, frozen=True, kw_only=True):
     usage: Usage = Usage()
     actions: tuple[str, ...] = ()
     """Names of the tools that were called, each once, sorted."""
-    steps: int = 0
+    steps: Amount = 0
     digest: str = ""
     """SHA-256 over the turn's journal; empty for a turn without steps."""
-    prompt: str = ""
+    prompt: Annotated[str, msgspec.Meta(max_length=MAX_PROMPT_CHARS)] = ""
     """Version of the prompt that the agent gives its model; empty for an agent without one."""
 
 
@@ -162,7 +170,7 @@ class Failure(_Message, frozen=True, kw_only=True):
     code: str
     message: str = ""
     permanent: bool = False
-    retry_after_s: float | None = None
+    retry_after_s: Seconds | None = None
 
 
 class Doubt(_Message, frozen=True, kw_only=True):
@@ -175,9 +183,9 @@ class Doubt(_Message, frozen=True, kw_only=True):
 
 class _Proposal(_Message, tag_field="kind", frozen=True, kw_only=True):
     turn: TurnId
-    round: int
+    round: Count
     report: Report = Report()
-    v: int = 1
+    v: Literal[1] = 1
 
 
 class MoveProposed(_Proposal, tag="move", frozen=True, kw_only=True):
@@ -217,7 +225,7 @@ class _Control(_Message, tag_field="kind", frozen=True, kw_only=True):
     """The sender's own id of this message: the same id again is the same message."""
     by: str = ""
     """The person's name, recorded; who may send it is a matter of credentials."""
-    v: int = 1
+    v: Literal[1] = 1
 
 
 class Cancel(_Control, tag="cancel", frozen=True, kw_only=True):
@@ -266,7 +274,7 @@ class Reply(_Control, tag="reply", frozen=True, kw_only=True):
     """Answer an ask."""
 
     turn: TurnId
-    round: int
+    round: Count
     value: Any = None
 
 
@@ -274,7 +282,7 @@ class Settle(_Control, tag="settle", frozen=True, kw_only=True):
     """Say what became of an effect in doubt."""
 
     turn: TurnId
-    round: int
+    round: Count
     outcome: Literal["done", "not_done"]
     result: Any = None
 

@@ -30,6 +30,7 @@ from protocol.wire.prices import (
     READ_ERRORS,
     Bytes,
     Hops,
+    Moment,
     Price,
     Seconds,
     SomeSeconds,
@@ -45,8 +46,6 @@ MOST_AT_ONCE = 100_000
 MOST_PER_MINUTE = 10_000_000
 BreakerState = Literal["closed", "open", "half_open"]
 BreakerSpan = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
-Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-"""UTC µs, up to the year 2255: an entry that was written by hand may say anything."""
 MOST_PROCESSES = 256
 """Processes in one entry; so many are about 40 KiB."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=max(MOST_AT_ONCE, MOST_PER_MINUTE))]

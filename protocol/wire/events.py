@@ -8,7 +8,7 @@ Fields are only ever added, at the end and with a default; anything else is a ne
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from protocol.wire.config import AgentEntry, BreakerState, Policy
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 
-VERSION = 1
+VERSION: Final = 1
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -118,7 +118,7 @@ class Assignment(Part, frozen=True, kw_only=True):
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
     """The envelope."""
 
-    v: int
+    v: Literal[1]
     id: EventId
     request: RequestId
     n: int

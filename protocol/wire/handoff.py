@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from protocol.wire.ids import AgentName, TurnId
+from protocol.wire.prices import Moment, Seconds
 
 TEXT_FACT = "text"
 """The key under which a submit's text travels; a submit may not bring another fact of this name."""
@@ -49,9 +50,9 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Limits for the holder of the work. They only ever narrow on the way down."""
 
-    deadline: int | None = None
+    deadline: Moment | None = None
     """UTC µs."""
-    max_resolution_time_s: float | None = None
+    max_resolution_time_s: Seconds | None = None
     """Asked for in a proposal; the guard turns it into `deadline` when it admits."""
     allowed_actions: tuple[str, ...] | None = None
     """Tools that may be called. None: all that the fleet file allows the agent."""

@@ -21,7 +21,7 @@ MAX_DETAIL_CHARS = 512
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that nobody could read or act on."""
 
-    v: int = 1
+    v: Literal[1] = 1
     at: int
     """UTC µs."""
     by: str
@@ -102,7 +102,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A note with a body. Exactly one of `error` and `ended` is set."""
 
-    v: int = 1
+    v: Literal[1] = 1
     request: str
     error: NoticeError | None = None
     ended: Ended | None = None
@@ -113,7 +113,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last one published under an agent's name, by whichever instance started last."""
 
-    v: int = 1
+    v: Literal[1] = 1
     name: str
     version: str
     description: str = ""
@@ -133,7 +133,7 @@ What = Literal["model", "tool"]
 class LiveNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that happened in a running turn. Whose it is, the subject says."""
 
-    v: int
+    v: Literal[1]
     turn: str
     round: int
     n: int

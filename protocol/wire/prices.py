@@ -29,6 +29,9 @@ MOST_BYTES = 64 << 20
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 """A time that may be none at all."""
 SomeSeconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""UTC µs, up to the year 2255; exact in a double."""
 Amount = Annotated[int, Meta(ge=0, le=LARGEST_AMOUNT)]
 Times = Annotated[int, Meta(ge=0, le=MOST_TIMES)]
 Hops = Annotated[int, Meta(ge=1, le=MOST_TIMES)]
@@ -40,15 +43,15 @@ MTOK = 1_000_000
 class Tokens(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Tokens of a model's replies by what they are charged as. None is in two counts, but for `thinking`."""
 
-    input: int = 0
+    input: Amount = 0
     """Read anew."""
-    cache_read: int = 0
-    cache_write: int = 0
+    cache_read: Amount = 0
+    cache_write: Amount = 0
     """Written to the vendor's cache for the shorter time, five minutes."""
-    cache_write_1h: int = 0
-    output: int = 0
+    cache_write_1h: Amount = 0
+    output: Amount = 0
     """Thinking included."""
-    thinking: int = 0
+    thinking: Amount = 0
     """How many of `output` were thought, not said."""
 
     @property
@@ -65,8 +68,8 @@ class Tokens(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 class Metered(Tokens, frozen=True, kw_only=True):
     """What one model was used for, and what that cost."""
 
-    calls: int = 0
-    nano_dollars: int = 0
+    calls: Amount = 0
+    nano_dollars: Amount = 0
 
     def each(self, other: "Metered", combine: Callable[[int, int], int]) -> "Metered":
         """Return the two combined, count by count."""

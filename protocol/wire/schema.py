@@ -31,7 +31,6 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 
 BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry)
 """What is neither asked for nor true: hints, what is kept for people, what guards, or agents, share."""
-_VERSIONED = ("Notice", "DeadLetter", "Card", "LiveNote")
 
 _EVENTS = tuple(kind.__struct_config__.tag for kind in AnyEvent.__args__)
 
@@ -49,13 +48,7 @@ def _definitions(ref_template: str) -> Json:
     definitions: Json = {
         names.get(name, name): _referring(schema, names, ref_template) for name, schema in found.items()
     }
-    for tag in _EVENTS:
-        definitions[tag]["properties"]["v"] = {"const": VERSION}
     definitions["Notice"]["oneOf"] = [{"required": ["error"]}, {"required": ["ended"]}]
-    for name in _VERSIONED:
-        definitions[name]["properties"]["v"] = {"const": 1, "default": 1}
-    for name in ("Submit", *(name for name in definitions if name.startswith(("proposal.", "control.")))):
-        definitions[name]["properties"]["v"] = {"const": 1, "default": 1}
     for name, (union, prefix) in UNIONS.items():
         members = (f"{prefix}{kind.__struct_config__.tag}".replace("?", "unknown") for kind in union.__args__)
         definitions[name] = {"anyOf": [{"$ref": ref_template.format(name=member)} for member in members]}

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
-from protocol.wire.codec import MAX_MODEL_CHARS, check_nesting
-from protocol.wire.commands import Usage
+from protocol.wire.codec import check_nesting
+from protocol.wire.commands import MAX_MODEL_CHARS, Usage
 from protocol.wire.errors import Malformed
 from protocol.wire.prices import Tokens
 

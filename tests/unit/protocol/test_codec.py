@@ -396,14 +396,15 @@ def test_a_report_reads_as_nothing_where_it_is_left_out() -> None:
     ],
 )
 def test_a_usage_is_sound_exactly_where_a_report_of_it_can_be_read(usage: Usage, sound: bool) -> None:
-    assert codec.usage_is_sound(usage) is sound
+    step = codec.encode(Record(kind="model", nonce="n", at=1, usage=usage))
+    assert (codec.readable(step, Record) is not None) is sound
     proposal = codec.encode(
         MoveProposed(turn=TurnId("t"), round=0, move=transfer("b"), report=Report(usage=usage))
     )
     if sound:
         codec.parse_proposal(proposal)
     else:
-        with pytest.raises(Malformed, match="a report"):
+        with pytest.raises(Malformed, match="usage"):
             codec.parse_proposal(proposal)
 
 
