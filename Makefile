@@ -48,7 +48,7 @@ imports: $(ENV)
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(ENV) ## Measure this machine
-	@$(BIN)/python -m bench
+	@$(BIN)/mesh bench
 
 schema: $(ENV) ## Write the JSON schemas of the wire contract, and what clients/node makes of them (needs npm)
 	@$(BIN)/mesh schema export --out protocol/schema

@@ -79,7 +79,7 @@ UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
 
 def main(argv: list[str]) -> int:
     """Measure, print, return 0: a missed target is a finding, no failure."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the mesh on this machine.")
+    parser = argparse.ArgumentParser(prog="mesh bench", description="Measure the mesh on this machine.")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
     parser.add_argument("--rounds", type=int, help="rounds of mesh and ring in turns")

@@ -30,6 +30,7 @@ COMMANDS = {
     "cost": "mesh.cli.audit:cost",
     "check-agent": "mesh.cli.agent:check_agent",
     "schema": "mesh.cli.local:schema",
+    "bench": "mesh.cli.local:bench",
 }
 """Where each command is."""
 

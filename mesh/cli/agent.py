@@ -1,5 +1,6 @@
-"""`mesh agent …`: run an agent's code, see who is there, show a prompt; `mesh check-agent`."""
+"""`mesh agent …`: run an agent's code, add one to the fleet, see who is there; `mesh check-agent`."""
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +10,17 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import PEOPLE, READERS, Where, framed, grace_option, serve
-from mesh.cli.output import as_json_text, emit, listing, note, say
+from mesh.cli.options import A_PATH, PEOPLE, READERS, Where, framed, grace_option, serve
+from mesh.cli.output import as_json_text, emit, listing, note, report, say
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
 
 if TYPE_CHECKING:
     from mesh.agent.definition import Agent
     from mesh.conformance.checks import Finding
+    from mesh.fleet.file import FleetFile
 
-app = click.Group(help="Agents: run one, see who is there, show a prompt.")
+app = click.Group(help="Agents: run one, add one, see who is there, show a prompt.")
 
 agent_argument = click.argument("name", metavar="NAME", help="The agent's name in the fleet file.")
 
@@ -44,6 +46,82 @@ def run(where: Where, *, reference: str, grace: float, health: str | None) -> No
 
             model = driven_by(agent.model, agent.prompt_version)
         serve(access, lambda bus: Runtime(bus, agent, model=model), grace_s=grace, health=health)
+
+
+@app.command("add")
+@agent_argument
+@click.option("--module", help="MODULE:NAME of its code.")
+@click.option("--description", help="One line for models and people.")
+@click.option("--to", multiple=True, help="An agent that it may hand to; without it, any agent.")
+@click.option("--clearance", multiple=True, help="A label that it may see.")
+@click.option("--file", type=A_PATH, default=Path("mesh.toml"), show_default=True, help="The fleet file.")
+@click.option(
+    "--out",
+    type=A_PATH,
+    default=Path(".mesh"),
+    show_default=True,
+    help="Where `mesh setup --out` keeps keys and accounts.conf.",
+)
+@click.option("--apply", "apply_now", is_flag=True, help="Also apply it to the bus, as the admin.")
+@framed
+async def add(
+    where: Where, *, name: str, file: Path, out: Path, apply_now: bool, as_json: bool, **section: Any
+) -> None:
+    """Add an agent: its section in mesh.toml, its key, and what to do next."""
+    from mesh.fleet.setup import ACCOUNTS, KEYS, apply
+
+    changed = _add(file, name, section, out)
+    key, changes = out / KEYS / f"{name}.nk", []
+    if apply_now:
+        async with await where.connect("admin") as bus:
+            changes = await apply(bus, changed)
+    lines = [f"added [agents.{name}] to {file}; its key: {key}"]
+    lines += [f"{change.action} {change.what}" for change in changes]
+    if apply_now:
+        lines.append(f"the server still has to read {out / ACCOUNTS}, twice, before it knows the new key")
+    else:
+        lines.append(
+            f"next: let the server read {out / ACCOUNTS} anew, twice, then `mesh setup`, then run it:"
+        )
+        lines.append(f"  MESH_CREDENTIALS={key} mesh agent run {section['module'] or 'MODULE:NAME'}")
+    told = [{"action": change.action, "what": change.what} for change in changes]
+    report(
+        {"agent": name, "file": str(file), "key": str(key), "applied": apply_now, "changes": told},
+        "\n".join(lines),
+        as_json=as_json,
+        lines=True,
+    )
+
+
+def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "FleetFile":
+    """Add an agent at the end of a fleet file, make its key, and return the fleet.
+
+    The rest of the file stays as it is, comments too. Raises UsageWrong, FleetFileError.
+    """
+    from mesh.fleet.file import FleetFileError, parse_fleet
+    from mesh.fleet.setup import prepare
+    from protocol.wire.ids import is_name
+
+    if not is_name(name):
+        raise UsageWrong(f"not an agent's name: {name!r}; 1 to 24 of a-z 0-9 -, and not `human`")
+    try:
+        before = file.read_text()
+    except OSError as missing:
+        raise UsageWrong(f"{file}: {missing.strerror}") from missing
+    fleet = parse_fleet(before, str(file))
+    if name in {*fleet.agents, *fleet.clients, *fleet.operators, *fleet.viewers, "admin", "guard"}:
+        raise UsageWrong(f"{file} has somebody named {name!r} already")
+    keys = ("module", "description", "clearance", "to")
+    fields = [f"{key} = {json.dumps(section[key])}" for key in keys if section[key]]
+    text = "\n".join((before.rstrip("\n"), "", f"[agents.{name}]", *fields, ""))
+    try:
+        changed = parse_fleet(text, str(file))
+    except FleetFileError as wrong:
+        raise UsageWrong(f"{file} would not be right with it: {wrong}") from wrong
+    file.write_text(text)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    prepare(changed, out)
+    return changed
 
 
 @app.command("ls")

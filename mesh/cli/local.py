@@ -1,4 +1,4 @@
-"""Commands for this machine: `mesh demo` and `mesh dev` run a whole mesh; `mesh schema`.
+"""Commands for this machine: `mesh demo` and `mesh dev` run a whole mesh; `mesh schema` and `mesh bench`.
 
 While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder where bus and keys are.
 """
@@ -300,7 +300,7 @@ def _introduce_dev(mesh: "LocalFleet", words: str) -> None:
     say(_HOW_TO.format(url=mesh.url, client=client, id=fresh), lines=True)
 
 
-# --- the wire contract as schemas -----------------------------------------------------------------
+# --- the wire contract as schemas, and measurements -----------------------------------------------
 
 schema = click.Group(help="The schemas of the wire contract.")
 
@@ -324,3 +324,20 @@ def export(*, out: Path, as_json: bool) -> None:
         (out / name).write_text(text)
         written.append(str(out / name))
     report({"written": written}, "\n".join(written), as_json=as_json, lines=True)
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+@click.pass_context
+def bench(context: click.Context) -> None:
+    """Measure this machine; `mesh bench --help` lists the measurements. Needs a checkout."""
+    import importlib
+    import sys
+
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "bench" / "__init__.py").is_file():
+        raise UsageWrong("the measurements are in a checkout (bench/), not in the installed package")
+    sys.path.insert(0, str(root))
+    raise Leave(importlib.import_module("bench").main(context.args))

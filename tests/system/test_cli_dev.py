@@ -302,8 +302,10 @@ def test_setup_a_second_time_has_nothing_to_do(folder: Folder) -> None:
 
 def test_an_added_agent_is_applied_to_the_bus(folder: Folder, tmp_path: Path) -> None:
     away = Folder(tmp_path)
-    (tmp_path / "mesh.toml").write_text(f'{FLEET}\n[agents.late]\nmodule = "desk:late"\n')
-    added = away.mesh("setup", **credentials(folder, "admin"))
+    (tmp_path / "mesh.toml").write_text(FLEET)
+    added = away.mesh(
+        "agent", "add", "late", "--module", "desk:late", "--apply", **credentials(folder, "admin")
+    )
     assert added.status == Exit.DONE, added
     assert "create consumer LOG/in-late" in added.out
     assert "late" in folder.mesh("agent", "ls").out

@@ -102,5 +102,8 @@ def test_setting_up_tells_each_change(tmp_path: Path) -> None:
     assert first["bus"] is None
     assert {"action": "write", "what": str(out / "accounts.conf"), "detail": []} in first["changes"]
     assert folder.mesh("setup", "--out", out, "--json").json["changes"] == []
+    added = folder.mesh("agent", "add", "b", "--out", out, "--json").json
+    assert (added["agent"], added["applied"], added["changes"]) == ("b", False, [])
+    assert Path(added["key"]).is_file()
     exported = folder.mesh("schema", "export", "--out", tmp_path, "--json").json
     assert all(Path(each).is_file() for each in exported["written"])

@@ -1,4 +1,4 @@
-"""`mesh setup --out`: files, without a bus."""
+"""`mesh setup --out` and `mesh agent add`: files, without a bus."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from mesh.bus.credentials import new_key, write_key
 from mesh.cli.exits import Exit
+from mesh.fleet.file import load_fleet
 from tests.unit.cli.conftest import Mesh
 
 FLEET = """\
@@ -73,16 +74,43 @@ def test_without_a_fleet_file_setup_is_a_matter_of_usage(mesh: Mesh) -> None:
     assert mesh("setup", "--out", "made").exit_code == Exit.USAGE
 
 
-def test_an_agent_in_the_file_gets_the_key_that_it_lacks(mesh: Mesh, file: Path) -> None:
-    mesh("setup", "--out", "made")
-    file.write_text(f"{FLEET}\n[agents.returns]\n")
-    keys = file.parent / "made" / "keys"
-    before = {path: path.read_bytes() for path in keys.iterdir()}
-    assert mesh("setup", "--out", "made").stdout.splitlines() == [
-        "create made/keys/returns.nk",
-        "write made/accounts.conf",
-    ]
-    assert {path: path.read_bytes() for path in before} == before
+def test_an_agent_is_added_and_the_file_keeps_its_comments(mesh: Mesh, file: Path) -> None:
+    added = mesh(
+        *(
+            "agent",
+            "add",
+            "returns",
+            "--module",
+            "desk:returns",
+            "--to",
+            "front",
+            "--description",
+            'the "R" team',
+        )
+    )
+    assert added.exit_code == Exit.DONE, added.output
+    text = file.read_text()
+    section = '[agents.returns]\nmodule = "desk:returns"\ndescription = "the \\"R\\" team"\nto = ["front"]\n'
+    assert text == f"{FLEET}\n{section}"
+    assert load_fleet(file).agents["returns"].to == ("front",)
+    assert (file.parent / ".mesh" / "keys" / "returns.nk").is_file()
+    assert "mesh setup" in added.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["front"], id="there-already"),
+        pytest.param(["app"], id="a-client"),
+        pytest.param(["guard"], id="the-guard"),
+        pytest.param(["human"], id="people"),
+        pytest.param(["Big Name"], id="no-name"),
+        pytest.param(["returns", "--to", "nobody"], id="hands-to-nobody"),
+    ],
+)
+def test_an_agent_that_cannot_be_leaves_the_file_alone(mesh: Mesh, file: Path, arguments: list[str]) -> None:
+    assert mesh("agent", "add", *arguments).exit_code == Exit.USAGE
+    assert file.read_text() == FLEET
 
 
 def test_the_schemas_are_written(mesh: Mesh, here: Path) -> None:
