@@ -142,7 +142,7 @@ class Stage:
     def alive(self, guard: Guard) -> bool:
         return not self._guards[guard].done()
 
-    async def processor(self, identity: str = "court", **around: Any) -> RequestProcessor:
+    async def processor(self, identity: str = "processor", **around: Any) -> RequestProcessor:
         """Return the judging part of a guard alone, which hears what the test tells it and nothing else."""
         bus = await self.bus("guard", identity)
         context = DecisionContext(bus, **around)
@@ -371,7 +371,7 @@ async def staged(mesh: LocalBus, *, guards: int = 0) -> AsyncIterator[Stage]:
     await own.close()
 
 
-def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Command:
+def submit_command(request: RequestId, submit: Submit, sender: str = "c1") -> Command:
     """Return a submit as a guard takes it up."""
     body = codec.encode(submit)
     return Command(
@@ -379,7 +379,7 @@ def submit_hearing(request: RequestId, submit: Submit, sender: str = "c1") -> Co
     )
 
 
-def proposal_hearing(request: str, sender: str, proposal: Proposal) -> Command:
+def proposal_command(request: str, sender: str, proposal: Proposal) -> Command:
     """Return a proposal as a guard takes it up."""
     return Command(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), "agent")
 
@@ -398,7 +398,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
-def control_hearing(request: str, sender: str, control: Control, role: str = "operator") -> Command:
+def control_command(request: str, sender: str, control: Control, role: str = "operator") -> Command:
     """Return a control message as a guard takes it up."""
     cause = control_cause(request, sender, control.id)
     return Command(request, AgentName(sender), control, cause, role)  # type: ignore[arg-type]

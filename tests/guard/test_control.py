@@ -24,7 +24,7 @@ from protocol.wire.commands import (
 )
 from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, request_id
-from tests.guard.stage import Stage, control_hearing, human_turn, proposal_hearing
+from tests.guard.stage import Stage, control_command, human_turn, proposal_command
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 
@@ -73,16 +73,16 @@ async def test_a_frozen_mesh_takes_no_proposals_and_obeys_controls(stage: Stage,
 
 
 async def test_what_was_in_hand_when_the_mesh_froze_comes_again(stage: Stage, guard: Guard) -> None:
-    court = await stage.processor("late")
-    court._context._set_frozen(True)
+    processor = await stage.processor("late")
+    processor._context._set_frozen(True)
     client, a, b = await stage.client(), await stage.actor("a"), await stage.actor("b")
     request = await client.submit("hello")
     work = await a.work(request)
     proposal = MoveProposed(turn=work.turn, round=0, move=TO_B)
     with pytest.raises(Frozen):
-        await court.process(proposal_hearing(request, "a", proposal))
+        await processor.process(proposal_command(request, "a", proposal))
     with pytest.raises(Frozen):
-        await court.wake(request)
+        await processor.wake(request)
     assert await stage.types(request) == ["request.opened"]
     await a.say(request, proposal)
     await b.work(request)
@@ -93,10 +93,10 @@ async def test_a_reply_while_the_mesh_is_frozen_sees_to_the_next_rounds_timer(st
     request = await client.submit("hello", policy="brisk")
     event = await asked(stage, request, "c1")
     await stage.drained()
-    court = await stage.processor("late")
-    court._context._set_frozen(True)
+    processor = await stage.processor("late")
+    processor._context._set_frozen(True)
     reply = Reply(id="r", turn=event.turn, round=0, value="red")
-    await court.process(control_hearing(request, "c1", reply, "client"))
+    await processor.process(control_command(request, "c1", reply, "client"))
     resumed = (await stage.log(request))[-1]
     assert type_of(resumed) == "turn.resumed"
     schedule = await stage.schedule(request)

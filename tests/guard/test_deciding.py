@@ -24,26 +24,26 @@ from protocol.wire.commands import (
 from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import TurnId, submitted_ms
-from tests.guard.stage import Stage, control_hearing, proposal_hearing, submit_hearing
+from tests.guard.stage import Stage, control_command, proposal_command, submit_command
 from tests.servers import PATIENCE_S
 
 TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 DONE = Complete(answer="done")
 
 
-async def test_two_courts_that_hear_the_same_proposal_at_once_write_one_verdict(stage: Stage) -> None:
-    courts = [await stage.processor(f"court{number}") for number in range(3)]
+async def test_two_guards_that_hear_the_same_proposal_at_once_write_one_verdict(stage: Stage) -> None:
+    guards = [await stage.processor(f"g{number}") for number in range(3)]
     requests = [(await stage.client()).new_id() for _ in range(20)]
-    opened = [await courts[0].process(submit_hearing(request, Submit(text="hello"))) for request in requests]
-    for request, ruling in zip(requests, opened, strict=True):
-        assert isinstance(ruling, Decided)
-        assert isinstance(ruling.event, events.RequestOpened)
-        move = MoveProposed(turn=ruling.event.work.turn, round=0, move=TO_B)
-        heard = proposal_hearing(request, "a", move)
-        await asyncio.gather(*(court.wake(request) for court in courts))  # each has its own copy now
-        await asyncio.gather(*(court.process(heard) for court in courts for _ in range(3)))
+    opened = [await guards[0].process(submit_command(request, Submit(text="hello"))) for request in requests]
+    for request, outcome in zip(requests, opened, strict=True):
+        assert isinstance(outcome, Decided)
+        assert isinstance(outcome.event, events.RequestOpened)
+        move = MoveProposed(turn=outcome.event.work.turn, round=0, move=TO_B)
+        heard = proposal_command(request, "a", move)
+        await asyncio.gather(*(guard.wake(request) for guard in guards))  # each has its own copy now
+        await asyncio.gather(*(guard.process(heard) for guard in guards for _ in range(3)))
         assert await stage.types(request) == ["request.opened", "handoff.admitted"]
-    assert sum(court.conflicts for court in courts) >= len(requests), "nobody was second: nothing was tried"
+    assert sum(guard.conflicts for guard in guards) >= len(requests), "nobody was second: nothing was tried"
 
 
 @pytest.mark.parametrize("guards", [2, 3])
@@ -71,7 +71,7 @@ async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older
 ) -> None:
     one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.process(submit_hearing(request, Submit(text="hello")))
+    opened = await one.process(submit_command(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     turn = TurnId(opened.event.id)
     before: Proposal
@@ -80,30 +80,30 @@ async def test_what_follows_another_guards_event_is_decided_by_one_with_an_older
             before = MoveProposed(turn=turn, round=0, move=TO_B)
         case "turn.resumed":
             before = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
-            then = control_hearing(request, "c1", Reply(id="r", turn=turn, round=0, value="this"), "client")
+            then = control_command(request, "c1", Reply(id="r", turn=turn, round=0, value="this"), "client")
         case _:
             before = ReportInDoubt(turn=turn, round=0, effect=Doubt(step="0-0", action="pay"))
-            then = control_hearing(request, "op", Settle(id="s", turn=turn, round=0, outcome="not_done"))
-    first = await other.process(proposal_hearing(request, "a", before))
+            then = control_command(request, "op", Settle(id="s", turn=turn, round=0, outcome="not_done"))
+    first = await other.process(proposal_command(request, "a", before))
     assert isinstance(first, Decided)
     if what == "handoff.admitted":
         back = MoveProposed(turn=TurnId(first.event.id), round=0, move=HandBack(summary="here"))
-        then = proposal_hearing(request, "b", back)
-    ruling = await one.process(then)
-    assert isinstance(ruling, Decided), ruling
-    assert type_of(ruling.event) == what
+        then = proposal_command(request, "b", back)
+    outcome = await one.process(then)
+    assert isinstance(outcome, Decided), outcome
+    assert type_of(outcome.event) == what
 
 
 async def test_an_event_behind_a_guards_back_makes_it_read_again_and_decide_right(stage: Stage) -> None:
     one, other = await stage.processor("one"), await stage.processor("other")
     request = (await stage.client()).new_id()
-    opened = await one.process(submit_hearing(request, Submit(text="hello")))
+    opened = await one.process(submit_command(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     turn = opened.event.id
     ask = MoveProposed(turn=turn, round=0, move=Ask(to_agent="c1", question="which?"))  # type: ignore[arg-type]
-    assert isinstance(await other.process(proposal_hearing(request, "a", ask)), Decided)
+    assert isinstance(await other.process(proposal_command(request, "a", ask)), Decided)
     late = MoveProposed(turn=turn, round=0, move=TO_B)  # type: ignore[arg-type]
-    await one.process(proposal_hearing(request, "a", late))
+    await one.process(proposal_command(request, "a", late))
     assert one.conflicts == 1
     assert await stage.types(request) == ["request.opened", "turn.suspended"]
 
@@ -116,15 +116,15 @@ async def test_a_submit_that_is_repeated_is_known_however_old_its_id_is(stage: S
     clock = [submitted_ms(request) * 1000]
     rooms = {name: await stage.processor(name, clock=lambda: clock[0]) for name in ("one", "other")}
     week = Constraints(max_resolution_time_s=12 * 86_400.0)
-    hearing = submit_hearing(request, Submit(text="hello", constraints=week))
-    assert isinstance(await rooms["one"].process(hearing), Decided)
+    command = submit_command(request, Submit(text="hello", constraints=week))
+    assert isinstance(await rooms["one"].process(command), Decided)
     clock[0] += 8 * 86_400_000_000
-    assert isinstance(await rooms[whose].process(hearing), Late)
-    other = submit_hearing(request, Submit(text="good-bye"))
+    assert isinstance(await rooms[whose].process(command), Late)
+    other = submit_command(request, Submit(text="good-bye"))
     found = await rooms[whose].process(msgspec.structs.replace(other, digest="another"))
     assert isinstance(found, Rejected)
     assert found.code == "request_exists"
-    found = await rooms[whose].process(submit_hearing(client.new_id(), Submit(text="hello")))
+    found = await rooms[whose].process(submit_command(client.new_id(), Submit(text="hello")))
     assert isinstance(found, Rejected)
     assert found.code == "stale_id"
 
@@ -134,14 +134,14 @@ async def test_a_timer_is_looked_at_with_the_log_and_not_with_an_older_copy(stag
     clock = [submitted_ms(request) * 1000]
     one = await stage.processor("one", clock=lambda: clock[0])
     other = await stage.processor("other", clock=lambda: clock[0])
-    opened = await one.process(submit_hearing(request, Submit(text="hello")))
+    opened = await one.process(submit_command(request, Submit(text="hello")))
     assert isinstance(opened, Decided)
     ask = MoveProposed(
         turn=opened.event.id,  # type: ignore[arg-type]
         round=0,
         move=Ask(to_agent="c1", question="which?", expires_s=2.0),  # type: ignore[arg-type]
     )
-    await other.process(proposal_hearing(request, "a", ask))
+    await other.process(proposal_command(request, "a", ask))
     clock[0] += 3_000_000
     await one.wake(request)
     assert (await stage.types(request))[-1] == "turn.resumed"

@@ -169,22 +169,22 @@ async def test_costs_are_told_by_turn_with_every_kind_of_token_and_a_total(
 
 
 async def test_what_has_aged_out_of_the_log_does_not_stop_the_sum(own_stage: Stage, tmp_path: Path) -> None:
-    court, report = InMemoryGuard(FLEET), Report(usage=Usage(nano_dollars=CALL))
-    court.submit("hello")
-    court.move(Transfer(to_agent=AgentName("b"), summary="please"), report)
-    court.move(Complete(answer="done"), report)
-    own_stage.spoiled.add(court.request)
+    guard, report = InMemoryGuard(FLEET), Report(usage=Usage(nano_dollars=CALL))
+    guard.submit("hello")
+    guard.move(Transfer(to_agent=AgentName("b"), summary="please"), report)
+    guard.move(Complete(answer="done"), report)
+    own_stage.spoiled.add(guard.request)
     after = 0
-    for event in court.events[1:]:
-        after = await own_stage.forge(event, event.to, court.request, after)
+    for event in guard.events[1:]:
+        after = await own_stage.forge(event, event.to, guard.request, after)
     office = Office(own_stage, tmp_path)
-    for arguments in ((), (court.request,)):
+    for arguments in ((), (guard.request,)):
         assert sums(await costs(office, *arguments, "--by", "edge")) == {"? -> a": CALL, "a -> b": CALL}
     for command in (("request", "show"), ("request", "watch"), ("why",)):
-        said = await office.mesh(*command, court.request, who="audit")
+        said = await office.mesh(*command, guard.request, who="audit")
         assert (said.status, said.out) == (Exit.FAILED, ""), said
         assert "event 0 is missing" in said.err
-        assert f"mesh log verify {court.request}" in said.err
+        assert f"mesh log verify {guard.request}" in said.err
 
 
 async def test_what_no_report_could_say_is_not_counted_from_a_journal_either(

@@ -20,7 +20,7 @@ from tests.claude_stub import StubClaude, calls, fails, says, writes
 from tests.golden.make import LOGS
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said
 from tests.unit.model.vendor import PROMPT, claude, raw
-from tests.unit.protocol.worlds import Court, transfer
+from tests.unit.protocol.worlds import Play, transfer
 
 CANARY = "xylophone"
 MODEL = "claude-haiku-5-5"
@@ -141,7 +141,7 @@ TRACE = "00-{:032x}-{:016x}-01"
 
 
 def _played(traced: bool) -> list[bytes]:
-    played = Court(traced=traced)
+    played = Play(traced=traced)
     played.submit("hello")
     played.move(transfer("b"))
     played.move(transfer("nobody"))

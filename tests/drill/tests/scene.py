@@ -19,7 +19,7 @@ from protocol.wire.handoff import Rule
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of
 from tests.unit.protocol import worlds
-from tests.unit.protocol.worlds import Court, ask, complete, hand_back, transfer
+from tests.unit.protocol.worlds import Play, ask, complete, hand_back, transfer
 
 REQUEST = str(worlds.REQUEST)
 SECOND = 1_000_000
@@ -31,7 +31,7 @@ DONE = ["c1", "c2", "c3", "c4"]
 class Scene:
     """A request being played, with its journals and the ledger."""
 
-    court: Court = field(default_factory=Court)
+    play: Play = field(default_factory=Play)
     steps: dict[StepName, bytes] = field(default_factory=dict)
     deeds: list[Deed] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -39,18 +39,18 @@ class Scene:
     """Which delivery of its event whoever journals now has in hand."""
 
     def pass_s(self, seconds: float) -> None:
-        self.court.now += round(seconds * SECOND)
+        self.play.now += round(seconds * SECOND)
 
     def step(self, name: str, kind: str, call: str = "", *, tool: str = "", key: str = "") -> None:
         """Journal a step of the turn that is open, a millisecond later."""
         self.pass_s(0.001)
-        turn = self.court.holder
+        turn = self.play.holder
         record = Step(
             kind=kind,
             name=tool,
             digest=digest_of(call) if call else "",
             nonce=f"{turn.agent}-1-{self.delivery}",
-            at=self.court.now,
+            at=self.play.now,
             key=key,
         )
         where = StepName(turn.agent, REQUEST, turn.work.journal_id, name)
@@ -58,38 +58,38 @@ class Scene:
 
     def deed(self, kind: Kind, tool: str, call: str, key: str = "", pid: int = 100) -> None:
         self.pass_s(0.001)
-        self.deeds.append(Deed(self.court.now, kind, tool, key, REQUEST, call, pid))
+        self.deeds.append(Deed(self.play.now, kind, tool, key, REQUEST, call, pid))
 
     def fault(self, kind: str, identity: str, name: str, seconds: float) -> None:
         """Do something to a process that takes so many seconds, from now on."""
-        begin = self.court.now
+        begin = self.play.now
         self.pass_s(seconds)
-        self.faults.append(Fault(kind, identity, name, begin, self.court.now))
+        self.faults.append(Fault(kind, identity, name, begin, self.play.now))
         self.delivery += 1
 
     def evidence(self) -> Evidence:
         return Evidence(
             submitted=(Submitted(REQUEST, worlds.START, True, "every-tool", ("completed",)),),
-            bodies={REQUEST: tuple(self.court.bodies)},
+            bodies={REQUEST: tuple(self.play.bodies)},
             steps=dict(self.steps),
             deeds=tuple(self.deeds),
             faults=tuple(self.faults),
             lease_s=1.0,
-            ended_at=self.court.now + 60 * SECOND,
+            ended_at=self.play.now + 60 * SECOND,
         )
 
 
 def opened() -> Scene:
     """Return a request that is open and held by `a`."""
     scene = Scene()
-    scene.court.submit()
+    scene.play.submit()
     return scene
 
 
 def whole() -> Scene:
     """Return a request that went through everything and was completed."""
     scene = opened()
-    court = scene.court
+    play = scene.play
     scene.deed("model", "stand-in", "c1")
     scene.step("0-0", "model", "c1", tool="stand-in")
     scene.step("0-1", "intent", "c2", tool="pay", key="k2")
@@ -97,32 +97,32 @@ def whole() -> Scene:
     scene.fault("effect.ran", "a-1", "a", 2.0)
     scene.deed("idempotent", "pay", "c2", "k2", pid=101)
     scene.step("0-1d", "effect", "c2", tool="pay", key="k2")
-    court.move(transfer("a"))  # to itself: refused
+    play.move(transfer("a"))  # to itself: refused
     scene.step("0-2", "fence")
     scene.step("1-0", "intent", "c3", tool="post", key="k3")
     scene.deed("once", "post", "c3")
     scene.fault("kill", "a-2", "a", 2.0)
-    court.doubt("post")
+    play.doubt("post")
     scene.pass_s(1.0)
-    court.control(Settle, turn=court.turn, round=1, outcome="done", result="c3", by="Ann")
+    play.control(Settle, turn=play.turn, round=1, outcome="done", result="c3", by="Ann")
     scene.step("0-3", "fence")
     scene.step("1-1", "fence")
     scene.step("2-0", "intent", "c3", tool="post", key="k3")
     scene.step("2-0d", "effect", "c3", tool="post", key="k3")
     scene.pass_s(0.1)
-    court.move(transfer("b"))
+    play.move(transfer("b"))
     scene.step("0-0", "intent", "c4", tool="ship", key="k4")
     scene.deed("reconcilable", "ship", "c4", "k4", pid=200)
     scene.step("0-0d", "effect", "c4", tool="ship", key="k4")
-    court.move(hand_back())
-    court.move(ask())
-    court.control(Reply, "c1", turn=court.turn, round=0, value="this one")
-    court.fail()
+    play.move(hand_back())
+    play.move(ask())
+    play.control(Reply, "c1", turn=play.turn, round=0, value="this one")
+    play.fail()
     scene.pass_s(10.0)
-    court.finish()
-    court.move(Escalate(summary="a person, please"))
-    court.control(Resolve, turn=court.turn, by="Ann", again=True)
-    court.move(complete({"done": DONE}))
+    play.finish()
+    play.move(Escalate(summary="a person, please"))
+    play.control(Resolve, turn=play.turn, by="Ann", again=True)
+    play.move(complete({"done": DONE}))
     return scene
 
 
@@ -189,8 +189,8 @@ def admitted_in_a_circle() -> Evidence:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(rules.RULES, Rule.CYCLE, lambda case: None)
         scene = opened()
-        scene.court.move(worlds.transfer("a"))
-        scene.court.move(worlds.complete())
+        scene.play.move(worlds.transfer("a"))
+        scene.play.move(worlds.complete())
     return scene.evidence()
 
 
@@ -200,7 +200,7 @@ def sent(submit: Submit) -> Submitted:
 
 def asked_in(scene: Scene) -> list[Asked]:
     """Return every move that was asked for in a scene, as agents write them down."""
-    return [Asked(REQUEST, each.turn, each.round, each.move) for each in scene.court.heard.values()]
+    return [Asked(REQUEST, each.turn, each.round, each.move) for each in scene.play.heard.values()]
 
 
 def asked_for_something_else() -> Evidence:

@@ -65,25 +65,25 @@ def letter(code: str, subject: str = "mesh.prop.3.a.r", request: str = REQUEST) 
 
 def waiting_for_a_person() -> Evidence:
     scene = opened()
-    scene.court.move(escalate())
+    scene.play.move(escalate())
     return scene.evidence()
 
 
 def in_doubt() -> Evidence:
     scene = opened()
-    scene.court.doubt()
+    scene.play.doubt()
     return scene.evidence()
 
 
 def asking(whom: str) -> Evidence:
     scene = opened()
-    scene.court.move(ask(whom))
+    scene.play.move(ask(whom))
     return scene.evidence()
 
 
 def frozen() -> Evidence:
     scene = opened()
-    scene.court.control(Freeze)
+    scene.play.control(Freeze)
     return scene.evidence()
 
 
@@ -130,7 +130,7 @@ def ordered_after_its_end() -> Evidence:
 def frozen_and_told_again() -> Evidence:
     """One order is in the log, and one of nothing that the log knows was put aside."""
     scene = opened()
-    scene.court.control(Freeze)
+    scene.play.control(Freeze)
     obeyed = Ordered(REQUEST, "ctl-1", 1, 1)
     aside = Ordered("c1_aside", "ctl-9", 2, 2)
     return changed(scene.evidence(), orders=(obeyed, aside), dead=(letter("frozen", request="c1_aside"),))
@@ -182,9 +182,9 @@ def left_with_an_agent() -> Evidence:
 def only_withheld() -> Evidence:
     """A guard died between a withholding and the verdict on the submit, and no other took it up."""
     scene = Scene()
-    scene.court.submit(facts=(fact("ssn", 1, "pii"),))
-    assert isinstance(scene.court.events[0], events.FactsWithheld)
-    return with_bodies(scene.evidence(), scene.court.bodies[:1])
+    scene.play.submit(facts=(fact("ssn", 1, "pii"),))
+    assert isinstance(scene.play.events[0], events.FactsWithheld)
+    return with_bodies(scene.evidence(), scene.play.bodies[:1])
 
 
 def without_its_retry() -> Evidence:
@@ -195,7 +195,7 @@ def without_its_retry() -> Evidence:
 def whole_until(kind: type[events.AnyEvent]) -> Evidence:
     scene = whole()
     bodies = []
-    for event, body in zip(scene.court.events, scene.court.bodies, strict=True):
+    for event, body in zip(scene.play.events, scene.play.bodies, strict=True):
         bodies.append(body)
         if isinstance(event, kind):
             break
@@ -227,11 +227,11 @@ def test_what_agents_wrote_down_is_what_was_judged() -> None:
 def verdict_that_no_rule_gives() -> Evidence:
     """A depth that nobody can have reached, in the last link of the chain but one."""
     scene = opened()
-    scene.court.move(escalate())
-    event = scene.court.events[-1]
+    scene.play.move(escalate())
+    event = scene.play.events[-1]
     assert isinstance(event, events.EscalationRaised)
     forged = msgspec.structs.replace(event, tier=7)
-    return with_bodies(scene.evidence(), [scene.court.bodies[0], msgspec.json.encode(forged)])
+    return with_bodies(scene.evidence(), [scene.play.bodies[0], msgspec.json.encode(forged)])
 
 
 def model_call(at: Callable[[int], int]) -> Evidence:

@@ -56,11 +56,11 @@ def journaling(scene: Scene) -> None:
 CASES: dict[str, tuple[Callable[[Scene], object], str]] = {
     "a working agent": (lambda scene: None, "a, which has journaled nothing of this round"),
     "a journaling agent": (journaling, "a, whose last step is 0-0 (remark)"),
-    "a retry": (lambda scene: scene.court.fail(), "its retry, which was due"),
-    "a reply": (lambda scene: scene.court.move(ask("c1")), "the reply of c1"),
-    "a doubt": (lambda scene: scene.court.doubt(), "somebody to settle the effect at 0-3"),
-    "a person": (lambda scene: scene.court.move(escalate()), "a person's decision"),
-    "a thaw": (lambda scene: scene.court.control(Freeze), "a thaw"),
+    "a retry": (lambda scene: scene.play.fail(), "its retry, which was due"),
+    "a reply": (lambda scene: scene.play.move(ask("c1")), "the reply of c1"),
+    "a doubt": (lambda scene: scene.play.doubt(), "somebody to settle the effect at 0-3"),
+    "a person": (lambda scene: scene.play.move(escalate()), "a person's decision"),
+    "a thaw": (lambda scene: scene.play.control(Freeze), "a thaw"),
 }
 
 
@@ -71,11 +71,11 @@ def test_an_open_turn_is_named_with_what_it_waits_for(name: str) -> None:
     scene.pass_s(1.0)
     happens(scene)
     evidence = scene.evidence()
-    since = scene.court.now
+    since = scene.play.now
     found = check(changed(evidence, silent=frozenset({REQUEST})))
     (unrested,) = found.unrested
     assert unrested.waits_for.startswith(expected)
-    turn = scene.court.holder
+    turn = scene.play.holder
     assert (unrested.request, unrested.turn, unrested.agent) == (REQUEST, turn.id, turn.agent)
     assert unrested.round == 0
     assert unrested.for_s == round((evidence.ended_at - unrested.since) / 1e6, 1)
@@ -86,8 +86,8 @@ def test_an_open_turn_is_named_with_what_it_waits_for(name: str) -> None:
 
 def test_an_escalation_that_never_came_is_named() -> None:
     scene = opened()
-    scene.court.fail(permanent=True)
-    evidence = with_bodies(scene.evidence(), scene.court.bodies[:-1])
+    scene.play.fail(permanent=True)
+    evidence = with_bodies(scene.evidence(), scene.play.bodies[:-1])
     (unrested,) = check(changed(evidence, silent=frozenset({REQUEST}))).unrested
     assert unrested.waits_for == "its escalation"
 

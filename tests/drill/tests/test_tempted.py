@@ -40,7 +40,7 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
         number: tells the requests of one test apart.
         deeds: the ledger, which `ledger.VARIABLE` names.
     """
-    court = InMemoryGuard(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
+    play = InMemoryGuard(FILE.fleet, FILE.rules, breakers={SHUT: BreakerEntry(state="open")}, number=number)
     submit = Submit(
         text=story.text,
         to=story.to,  # type: ignore[arg-type]
@@ -50,14 +50,14 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
     )
     said = {name: getattr(submit, name) for name in submit.__struct_fields__}
     with contextlib.suppress(LookupError, NotDecided):  # a broken guard gave it to nobody, or in circles
-        await FleetHarness(court, AGENTS).go(replies=[True] * 20, **said)
+        await FleetHarness(play, AGENTS).go(replies=[True] * 20, **said)
     return Evidence(
-        submitted=(Submitted(court.request, court.now, True, story.name, story.expected, submit),),
-        bodies={court.request: court.bodies},
+        submitted=(Submitted(play.request, play.now, True, story.name, story.expected, submit),),
+        bodies={play.request: play.bodies},
         steps={},
         deeds=(),
         faults=(),
-        asked=[each for each in ledger.moves(deeds) if each.request == court.request],
+        asked=[each for each in ledger.moves(deeds) if each.request == play.request],
         fleet=FILE.fleet,
     )
 
@@ -206,7 +206,7 @@ MANGLED: Mapping[str, tuple[Breaking, str, str]] = {
         "hands over another facts",
     ),
     "what the fleet file labels is shown": (
-        replaced(decider, "labelled", lambda hearing, labels: hearing),
+        replaced(decider, "labelled", lambda command, labels: command),
         "labelled",
         "hands over another facts",
     ),

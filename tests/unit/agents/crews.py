@@ -92,8 +92,8 @@ async def walk(
     Args:
         replies: what people say to what they are asked, in order; after the last they say nothing.
     """
-    court = InMemoryGuard(crew.file.fleet, crew.file.rules, number=next(_numbers))
-    return await FleetHarness(court, crew.agents).go(text, facts=facts, replies=replies)
+    guard = InMemoryGuard(crew.file.fleet, crew.file.rules, number=next(_numbers))
+    return await FleetHarness(guard, crew.agents).go(text, facts=facts, replies=replies)
 
 
 def disagreements(found: FleetHarness, sample: Sample) -> list[str]:

@@ -35,13 +35,13 @@ FLEET = fleet_of("a", "b")
 
 
 def begun(**policy: object) -> InMemoryGuard:
-    court = InMemoryGuard(FLEET, {"default": Policy(**policy)})  # type: ignore[arg-type]
-    court.submit("hello")
-    return court
+    guard = InMemoryGuard(FLEET, {"default": Policy(**policy)})  # type: ignore[arg-type]
+    guard.submit("hello")
+    return guard
 
 
-def last_lines(court: InMemoryGuard) -> list[str]:
-    return [line.plain for line in ending(timeline(court.events))]
+def last_lines(guard: InMemoryGuard) -> list[str]:
+    return [line.plain for line in ending(timeline(guard.events))]
 
 
 def test_an_end_that_has_no_other_reason_than_its_status_is_named_once() -> None:
@@ -58,24 +58,24 @@ def test_an_end_that_has_no_other_reason_than_its_status_is_named_once() -> None
 
 
 def test_an_end_that_has_a_reason_of_its_own_names_both() -> None:
-    court = begun(max_retries=0, max_escalations=0)
-    court.fail("crash_loop", permanent=True)
-    assert last_lines(court) == ["failed: max_escalations: failed with crash_loop"]
+    guard = begun(max_retries=0, max_escalations=0)
+    guard.fail("crash_loop", permanent=True)
+    assert last_lines(guard) == ["failed: max_escalations: failed with crash_loop"]
 
 
 def test_whoever_waited_is_told_the_end_once_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    court = begun()
-    court.move(Fail(reason="there is nothing to be done"))
-    assert said_of(court.events[-1], capsys) == "was given up: there is nothing to be done"
-    court = begun()
-    court.say(Cancel(id="c", by="kim", reason="never mind"), "client")
-    assert said_of(court.events[-1], capsys) == "was cancelled by kim (client): never mind"
-    court = begun(deadline_s=60.0)
-    court.wait(61)
-    assert said_of(court.events[-1], capsys) == "was too late: the request's deadline passed"
-    court = begun(max_retries=0, max_escalations=0)
-    court.fail("crash_loop", permanent=True)
-    assert said_of(court.events[-1], capsys) == "was given up: max_escalations: failed with crash_loop"
+    guard = begun()
+    guard.move(Fail(reason="there is nothing to be done"))
+    assert said_of(guard.events[-1], capsys) == "was given up: there is nothing to be done"
+    guard = begun()
+    guard.say(Cancel(id="c", by="kim", reason="never mind"), "client")
+    assert said_of(guard.events[-1], capsys) == "was cancelled by kim (client): never mind"
+    guard = begun(deadline_s=60.0)
+    guard.wait(61)
+    assert said_of(guard.events[-1], capsys) == "was too late: the request's deadline passed"
+    guard = begun(max_retries=0, max_escalations=0)
+    guard.fail("crash_loop", permanent=True)
+    assert said_of(guard.events[-1], capsys) == "was given up: max_escalations: failed with crash_loop"
 
 
 def said_of(event: AnyEvent, capsys: pytest.CaptureFixture[str]) -> str:
@@ -88,21 +88,21 @@ def said_of(event: AnyEvent, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_a_round_that_the_clock_ended_is_not_told_as_its_agents_own_doing() -> None:
-    court = begun(turn_timeout_s=30.0, retry_backoff_s=1.0)
-    court.wait(31)
-    timed_out = court.events[1]
+    guard = begun(turn_timeout_s=30.0, retry_backoff_s=1.0)
+    guard.wait(31)
+    timed_out = guard.events[1]
     assert isinstance(timed_out, events.TurnFailed)
-    lines = [line.plain for line in story(timeline(court.events))]
+    lines = [line.plain for line in story(timeline(guard.events))]
     assert any("  guard → a  turn_failed  recorded  the round took longer" in line for line in lines), lines
-    assert "guard: turn_failed to a (the round took longer" in "\n".join(sentences(explain(court.events, 1)))
-    [told] = [move for move in timeline(court.events).moves if move.move == "turn_failed"]
+    assert "guard: turn_failed to a (the round took longer" in "\n".join(sentences(explain(guard.events, 1)))
+    [told] = [move for move in timeline(guard.events).moves if move.move == "turn_failed"]
     assert (told.from_, told.to, told.detail) == ("guard", "a", "timeout")
 
 
 def test_a_round_that_its_agent_gave_up_is_told_as_the_agents() -> None:
-    court = begun()
-    court.fail("bug")
-    [told] = [move for move in timeline(court.events).moves if move.move == "turn_failed"]
+    guard = begun()
+    guard.fail("bug")
+    [told] = [move for move in timeline(guard.events).moves if move.move == "turn_failed"]
     assert (told.from_, told.to, told.detail) == ("a", None, "bug")
 
 
@@ -110,45 +110,45 @@ def test_one_is_not_told_as_several() -> None:
     assert [counted(number, "event") for number in (0, 1, 2)] == ["0 events", "1 event", "2 events"]
     assert counted(1, "delivery", "deliveries") == "1 delivery"
     assert counted(3, "delivery", "deliveries") == "3 deliveries"
-    court = begun()
-    court.move(Complete(answer="yes"), Report(usage=Usage(model_calls=1, tokens=1, nano_dollars=5_000)))
-    assert last_lines(court)[-1] == "reported cost: 1 model call, 1 token, 0.000005 dollars"
+    guard = begun()
+    guard.move(Complete(answer="yes"), Report(usage=Usage(model_calls=1, tokens=1, nano_dollars=5_000)))
+    assert last_lines(guard)[-1] == "reported cost: 1 model call, 1 token, 0.000005 dollars"
 
 
 def test_what_was_charged_for_a_turn_that_never_reported_is_not_told_as_reported() -> None:
-    court = begun(max_retries=0, turn_timeout_s=30.0, budget=Budget(tokens=500))
-    court.wait(31)
-    assert isinstance(court.events[-1], events.EscalationRaised)
-    told = timeline(court.events)
+    guard = begun(max_retries=0, turn_timeout_s=30.0, budget=Budget(tokens=500))
+    guard.wait(31)
+    assert isinstance(guard.events[-1], events.EscalationRaised)
+    told = timeline(guard.events)
     assert (told.cost.tokens, told.charged.tokens) == (0, 500)
-    assert last_lines(court)[-1:] == ["charged to the budget: 0 model calls, 500 tokens, 0.000000 dollars"]
-    assert not any("reported cost" in line for line in last_lines(court))
+    assert last_lines(guard)[-1:] == ["charged to the budget: 0 model calls, 500 tokens, 0.000000 dollars"]
+    assert not any("reported cost" in line for line in last_lines(guard))
 
 
 def test_what_was_reported_is_charged_and_told_once() -> None:
-    court = begun()
-    court.move(Transfer(to_agent=AgentName("b"), summary="x"), Report(usage=Usage(tokens=3)))
-    court.move(Complete(answer="yes"), Report(usage=Usage(tokens=4)))
-    told = timeline(court.events)
+    guard = begun()
+    guard.move(Transfer(to_agent=AgentName("b"), summary="x"), Report(usage=Usage(tokens=3)))
+    guard.move(Complete(answer="yes"), Report(usage=Usage(tokens=4)))
+    told = timeline(guard.events)
     assert (told.cost.tokens, told.charged) == (7, told.cost)
-    assert [line for line in last_lines(court) if "charged" in line] == []
+    assert [line for line in last_lines(guard) if "charged" in line] == []
 
 
 def test_dollars_of_a_model_without_a_price_are_marked() -> None:
-    court = InMemoryGuard(FLEET, prices={"big": {"input": 1, "output": 1}})
-    court.submit("hello")
+    guard = InMemoryGuard(FLEET, prices={"big": {"input": 1, "output": 1}})
+    guard.submit("hello")
     used = {"big": Metered(input=5, calls=1, nano_dollars=5)}
-    court.move(
+    guard.move(
         Transfer(to_agent=AgentName("b"), summary="x"), Report(usage=Usage(nano_dollars=5, models=used))
     )
-    assert timeline(court.events).cost.unpriced is False
+    assert timeline(guard.events).cost.unpriced is False
     used = {"new": Metered(input=5, calls=1)}
-    court.move(Complete(answer="yes"), Report(usage=Usage(tokens=5, model_calls=1, models=used)))
-    lines = [line.plain for line in story(timeline(court.events))]
+    guard.move(Complete(answer="yes"), Report(usage=Usage(tokens=5, model_calls=1, models=used)))
+    lines = [line.plain for line in story(timeline(guard.events))]
     assert any("a's turn: 0 model calls, 0 tokens, 0.000000 dollars" in line for line in lines), lines
     assert any("b's turn: 1 model call, 5 tokens, 0.000000? dollars" in line for line in lines), lines
     assert lines[-1] == "reported cost: 1 model call, 5 tokens, 0.000000? dollars"
-    told = timeline(court.events)
+    told = timeline(guard.events)
     turns = [move.turn.usage.unpriced for move in told.moves if move.turn is not None]
     assert (turns, told.cost.unpriced, told.charged.unpriced) == ([False, False, True], True, True)
 
@@ -169,29 +169,29 @@ def forged() -> list[InMemoryGuard]:
     return [failing, moving, ending_]
 
 
-@pytest.mark.parametrize("court", forged(), ids=["a failure", "moves", "an end"])
-def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(court: InMemoryGuard) -> None:
-    said = [line.plain for line in story(timeline(court.events))]
-    for event in court.events:
-        said += sentences(explain(court.events, event.n))
+@pytest.mark.parametrize("guard", forged(), ids=["a failure", "moves", "an end"])
+def test_nothing_that_an_agent_writes_looks_like_a_line_of_ours(guard: InMemoryGuard) -> None:
+    said = [line.plain for line in story(timeline(guard.events))]
+    for event in guard.events:
+        said += sentences(explain(guard.events, event.n))
     assert any("all is paid" in line for line in said)
     assert all(line.isprintable() for line in said), said
     assert not any(line.startswith("answer:") for line in said)
 
 
 def test_an_answer_of_several_lines_stays_one_answer() -> None:
-    court = begun()
-    court.move(Complete(answer="one\nreported cost: nothing\x1b[2J"))
-    assert last_lines(court) == ["answer: one", "        reported cost: nothing\\x1b[2J"]
+    guard = begun()
+    guard.move(Complete(answer="one\nreported cost: nothing\x1b[2J"))
+    assert last_lines(guard) == ["answer: one", "        reported cost: nothing\\x1b[2J"]
 
 
 def test_why_names_the_model_without_a_price_and_the_budget() -> None:
-    court = begun(max_retries=0, budget=Budget(nano_dollars=2_000_000_000, model_calls=1))
-    turn = court.holder
+    guard = begun(max_retries=0, budget=Budget(nano_dollars=2_000_000_000, model_calls=1))
+    turn = guard.holder
     said = "the budget is in dollars and new has no price: add it to [prices]"
     error = Failure(code="budget_unpriced", message=said, permanent=True)
-    court.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
-    found = explain(court.events)
+    guard.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
+    found = explain(guard.events)
     assert (found.type, found.failure) == ("escalation.raised", said)
     told = "\n".join(sentences(found))
     assert f"The turn had failed: {said}." in told

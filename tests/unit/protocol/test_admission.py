@@ -31,47 +31,47 @@ from protocol.wire.events import (
 )
 from protocol.wire.ids import TurnId
 from tests.unit.protocol.happened import kinds
-from tests.unit.protocol.worlds import Court, ask, complete, escalate, is_, opened, played, transfer
+from tests.unit.protocol.worlds import Play, ask, complete, escalate, is_, opened, played, transfer
 
 
-def late(ruling: object) -> Late:
-    assert isinstance(ruling, Late), ruling
-    return ruling
+def late(outcome: object) -> Late:
+    assert isinstance(outcome, Late), outcome
+    return outcome
 
 
-def rejection(ruling: object) -> str:
-    assert isinstance(ruling, Rejected), ruling
-    assert ruling.detail
-    return ruling.code
+def rejection(outcome: object) -> str:
+    assert isinstance(outcome, Rejected), outcome
+    assert outcome.detail
+    return outcome.code
 
 
 @pytest.mark.parametrize("role", ["agent", "viewer", "nobody"])
 def test_only_clients_and_operators_submit(role: str) -> None:
-    assert rejection(Court().hear_submit(Submit(text="x"), role=role)) == "not_allowed"
+    assert rejection(Play().send_submit(Submit(text="x"), role=role)) == "not_allowed"
 
 
 def test_operators_submit_too() -> None:
-    is_(Court().hear_submit(Submit(text="x"), role="operator"), RequestOpened)
+    is_(Play().send_submit(Submit(text="x"), role="operator"), RequestOpened)
 
 
 def test_the_same_submit_again_is_late_and_another_under_its_id_is_objected_to() -> None:
-    court = opened()
+    play = opened()
     same = Submit(text="help me")
-    assert late(court.hear_submit(same)).ended == "decided"
-    assert rejection(court.hear_submit(same, digest="other")) == "request_exists"
-    court.move(complete())
-    assert late(court.hear_submit(same)) == Late("", 0, "completed")
-    assert rejection(court.hear_submit(same, digest="other")) == "request_exists"
-    assert kinds(court.events) == [RequestOpened, FactsWithheld, RequestCompleted]
+    assert late(play.send_submit(same)).ended == "decided"
+    assert rejection(play.send_submit(same, digest="other")) == "request_exists"
+    play.move(complete())
+    assert late(play.send_submit(same)) == Late("", 0, "completed")
+    assert rejection(play.send_submit(same, digest="other")) == "request_exists"
+    assert kinds(play.events) == [RequestOpened, FactsWithheld, RequestCompleted]
 
 
 def test_a_refused_submit_that_comes_again_is_late() -> None:
-    court = opened(policy=None)
-    assert late(court.hear_submit(Submit(text="help me"))).ended == "refused"
+    play = opened(policy=None)
+    assert late(play.send_submit(Submit(text="help me"))).ended == "refused"
 
 
-def move(court: Court, turn: str | None = None, round_: int | None = None) -> MoveProposed:
-    holder = court.ledger.holder
+def move(play: Play, turn: str | None = None, round_: int | None = None) -> MoveProposed:
+    holder = play.ledger.holder
     return MoveProposed(
         turn=TurnId(turn or (holder.id if holder else "none")),
         round=round_ if round_ is not None else (holder.round if holder else 0),
@@ -91,59 +91,59 @@ def move(court: Court, turn: str | None = None, round_: int | None = None) -> Mo
 def test_a_stranger_never_writes_into_a_request(
     turn: str | None, round_: int, sender: str, code: str
 ) -> None:
-    court = opened()
-    assert rejection(court.propose(move(court, turn, round_), sender)) == code
-    assert len(court.events) == 1
+    play = opened()
+    assert rejection(play.propose(move(play, turn, round_), sender)) == code
+    assert len(play.events) == 1
 
 
 def test_a_proposal_for_an_unknown_request_is_objected_to() -> None:
-    court = Court()
-    assert rejection(court.propose(move(court), "a")) == "unknown_request"
-    assert court.ledger.status == Ledger().status == "unknown"
+    play = Play()
+    assert rejection(play.propose(move(play), "a")) == "unknown_request"
+    assert play.ledger.status == Ledger().status == "unknown"
 
 
 def test_a_repeated_proposal_is_late_wherever_the_request_went_on_to() -> None:
-    court = opened()
-    first = move(court)
-    is_(court.propose(first, "a"), HandoffAdmitted)
-    assert late(court.propose(first, "a")) == Late(first.turn, 0, "ended")
-    assert rejection(court.propose(first, "b")) == "not_the_holder"
-    court.move(complete())
-    assert late(court.propose(first, "a")).ended == "completed"
+    play = opened()
+    first = move(play)
+    is_(play.propose(first, "a"), HandoffAdmitted)
+    assert late(play.propose(first, "a")) == Late(first.turn, 0, "ended")
+    assert rejection(play.propose(first, "b")) == "not_the_holder"
+    play.move(complete())
+    assert late(play.propose(first, "a")).ended == "completed"
 
 
 def test_an_older_round_is_late() -> None:
-    court = played(transfer("nobody"))
-    assert late(court.propose(move(court, round_=0), "a")) == Late(court.turn, 0, "decided")
-    is_(court.propose(move(court, round_=1), "a"), HandoffAdmitted)
+    play = played(transfer("nobody"))
+    assert late(play.propose(move(play, round_=0), "a")) == Late(play.turn, 0, "decided")
+    is_(play.propose(move(play, round_=1), "a"), HandoffAdmitted)
 
 
 @pytest.mark.parametrize("state", ["suspended", "doubted", "failed", "deferred"])
 def test_a_round_that_was_decided_is_late_while_the_turn_waits(state: str) -> None:
-    court = opened()
+    play = opened()
     match state:
         case "suspended":
-            court.move(ask())
+            play.move(ask())
         case "doubted":
-            court.doubt()
+            play.doubt()
         case "failed":
-            court.fail()
+            play.fail()
         case "deferred":
-            court.control(Freeze)
-            court.move(transfer("b"))
-    count = len(court.events)
-    failure = ReportFailure(turn=court.turn, round=0, error=Failure(code="boom"))
-    assert late(court.propose(move(court), "a")).ended == "decided"
-    assert late(court.propose(failure, "a")).ended == "decided"
-    assert len(court.events) == count
+            play.control(Freeze)
+            play.move(transfer("b"))
+    count = len(play.events)
+    failure = ReportFailure(turn=play.turn, round=0, error=Failure(code="boom"))
+    assert late(play.propose(move(play), "a")).ended == "decided"
+    assert late(play.propose(failure, "a")).ended == "decided"
+    assert len(play.events) == count
 
 
 def test_a_turn_that_a_person_took_over_is_over() -> None:
-    court = opened()
-    turn = court.turn
-    court.fail(permanent=True)
-    assert late(court.propose(move(court, turn, 0), "a")).ended == "ended"
-    assert rejection(court.propose(move(court), "a")) == "not_the_holder"  # it is people's now
+    play = opened()
+    turn = play.turn
+    play.fail(permanent=True)
+    assert late(play.propose(move(play, turn, 0), "a")).ended == "ended"
+    assert rejection(play.propose(move(play), "a")) == "not_the_holder"  # it is people's now
 
 
 EVERY: list[tuple[type[Control], dict[str, Any]]] = [
@@ -162,36 +162,36 @@ each_control = pytest.mark.parametrize(
 
 @each_control
 def test_agents_control_nothing(kind: type[Control], said: dict[str, Any]) -> None:
-    court = opened()
-    assert rejection(court.hear_control(court.message(kind, **said), "a")) == "not_allowed"
+    play = opened()
+    assert rejection(play.send_control(play.message(kind, **said), "a")) == "not_allowed"
 
 
 @each_control
 def test_an_unknown_request_is_said_to_be_unknown(kind: type[Control], said: dict[str, Any]) -> None:
-    court = Court()
-    assert rejection(court.hear_control(court.message(kind, **said))) == "unknown_request"
+    play = Play()
+    assert rejection(play.send_control(play.message(kind, **said))) == "unknown_request"
 
 
 @each_control
 def test_a_client_controls_its_own_requests_only(kind: type[Control], said: dict[str, Any]) -> None:
-    court = opened()
-    assert rejection(court.hear_control(court.message(kind, **said), "c2")) == "not_allowed"
+    play = opened()
+    assert rejection(play.send_control(play.message(kind, **said), "c2")) == "not_allowed"
 
 
 @each_control
 def test_a_client_only_cancels_and_replies(kind: type[Control], said: dict[str, Any]) -> None:
-    court = opened()
-    ruling = court.hear_control(court.message(kind, **said), "c1")
+    play = opened()
+    outcome = play.send_control(play.message(kind, **said), "c1")
     if kind is Cancel:
-        is_(ruling, RequestCancelled)
+        is_(outcome, RequestCancelled)
     else:
-        assert rejection(ruling) == ("unknown_turn" if kind is Reply else "not_allowed")
+        assert rejection(outcome) == ("unknown_turn" if kind is Reply else "not_allowed")
 
 
 @each_control
 def test_after_the_end_every_control_is_late(kind: type[Control], said: dict[str, Any]) -> None:
-    court = played(complete())
-    assert late(court.hear_control(court.message(kind, **said))).ended == "completed"
+    play = played(complete())
+    assert late(play.send_control(play.message(kind, **said))).ended == "completed"
 
 
 @pytest.mark.parametrize(
@@ -205,45 +205,45 @@ def test_after_the_end_every_control_is_late(kind: type[Control], said: dict[str
     ],
 )
 def test_what_is_not_there_cannot_be_controlled(kind: type[Control], said: dict[str, Any], code: str) -> None:
-    court = opened()
-    assert rejection(court.hear_control(court.message(kind, **said))) == code
+    play = opened()
+    assert rejection(play.send_control(play.message(kind, **said))) == code
 
 
 def test_a_frozen_request_cannot_be_frozen_again() -> None:
-    court = opened()
-    court.control(Freeze)
-    assert rejection(court.hear_control(court.message(Freeze))) == "frozen"
+    play = opened()
+    play.control(Freeze)
+    assert rejection(play.send_control(play.message(Freeze))) == "frozen"
 
 
 def test_a_control_message_that_comes_twice_is_the_same_message() -> None:
-    court = opened()
-    message = court.message(Freeze)
-    court.hear_control(message)
-    assert late(court.hear_control(message)).ended == "decided"
-    court.control(Thaw)
-    assert late(court.hear_control(message)).ended == "decided"
+    play = opened()
+    message = play.message(Freeze)
+    play.send_control(message)
+    assert late(play.send_control(message)).ended == "decided"
+    play.control(Thaw)
+    assert late(play.send_control(message)).ended == "decided"
 
 
 def test_the_same_id_from_somebody_else_is_another_message() -> None:
-    court = opened()
-    message = court.message(Freeze)
-    court.hear_control(message, "op1")
-    assert rejection(court.hear_control(message, "op2")) == "frozen"
+    play = opened()
+    message = play.message(Freeze)
+    play.send_control(message, "op1")
+    assert rejection(play.send_control(message, "op2")) == "frozen"
 
 
 @pytest.mark.parametrize("kind", [Assign, Resolve])
 def test_an_agents_turn_is_no_escalation(kind: type[Control]) -> None:
-    court = opened()
+    play = opened()
     said = {"to": "Ada"} if kind is Assign else {}
-    assert rejection(court.hear_control(court.message(kind, turn=court.turn, **said))) == "unknown_turn"
+    assert rejection(play.send_control(play.message(kind, turn=play.turn, **said))) == "unknown_turn"
 
 
 def test_an_escalation_is_resolved_once() -> None:
-    court = played(escalate())
-    human = court.turn
-    is_(court.control(Resolve, turn=human), EscalationResolved)
-    assert late(court.hear_control(court.message(Resolve, turn=human))) == Late(human, 0, "ended")
-    assert late(court.hear_control(court.message(Assign, turn=human, to="Ada"))).ended == "ended"
+    play = played(escalate())
+    human = play.turn
+    is_(play.control(Resolve, turn=human), EscalationResolved)
+    assert late(play.send_control(play.message(Resolve, turn=human))) == Late(human, 0, "ended")
+    assert late(play.send_control(play.message(Assign, turn=human, to="Ada"))).ended == "ended"
 
 
 @pytest.mark.parametrize(
@@ -256,27 +256,27 @@ def test_an_escalation_is_resolved_once() -> None:
     ],
 )
 def test_a_question_is_answered_by_whom_it_was_put_to(asked: str, sender: str, allowed: bool) -> None:
-    court = played(ask(asked))
-    ruling = court.hear_control(court.message(Reply, turn=court.turn, round=0), sender)
+    play = played(ask(asked))
+    outcome = play.send_control(play.message(Reply, turn=play.turn, round=0), sender)
     if allowed:
-        is_(ruling, TurnResumed)
+        is_(outcome, TurnResumed)
     else:
-        assert rejection(ruling) == "not_allowed"
+        assert rejection(outcome) == "not_allowed"
 
 
 def test_a_reply_or_a_settlement_is_for_the_round_that_waits() -> None:
-    court = played(ask())
-    turn = court.turn
+    play = played(ask())
+    turn = play.turn
 
     def reply(round_: int) -> object:
-        return court.hear_control(court.message(Reply, turn=turn, round=round_), "c1")
+        return play.send_control(play.message(Reply, turn=turn, round=round_), "c1")
 
     assert rejection(reply(1)) == "unknown_round"
     assert (
-        late(court.hear_control(court.message(Settle, turn=turn, round=0, outcome="done"))).ended == "decided"
+        late(play.send_control(play.message(Settle, turn=turn, round=0, outcome="done"))).ended == "decided"
     )
     is_(reply(0), TurnResumed)
     assert late(reply(0)) == Late(turn, 0, "decided")
     assert late(reply(1)).ended == "decided"  # that round asks nothing
-    court.move(transfer("b"))
+    play.move(transfer("b"))
     assert late(reply(1)).ended == "ended"

@@ -15,7 +15,7 @@ from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.anything import ALIKE, STORIES, agents_, values
 from tests.unit.protocol.oracle.audit import Auditor
-from tests.unit.protocol.worlds import Court, agent
+from tests.unit.protocol.worlds import Play, agent
 
 FLEET = {
     "a": agent("a", clearance=("pii",)),
@@ -56,9 +56,9 @@ steps = st.builds(
 )
 
 
-def move_of(court: Court, step: Step) -> Move:
+def move_of(play: Play, step: Step) -> Move:
     value = step.value
-    carried = court.ledger.carried().get(step.key)
+    carried = play.ledger.carried().get(step.key)
     if carried is not None and step.again is not None:
         alike = next((group for group in ALIKE if carried.value in group), (carried.value,))
         value = alike[step.again % len(alike)]
@@ -83,14 +83,14 @@ def move_of(court: Court, step: Step) -> Move:
 def test_whatever_is_carried_comes_out_of_the_log_as_it_went_in(
     entry: AgentName, value: Any, secret: tuple[str, ...], must: bool, steps: list[Step]
 ) -> None:
-    court = Court(fleet=dict(FLEET), entry=entry, policy=Policy(max_depth=20, max_refusals=20))
+    play = Play(fleet=dict(FLEET), entry=entry, policy=Policy(max_depth=20, max_refusals=20))
     limits = Constraints(must_carry=("k",) if must else ())
-    court.submit(facts=(Fact(key="k", value=value, labels=secret),), constraints=limits)
+    play.submit(facts=(Fact(key="k", value=value, labels=secret),), constraints=limits)
     for step in steps:
-        court.move(move_of(court, step))
+        play.move(move_of(play, step))
     auditor = Auditor()
-    for event in court.events:
-        auditor.follow(event, court.heard.get(event.cause))
+    for event in play.events:
+        auditor.follow(event, play.heard.get(event.cause))
     assert auditor.found == []
-    found = rejudge(court.bodies)
+    found = rejudge(play.bodies)
     assert found.same, found

@@ -17,34 +17,34 @@ from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints
 from tests.unit.protocol.test_codec import places, said, values
-from tests.unit.protocol.worlds import Court, agent, ask, complete, escalate, fact, opened, played, transfer
+from tests.unit.protocol.worlds import Play, agent, ask, complete, escalate, fact, opened, played, transfer
 
 
-def doubted() -> Court:
-    court = opened()
-    court.doubt()
-    return court
+def doubted() -> Play:
+    play = opened()
+    play.doubt()
+    return play
 
 
-def below() -> Court:
-    court = Court(
+def below() -> Play:
+    play = Play(
         fleet={"a": agent("a", clearance=("pii",)), "b": agent("b", to=("c",)), "c": agent("c")},
         policy=Policy(budget=Budget(tokens=5)),
     )
-    court.submit(facts=(fact("ssn", 1, "pii"),), constraints=Constraints(must_carry=("ssn",)))
-    court.move(transfer("b", no_return=True))
-    court.move(transfer("c", return_to="a"))
-    return court
+    play.submit(facts=(fact("ssn", 1, "pii"),), constraints=Constraints(must_carry=("ssn",)))
+    play.move(transfer("b", no_return=True))
+    play.move(transfer("c", return_to="a"))
+    return play
 
 
-def frozen() -> Court:
-    court = below()
-    court.control(Freeze)
-    return court
+def frozen() -> Play:
+    play = below()
+    play.control(Freeze)
+    return play
 
 
-STAGES: dict[str, Callable[[], Court]] = {
-    "before it is opened": Court,
+STAGES: dict[str, Callable[[], Play]] = {
+    "before it is opened": Play,
     "opened": opened,
     "suspended": lambda: played(ask()),
     "in doubt": doubted,
@@ -117,33 +117,33 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=100)
 @given(message=messages(), round_=st.integers(0, 1), who=st.sampled_from(["c1", "op1", None]))
 def test_whatever_can_be_read_is_decided_without_an_error(
-    stage: Callable[..., Court], message: dict[str, Any], round_: int, who: str | None
+    stage: Callable[..., Play], message: dict[str, Any], round_: int, who: str | None
 ) -> None:
-    court = stage()
-    turn = court.ledger.holder
+    play = stage()
+    turn = play.ledger.holder
     if message.get("turn") == "?":
         message["turn"] = "none" if turn is None else turn.id
     if "round" in message and round_ == 0:
         message["round"] = 0 if turn is None else turn.round
     body = said(message)
-    before = len(court.events)
+    before = len(play.events)
     try:
-        ruling = heard(court, body, who)
+        outcome = heard(play, body, who)
     except Malformed:
         return
-    if isinstance(ruling, Late | Rejected):
-        assert len(court.events) == before
+    if isinstance(outcome, Late | Rejected):
+        assert len(play.events) == before
     else:
-        assert court.events[before:]
-        assert breaks(court.bodies) == []
+        assert play.events[before:]
+        assert breaks(play.bodies) == []
 
 
-def heard(court: Court, body: bytes, who: str | None) -> AnyEvent | Late | Rejected:
+def heard(play: Play, body: bytes, who: str | None) -> AnyEvent | Late | Rejected:
     """Hear a message as a guard does: whoever holds the turn says what a turn says."""
     kind = json.loads(body).get("kind")
-    turn = court.ledger.holder
+    turn = play.ledger.holder
     if kind in ("move", "turn_failed", "effect_doubted"):
-        return court.propose(codec.parse_proposal(body), "a" if turn is None else turn.agent)
+        return play.propose(codec.parse_proposal(body), "a" if turn is None else turn.agent)
     if kind is None:
-        return court.hear_submit(codec.parse_submit(body), digest=codec.body_digest(body))
-    return court.hear_control(codec.parse_control(body), who or "op1")
+        return play.send_submit(codec.parse_submit(body), digest=codec.body_digest(body))
+    return play.send_control(codec.parse_control(body), who or "op1")

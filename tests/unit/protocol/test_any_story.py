@@ -80,7 +80,7 @@ from tests.unit.protocol.anything import (
 )
 from tests.unit.protocol.oracle.audit import Auditor
 from tests.unit.protocol.test_ledger import state
-from tests.unit.protocol.worlds import REQUEST, Court, agent
+from tests.unit.protocol.worlds import REQUEST, Play, agent
 
 CONTROLS: dict[type[Control], tuple[str, ...]] = {
     Cancel: (),
@@ -106,7 +106,7 @@ class Story(RuleBasedStateMachine):
             "c": agent("c", to=("a", "b"), actions=("look",)),
             "d": agent("d", clearance=("pii", "x")),
         }
-        self.court = Court(fleet=fleet, entry=entry, human=human > 0, policy=policy)
+        self.play = Play(fleet=fleet, entry=entry, human=human > 0, policy=policy)
         self.fleet = dict(fleet)
         self.auditor = Auditor()
         self.followed = 0
@@ -116,13 +116,13 @@ class Story(RuleBasedStateMachine):
         must = tuple(key for key in asked.must_carry if key in carried)
         limits = msgspec.structs.replace(asked, max_resolution_time_s=None, must_carry=must)
         self.submitted = Submit(text="help me", constraints=limits, facts=told)
-        self.court.hear_submit(self.submitted)
+        self.play.send_submit(self.submitted)
 
     def is_open(self) -> bool:
-        return self.court.ledger.is_open
+        return self.play.ledger.is_open
 
     def works(self) -> bool:
-        turn = self.court.ledger.holder
+        turn = self.play.ledger.holder
         return turn is not None and turn.state == "working" and turn.agent != "human"
 
     # --- what may happen --------------------------------------------------------------------------
@@ -143,34 +143,34 @@ class Story(RuleBasedStateMachine):
         self.the_holder_says(move, report)
 
     def the_holder_says(self, move: Move, report: Report) -> None:
-        turn = self.court.holder
+        turn = self.play.holder
         self.say(MoveProposed(turn=turn.id, round=turn.round, move=move, report=report), turn.agent)
 
     def say(self, proposal: MoveProposed, sender: AgentName) -> None:
         """Propose; or, where a guard died over this round's proposal, let that one come again."""
-        self.court.propose(self.unfinished.get((proposal.turn, proposal.round), proposal), sender)
+        self.play.propose(self.unfinished.get((proposal.turn, proposal.round), proposal), sender)
 
     @precondition(works)
     @rule(move=hand_ons, report=reports)
     def a_guard_dies_after_it_withheld(self, move: Move, report: Report) -> None:
         """What the holder asked for is not decided: only the event before it was appended."""
-        court, turn = self.court, self.court.holder
-        if court.ledger.frozen_at is not None or (turn.id, turn.round) in self.unfinished:
+        play, turn = self.play, self.play.holder
+        if play.ledger.frozen_at is not None or (turn.id, turn.round) in self.unfinished:
             return
         proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
-        hearing = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
-        steps, said = court.decider.handle(hearing, court.whole_fleet), None
+        command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
+        steps, said = play.decider.handle(command, play.whole_fleet), None
         while not isinstance(step := steps.send(said), Append):
-            said = court.answer(step)
+            said = play.answer(step)
         if isinstance(step.event, FactsWithheld):
-            court.append(step.event)
+            play.append(step.event)
             self.unfinished[turn.id, turn.round] = proposal
 
     @precondition(works)
     @rule(data=st.data(), to=agents_, how=st.sampled_from([Transfer, Transfer, HandBack, Escalate]))
     def the_holder_brings_again_what_is_carried(self, data: st.DataObject, to: AgentName, how: Any) -> None:
         """Be it withheld from them or not; with the same value, or one that might be taken for it."""
-        ledger = self.court.ledger
+        ledger = self.play.ledger
         carried = list(ledger.carried().values()) or [Fact(key="text", value="dropped by now")]
         hidden = [item for item in carried if item.labels]
         known = data.draw(st.sampled_from(hidden or carried))
@@ -186,41 +186,39 @@ class Story(RuleBasedStateMachine):
             move = how(summary="again", facts=brought)
         self.the_holder_says(move, Report())
 
-    @precondition(lambda self: self.court.ledger.is_open and self.court.holder.agent == "human")
+    @precondition(lambda self: self.play.ledger.is_open and self.play.holder.agent == "human")
     @rule(to=st.none() | agents_, again=st.booleans(), added=facts, budget=st.none() | budgets)
     def a_person_resolves(self, to: AgentName | None, again: bool, added: Any, budget: Any) -> None:
-        message = self.court.message(
-            Resolve, turn=self.court.turn, to=to, again=again, facts=added, budget=budget
+        message = self.play.message(
+            Resolve, turn=self.play.turn, to=to, again=again, facts=added, budget=budget
         )
-        self.court.hear_control(message)
+        self.play.send_control(message)
 
     @precondition(works)
     @rule(permanent=st.booleans(), after=st.none() | st.sampled_from([0.0, 90.0]), report=reports)
     def the_turn_breaks(self, permanent: bool, after: float | None, report: Report) -> None:
-        turn = self.court.holder
-        frozen = self.court.ledger.frozen_at is not None and self.court.ledger.is_deferred(
-            turn.id, turn.round
-        )
+        turn = self.play.holder
+        frozen = self.play.ledger.frozen_at is not None and self.play.ledger.is_deferred(turn.id, turn.round)
         if not frozen:
-            self.court.fail(permanent=permanent, retry_after_s=after, report=report)
+            self.play.fail(permanent=permanent, retry_after_s=after, report=report)
 
     @precondition(works)
     @rule(report=reports)
     def an_effect_is_in_doubt(self, report: Report) -> None:
-        turn = self.court.holder
-        if not self.court.ledger.is_deferred(turn.id, turn.round):
-            self.court.doubt(report=report)
+        turn = self.play.holder
+        if not self.play.ledger.is_deferred(turn.id, turn.round):
+            self.play.doubt(report=report)
 
     @rule(data=st.data(), sender=names, move=moves)
     def anybody_says_anything_of_any_turn(self, data: st.DataObject, sender: AgentName, move: Move) -> None:
-        turn = data.draw(st.sampled_from([*self.court.ledger.turns, TurnId("never")]))
+        turn = data.draw(st.sampled_from([*self.play.ledger.turns, TurnId("never")]))
         proposal = MoveProposed(turn=turn, round=data.draw(st.integers(0, 2)), move=move)
         self.say(proposal, sender)
 
     @rule(data=st.data(), kind=st.sampled_from(list(CONTROLS)), sender=senders)
     def anybody_steps_in(self, data: st.DataObject, kind: type[Control], sender: str) -> None:
-        turns = [*self.court.ledger.turns, TurnId("never")]
-        turn = self.court.ledger.holder
+        turns = [*self.play.ledger.turns, TurnId("never")]
+        turn = self.play.ledger.holder
         known: dict[str, Any] = {
             "turn": data.draw(st.sampled_from(turns if turn is None else [turn.id] * 4 + turns)),
             "round": turn.round if turn is not None else 0,
@@ -243,28 +241,28 @@ class Story(RuleBasedStateMachine):
                 )
             )
         said_ = {name: known[name] for name in CONTROLS[kind]} | extra
-        self.court.hear_control(self.court.message(kind, **said_), sender)
+        self.play.send_control(self.play.message(kind, **said_), sender)
 
     @rule(repeat=st.integers(0, 5))
     def the_same_message_comes_again(self, repeat: int) -> None:
-        before = len(self.court.events)
-        causes = list(self.court.heard)
-        if not causes or self.court.ledger.deferred:
+        before = len(self.play.events)
+        causes = list(self.play.heard)
+        if not causes or self.play.ledger.deferred:
             return
         cause = causes[repeat % len(causes)]
-        proposal = self.court.heard[cause]
-        ruling = self.court.propose(proposal, self.court.ledger.turns[proposal.turn].agent)
-        assert isinstance(ruling, Late)
-        assert len(self.court.events) == before
+        proposal = self.play.heard[cause]
+        outcome = self.play.propose(proposal, self.play.ledger.turns[proposal.turn].agent)
+        assert isinstance(outcome, Late)
+        assert len(self.play.events) == before
 
     @rule(seconds=st.sampled_from([0.000001, 0.7, 6.0, 33.0, 1000.0]))
     def time_passes(self, seconds: float) -> None:
-        self.court.wait(seconds)
+        self.play.wait(seconds)
 
     @precondition(is_open)
     @rule()
     def the_timer_fires(self) -> None:
-        self.court.wait_until(self.court.next_due)
+        self.play.wait_until(self.play.next_due)
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -274,79 +272,79 @@ class Story(RuleBasedStateMachine):
         there=st.booleans(),
     )
     def the_world_changes(self, name: str, served: bool, begun: bool, broken: bool, there: bool) -> None:
-        self.court.served, self.court.begun = served, begun
-        self.court.breakers[name] = "open" if broken else "closed"
+        self.play.served, self.play.begun = served, begun
+        self.play.breakers[name] = "open" if broken else "closed"
         if there:
-            self.court.fleet[name] = self.fleet[name]
+            self.play.fleet[name] = self.fleet[name]
         else:
-            self.court.fleet.pop(name, None)
-        self.court.finish()
+            self.play.fleet.pop(name, None)
+        self.play.finish()
 
     # --- what always holds ------------------------------------------------------------------------
 
     @invariant()
     def the_oracle_has_no_complaint(self) -> None:
         for event in self.new():
-            self.auditor.follow(event, self.court.heard.get(event.cause), self.submitted)
+            self.auditor.follow(event, self.play.heard.get(event.cause), self.submitted)
         assert self.auditor.found == []
 
     def new(self) -> list[AnyEvent]:
-        fresh = self.court.events[self.followed :]
-        self.followed = len(self.court.events)
+        fresh = self.play.events[self.followed :]
+        self.followed = len(self.play.events)
         return fresh
 
     @invariant()
     def at_most_one_turn_is_open_and_only_while_the_request_is(self) -> None:
-        ledger = self.court.ledger
+        ledger = self.play.ledger
         assert len(ledger.open) == (1 if ledger.is_open else 0)
 
     @invariant()
     def numbers_are_dense_ids_unique_and_times_in_order(self) -> None:
-        events = self.court.events
+        events = self.play.events
         assert [event.n for event in events] == list(range(len(events)))
         assert len({event.id for event in events}) == len(events)
         assert [event.at for event in events] == sorted(event.at for event in events)
         if events:
-            expected = GENESIS if len(events) == 1 else digest(self.court.bodies[-2])
+            expected = GENESIS if len(events) == 1 else digest(self.play.bodies[-2])
             assert events[-1].prev == expected
 
     @invariant()
     def a_turn_has_at_most_one_successor(self) -> None:
-        spent = Counter(event.turn for event in self.court.events if isinstance(event, SPENDING))
+        spent = Counter(event.turn for event in self.play.events if isinstance(event, SPENDING))
         assert all(count == 1 for count in spent.values())
 
     @invariant()
     def a_round_is_decided_once(self) -> None:
         verdicts = Counter(
             (event.turn, event.round)
-            for event in self.court.events
+            for event in self.play.events
             if isinstance(event, HandoffAdmitted | MoveRefused | TurnSuspended)
         )
         assert all(count == 1 for count in verdicts.values())
 
     @invariant()
     def nothing_follows_the_end(self) -> None:
-        events = self.court.events
+        events = self.play.events
         assert not any(isinstance(event, Ended) for event in events[:-1])
         if events and isinstance(events[-1], Ended):
-            assert not self.court.ledger.is_open
+            assert not self.play.ledger.is_open
 
     @invariant()
     def an_inbox_event_opens_a_round_of_its_readers_turn(self) -> None:
-        for event in self.court.events[-3:]:
+        for event in self.play.events[-3:]:
             work = event.work
             if work is not None:
                 assert event.to == work.handoff.to_agent
-                assert self.court.ledger.turns[work.turn].agent == event.to
+                assert self.play.ledger.turns[work.turn].agent == event.to
                 assert len(work.past) >= work.round
 
     @invariant()
     def what_is_due_is_done_and_the_rest_lies_ahead(self) -> None:
-        court, ledger = self.court, self.court.ledger
-        assert court.finish() == []
-        at = next_due(ledger, court.now)
+        play, ledger = self.play, self.play.ledger
+        assert play.finish() == []
+        at = next_due(ledger, play.now)
         assert (at is None) == (not ledger.is_open)
-        assert at is None or at > court.now
+        assert at is None or at > play.now
 
     @invariant()
     def due_is_total_whatever_is_known(self) -> None:
@@ -354,30 +352,30 @@ class Story(RuleBasedStateMachine):
             for human in (True, False):
                 for ahead in (0, 100, 10**6):
                     world = World(
-                        now=self.court.now + ahead * 1_000_000,
+                        now=self.play.now + ahead * 1_000_000,
                         salt="0" * 32,
                         grounds=Grounds(served=served, human=human),
                     )
-                    follows = due(self.court.ledger, world)
+                    follows = due(self.play.ledger, world)
                     if follows is not None and not isinstance(follows, Command):
                         assert codec.decode_event(codec.encode(follows)) == follows
 
     def teardown(self) -> None:
-        court = getattr(self, "court", None)
-        if court is None:
+        play = getattr(self, "play", None)
+        if play is None:
             return
-        assert breaks(court.bodies) == []
-        assert state(fold_bodies(court.bodies)) == state(court.ledger)
-        told = timeline(court.events)
-        assert told.status == court.ledger.status
+        assert breaks(play.bodies) == []
+        assert state(fold_bodies(play.bodies)) == state(play.ledger)
+        told = timeline(play.events)
+        assert told.status == play.ledger.status
         assert [move.id for move in told.moves] == [
-            event.id for event in court.events if not isinstance(event, FactsWithheld)
+            event.id for event in play.events if not isinstance(event, FactsWithheld)
         ]
         assert msgspec.json.encode(told)
         if not self.unfinished:  # a withholding without its verdict cannot be told from a wrong one
-            again = rejudge(court.bodies)
+            again = rejudge(play.bodies)
             assert again.same, again
-        assert sum(court.ledger.causes.values()) == len(court.events)
+        assert sum(play.ledger.causes.values()) == len(play.events)
 
 
 AT_ONCE = 2_000

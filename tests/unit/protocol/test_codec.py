@@ -258,10 +258,10 @@ def test_an_event_of_before_labels_were_words_can_be_read() -> None:
 
 def test_what_is_read_can_be_written_into_an_event_and_read_again() -> None:
     """The deepest value that is let in, where it stands deepest: in the past of a refused round."""
-    court = played(transfer("nobody", fact("k", nested(64))), transfer("nobody", fact("k", nested(64))))
-    answer = MoveProposed(turn=court.turn, round=2, move=Complete(answer=nested(64)))
-    court.propose(codec.parse_proposal(codec.encode(answer)), "a")
-    assert court.ledger.status == "completed"
+    play = played(transfer("nobody", fact("k", nested(64))), transfer("nobody", fact("k", nested(64))))
+    answer = MoveProposed(turn=play.turn, round=2, move=Complete(answer=nested(64)))
+    play.propose(codec.parse_proposal(codec.encode(answer)), "a")
+    assert play.ledger.status == "completed"
 
 
 def test_an_error_says_where_and_never_what() -> None:

@@ -22,7 +22,7 @@ from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.worlds import (
     START,
-    Court,
+    Play,
     ask,
     complete,
     escalate,
@@ -39,13 +39,13 @@ from tests.unit.protocol.worlds import (
 
 
 def test_an_admitted_transfer_hands_over_the_whole_of_what_is_known() -> None:
-    court = Court()
+    play = Play()
     first = Artifact(name="scan", uri="s3://scan")
-    court.submit("Refund me\nplease", facts=(fact("order", 7),), artifacts=(first,), intent="refund")
-    opening = court.turn
-    court.now += 5
+    play.submit("Refund me\nplease", facts=(fact("order", 7),), artifacts=(first,), intent="refund")
+    opening = play.turn
+    play.now += 5
     event = is_(
-        court.move(
+        play.move(
             transfer(
                 "b",
                 fact("amount", 12.5),
@@ -76,9 +76,9 @@ def test_an_admitted_transfer_hands_over_the_whole_of_what_is_known() -> None:
 
 
 def test_a_clock_that_went_back_does_not_take_the_log_with_it() -> None:
-    court = opened()
-    court.now -= seconds(5)
-    assert court.move(transfer("b")).at == START
+    play = opened()
+    play.now -= seconds(5)
+    assert play.move(transfer("b")).at == START
 
 
 def test_a_transfer_says_what_was_asked_for_without_the_keys_that_must_be_carried() -> None:
@@ -91,10 +91,10 @@ def test_a_transfer_says_what_was_asked_for_without_the_keys_that_must_be_carrie
 
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_the_refusal_after_max_refusals_escalates(most: int) -> None:
-    court = opened(policy=Policy(max_refusals=most))
-    turn = court.turn
+    play = opened(policy=Policy(max_refusals=most))
+    turn = play.turn
     for round_ in range(most):
-        event = is_(court.move(transfer("nobody"), usage(tokens=round_ + 1)), MoveRefused)
+        event = is_(play.move(transfer("nobody"), usage(tokens=round_ + 1)), MoveRefused)
         assert event.to == "a"
         assert event.work is not None
         assert (event.work.turn, event.work.round, event.round) == (turn, round_ + 1, round_)
@@ -102,10 +102,10 @@ def test_the_refusal_after_max_refusals_escalates(most: int) -> None:
         assert event.work.past[-1].refusal == event.refusal
         assert event.work.past[-1].move == transfer("nobody")
         assert event.work.reported == usage(tokens=round_ + 1)
-        assert event.work.handoff == court.events[0].work.handoff  # type: ignore[union-attr]
-    last = is_(court.move(transfer("nobody")), MoveRefused)
+        assert event.work.handoff == play.events[0].work.handoff  # type: ignore[union-attr]
+    last = is_(play.move(transfer("nobody")), MoveRefused)
     assert (last.to, last.work) == ("_", None)
-    raised = is_(court.last, EscalationRaised)
+    raised = is_(play.last, EscalationRaised)
     assert (raised.reason, raised.turn, raised.to) == ("refusals", turn, "human")
     assert len(raised.work.past) == most + 1
 
@@ -124,8 +124,8 @@ def test_the_refusal_after_max_refusals_escalates(most: int) -> None:
 def test_a_question_waits_no_longer_than_any_deadline(
     expires_s: float | None, own_s: float | None, after_s: float
 ) -> None:
-    court = played(transfer("b", constraints=Constraints(max_resolution_time_s=own_s)))
-    event = is_(court.move(ask(expires_s=expires_s)), TurnSuspended)
+    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=own_s)))
+    event = is_(play.move(ask(expires_s=expires_s)), TurnSuspended)
     assert event.expires_at == START + seconds(after_s)
     assert event.to == "c1"
 
@@ -145,120 +145,120 @@ def test_a_question_keeps_its_schema_and_digest() -> None:
     ],
 )
 def test_an_end_goes_to_the_client_and_leaves_nothing_open(move: Move, kind: type, status: str) -> None:
-    court = opened()
-    event = court.move(move, usage(tokens=3))
+    play = opened()
+    event = play.move(move, usage(tokens=3))
     assert isinstance(event, kind)
     assert event.to == "c1"
-    assert (court.ledger.status, court.ledger.holder, court.next_due) == (status, None, None)
-    assert court.ledger.spent.tokens == 3
-    assert court.wait(1e6) == []
+    assert (play.ledger.status, play.ledger.holder, play.next_due) == (status, None, None)
+    assert play.ledger.spent.tokens == 3
+    assert play.wait(1e6) == []
 
 
 @pytest.mark.parametrize(
     "ended",
     [
-        pytest.param(lambda court: court.move(complete("done")), id="completed"),
-        pytest.param(lambda court: court.move(give_up()), id="failed"),
-        pytest.param(lambda court: court.wait(1e6)[-1], id="expired"),
-        pytest.param(lambda court: court.control(Cancel), id="cancelled"),
+        pytest.param(lambda play: play.move(complete("done")), id="completed"),
+        pytest.param(lambda play: play.move(give_up()), id="failed"),
+        pytest.param(lambda play: play.wait(1e6)[-1], id="expired"),
+        pytest.param(lambda play: play.control(Cancel), id="cancelled"),
     ],
 )
-def test_every_end_names_the_submit_that_it_answers(ended: Callable[[Court], Any]) -> None:
+def test_every_end_names_the_submit_that_it_answers(ended: Callable[[Play], Any]) -> None:
     event = ended(opened(human=False))
     assert isinstance(event, Ended)
     assert event.digest == "d0"
 
 
 def test_a_frozen_request_defers_a_move_whole_and_records_failures_and_doubts() -> None:
-    court = opened()
-    court.control(Freeze)
+    play = opened()
+    play.control(Freeze)
     move = transfer("nobody")
-    event = is_(court.move(move, usage(tokens=5)), MoveDeferred)
+    event = is_(play.move(move, usage(tokens=5)), MoveDeferred)
     assert event.to == "_"
     assert (event.sender, event.proposal.report) == ("a", usage(tokens=5))
     assert is_(event.proposal, MoveProposed).move == move
-    assert court.ledger.spent.tokens == 0
-    for say in (Court.fail, Court.doubt):
+    assert play.ledger.spent.tokens == 0
+    for say in (Play.fail, Play.doubt):
         frozen = opened()
         frozen.control(Freeze)
         assert not isinstance(say(frozen), MoveDeferred)
 
 
-def budget_of(court: Court) -> Budget | None:
-    return court.holder.work.handoff.constraints.budget
+def budget_of(play: Play) -> Budget | None:
+    return play.holder.work.handoff.constraints.budget
 
 
 def test_a_report_that_says_less_than_an_earlier_one_gives_nothing_back() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100)))
-    court.fail(report=usage(tokens=60, model_calls=1))
-    court.wait(10)
-    assert court.holder.work.reported == usage(tokens=60, model_calls=1)
-    refusal = is_(court.move(transfer("nobody"), usage(tokens=0, model_calls=3)), MoveRefused)
-    assert court.ledger.spent == usage(tokens=60, model_calls=3).usage
+    play = opened(policy=Policy(budget=Budget(tokens=100)))
+    play.fail(report=usage(tokens=60, model_calls=1))
+    play.wait(10)
+    assert play.holder.work.reported == usage(tokens=60, model_calls=1)
+    refusal = is_(play.move(transfer("nobody"), usage(tokens=0, model_calls=3)), MoveRefused)
+    assert play.ledger.spent == usage(tokens=60, model_calls=3).usage
     assert refusal.work is not None
     assert refusal.work.reported.usage == usage(tokens=60, model_calls=3).usage
-    event = is_(court.move(transfer("b"), usage(tokens=10)), HandoffAdmitted)
+    event = is_(play.move(transfer("b"), usage(tokens=10)), HandoffAdmitted)
     assert event.work.handoff.constraints.budget == Budget(tokens=40)
     assert event.report == usage(tokens=10), "what was said stands in the log"
-    court.move(complete(), usage(tokens=5))
-    assert court.ledger.spent == usage(tokens=65, model_calls=3).usage
+    play.move(complete(), usage(tokens=5))
+    assert play.ledger.spent == usage(tokens=65, model_calls=3).usage
 
 
 def test_a_turn_that_overspends_its_grant_takes_it_from_those_beneath() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100)))
-    court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=10))))
-    court.move(hand_back(), usage(tokens=40))
-    assert budget_of(court) == Budget(tokens=60)
+    play = opened(policy=Policy(budget=Budget(tokens=100)))
+    play.move(transfer("b", constraints=Constraints(budget=Budget(tokens=10))))
+    play.move(hand_back(), usage(tokens=40))
+    assert budget_of(play) == Budget(tokens=60)
 
 
 def test_a_turn_that_never_reported_is_charged_its_whole_grant_when_it_escalates() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100), max_retries=0))
-    court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=30))), usage(tokens=20))
-    court.wait(900)  # nobody answers
-    assert is_(court.last, EscalationRaised).reason == "timeout"
-    assert court.ledger.spent.tokens == 50
+    play = opened(policy=Policy(budget=Budget(tokens=100), max_retries=0))
+    play.move(transfer("b", constraints=Constraints(budget=Budget(tokens=30))), usage(tokens=20))
+    play.wait(900)  # nobody answers
+    assert is_(play.last, EscalationRaised).reason == "timeout"
+    assert play.ledger.spent.tokens == 50
 
 
 def test_a_turn_that_lay_in_its_inbox_until_it_escalated_is_charged_nothing() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100)), served=False, begun=False)
-    failed, raised = court.wait(3600)
+    play = opened(policy=Policy(budget=Budget(tokens=100)), served=False, begun=False)
+    failed, raised = play.wait(3600)
     grounds = is_(failed, TurnFailed).grounds
     assert grounds is not None
     assert grounds.unbegun
     assert is_(raised, EscalationRaised).reason == "unattended"
-    assert court.ledger.spent.tokens == 0
-    court.control(Resolve, turn=court.turn)
-    assert budget_of(court) == Budget(tokens=100)
+    assert play.ledger.spent.tokens == 0
+    play.control(Resolve, turn=play.turn)
+    assert budget_of(play) == Budget(tokens=100)
 
 
 def test_a_turn_of_which_one_round_had_begun_is_charged_all_the_same() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100), max_retries=1))
-    court.wait(900)
-    court.wait(60)
-    court.begun = False  # its second round is never taken up
-    court.wait(900)
-    assert is_(court.last, EscalationRaised).reason == "timeout"
-    assert court.ledger.spent.tokens == 100
+    play = opened(policy=Policy(budget=Budget(tokens=100), max_retries=1))
+    play.wait(900)
+    play.wait(60)
+    play.begun = False  # its second round is never taken up
+    play.wait(900)
+    assert is_(play.last, EscalationRaised).reason == "timeout"
+    assert play.ledger.spent.tokens == 100
 
 
 def test_a_handoffs_deadline_that_passes_in_the_inbox_costs_nothing() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100)), begun=False)
-    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
-    court.wait(10)
-    assert is_(court.last, EscalationRaised).reason == "deadline"
-    assert court.ledger.spent.tokens == 0
+    play = opened(policy=Policy(budget=Budget(tokens=100)), begun=False)
+    play.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    play.wait(10)
+    assert is_(play.last, EscalationRaised).reason == "deadline"
+    assert play.ledger.spent.tokens == 0
 
 
 @pytest.mark.parametrize("reported", [usage(tokens=1), Report(actions=("look",))])
 def test_a_turn_that_reported_is_charged_what_it_said(reported: Report) -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100), max_retries=1))
-    court.fail(report=reported)
-    court.wait(60)
-    court.wait(900)
-    assert is_(court.last, EscalationRaised).reason == "timeout"
-    assert court.ledger.spent.tokens == reported.usage.tokens
+    play = opened(policy=Policy(budget=Budget(tokens=100), max_retries=1))
+    play.fail(report=reported)
+    play.wait(60)
+    play.wait(900)
+    assert is_(play.last, EscalationRaised).reason == "timeout"
+    assert play.ledger.spent.tokens == reported.usage.tokens
 
 
 def test_an_agent_that_asks_for_a_person_has_reported_even_if_it_spent_nothing() -> None:
-    court = played(escalate(), policy=Policy(budget=Budget(tokens=100)))
-    assert court.ledger.spent.tokens == 0
+    play = played(escalate(), policy=Policy(budget=Budget(tokens=100)))
+    assert play.ledger.spent.tokens == 0

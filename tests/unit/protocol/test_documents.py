@@ -191,7 +191,7 @@ def test_a_misspelled_rule_is_no_policy() -> None:
 
 
 def test_a_request_is_judged_by_the_policy_that_it_was_opened_under() -> None:
-    court = opened(policy=Policy(max_depth=1))
-    court.policy = Policy(max_depth=9)
-    is_(court.move(transfer("b")), HandoffAdmitted)
-    is_(court.move(transfer("c")), MoveRefused)
+    play = opened(policy=Policy(max_depth=1))
+    play.policy = Policy(max_depth=9)
+    is_(play.move(transfer("b")), HandoffAdmitted)
+    is_(play.move(transfer("c")), MoveRefused)

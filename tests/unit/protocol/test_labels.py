@@ -24,7 +24,7 @@ def fleet() -> Fleet:
     )
 
 
-def court(*facts: Fact, to: str | None = None) -> InMemoryGuard:
+def opened_with(*facts: Fact, to: str | None = None) -> InMemoryGuard:
     opened = InMemoryGuard(fleet())
     opened.submit("Say hello", facts=facts, to=to)
     return opened
@@ -41,7 +41,7 @@ def assert_judged_the_same(opened: InMemoryGuard) -> None:
 
 @pytest.mark.parametrize("to", ["front", "blind"])
 def test_what_a_client_labels_besides_stays(to: str) -> None:
-    opened = court(Fact(key="customer_name", value="Ada", labels=("vip",)), to=to)
+    opened = opened_with(Fact(key="customer_name", value="Ada", labels=("vip",)), to=to)
     assert carried(opened) == [Fact(key="customer_name", value="Ada", labels=("pii", "vip"))]
     assert_judged_the_same(opened)
 
@@ -55,14 +55,14 @@ def test_what_a_client_labels_besides_stays(to: str) -> None:
     ids=["transfer", "escalate"],
 )
 def test_an_agent_that_says_no_label_brings_it_all_the_same(move: Move) -> None:
-    opened = court()
+    opened = opened_with()
     opened.move(move)
     assert carried(opened) == [LABELLED]
     assert_judged_the_same(opened)
 
 
 def test_a_hand_back_and_a_refused_move_are_labelled_too() -> None:
-    opened = court()
+    opened = opened_with()
     opened.move(turn(agent="front", peers=["blind"]).transfer("blind", summary="greet them"))
     back = turn(agent="blind", path=["front", "blind"]).hand_back("it is Ada", facts=[NAME])
     assert isinstance(opened.move(back), HandoffAdmitted)
@@ -75,7 +75,7 @@ def test_a_hand_back_and_a_refused_move_are_labelled_too() -> None:
 
 
 def test_a_person_who_resolves_brings_it_labelled() -> None:
-    opened = court()
+    opened = opened_with()
     opened.move(turn(agent="front").escalate("who is this?"))
     opened.resolve(to="blind", summary="it is Ada", facts=(NAME,))
     assert carried(opened) == [LABELLED]

@@ -13,7 +13,7 @@ from protocol.wire.events import MoveDeferred
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import AgentName, TurnId
 from tests.unit.protocol.worlds import (
-    Court,
+    Play,
     agent,
     agents,
     ask,
@@ -27,29 +27,29 @@ from tests.unit.protocol.worlds import (
 )
 
 
-def eventful() -> Court:
+def eventful() -> Play:
     """A request to which nearly everything happens."""
-    court = Court(
+    play = Play(
         fleet=agents("bcd") | {"a": agent("a", clearance=("pii",))}, policy=Policy(escalation_sla_s=60.0)
     )
-    court.submit(facts=(fact("ssn", 1, "pii"),))
-    court.move(transfer("b"), usage(tokens=5))
-    court.move(transfer("nobody"))
-    court.fail()
-    court.wait(60)
-    court.move(ask())
-    court.control(Freeze)
-    court.control(Reply, sender="c1", turn=court.turn, round=2, value="red")
-    court.move(hand_back(fact("found", 1)), usage(tokens=7))
-    court.control(Thaw)
-    court.doubt()
-    court.control(Settle, turn=court.turn, round=0, outcome="done")
-    court.move(escalate())
-    court.wait(60)
-    court.control(Assign, turn=court.turn, to="Ada")
-    court.control(Resolve, turn=court.turn, again=True)
-    court.move(complete())
-    return court
+    play.submit(facts=(fact("ssn", 1, "pii"),))
+    play.move(transfer("b"), usage(tokens=5))
+    play.move(transfer("nobody"))
+    play.fail()
+    play.wait(60)
+    play.move(ask())
+    play.control(Freeze)
+    play.control(Reply, sender="c1", turn=play.turn, round=2, value="red")
+    play.move(hand_back(fact("found", 1)), usage(tokens=7))
+    play.control(Thaw)
+    play.doubt()
+    play.control(Settle, turn=play.turn, round=0, outcome="done")
+    play.move(escalate())
+    play.wait(60)
+    play.control(Assign, turn=play.turn, to="Ada")
+    play.control(Resolve, turn=play.turn, again=True)
+    play.move(complete())
+    return play
 
 
 def state(ledger: Ledger) -> dict[str, object]:
@@ -57,16 +57,16 @@ def state(ledger: Ledger) -> dict[str, object]:
 
 
 def test_a_ledger_is_the_same_however_it_was_folded() -> None:
-    court = eventful()
+    play = eventful()
     by_steps = Ledger()
-    for n, (event, body) in enumerate(zip(court.events, court.bodies, strict=True)):
+    for n, (event, body) in enumerate(zip(play.events, play.bodies, strict=True)):
         assert by_steps.n == n
         by_steps.apply(event, body)
         assert (
-            state(by_steps) == state(fold(court.events[: n + 1])) == state(fold_bodies(court.bodies[: n + 1]))
+            state(by_steps) == state(fold(play.events[: n + 1])) == state(fold_bodies(play.bodies[: n + 1]))
         )
-        assert by_steps.prev == digest(body) == fold(court.events[: n + 1]).prev
-    assert state(by_steps) == state(court.ledger)
+        assert by_steps.prev == digest(body) == fold(play.events[: n + 1]).prev
+    assert state(by_steps) == state(play.ledger)
 
 
 def test_an_empty_ledger_knows_nothing() -> None:
@@ -84,31 +84,31 @@ def test_every_kind_of_event_can_be_folded() -> None:
 
 
 def test_the_fold_fails_closed_on_what_it_does_not_know() -> None:
-    court = opened()
+    play = opened()
     with pytest.raises(UnknownEvent):
-        fold_bodies([*court.bodies, b'{"type":"handoff.delegated","v":1}'])
+        fold_bodies([*play.bodies, b'{"type":"handoff.delegated","v":1}'])
 
 
 def test_a_deferred_proposal_waits_until_it_is_decided() -> None:
-    court = opened()
-    court.control(Freeze)
-    court.move(transfer("b"))
-    assert [type(waiting) for waiting in court.ledger.deferred] == [MoveDeferred]
-    assert court.ledger.is_deferred(court.turn, 0)
-    assert not court.ledger.is_deferred(court.turn, 1)
-    assert not court.ledger.is_deferred(TurnId("x"), 0)
-    court.control(Thaw)
-    assert court.ledger.deferred == []
+    play = opened()
+    play.control(Freeze)
+    play.move(transfer("b"))
+    assert [type(waiting) for waiting in play.ledger.deferred] == [MoveDeferred]
+    assert play.ledger.is_deferred(play.turn, 0)
+    assert not play.ledger.is_deferred(play.turn, 1)
+    assert not play.ledger.is_deferred(TurnId("x"), 0)
+    play.control(Thaw)
+    assert play.ledger.deferred == []
 
 
 def test_a_cause_is_known_once_it_was_decided() -> None:
-    court = Court(fleet=agents("a"))
-    court.submit(facts=(fact("ssn", 1, "pii"),))
-    withheld, decided = court.events
+    play = Play(fleet=agents("a"))
+    play.submit(facts=(fact("ssn", 1, "pii"),))
+    withheld, decided = play.events
     assert withheld.cause == decided.cause
     assert not fold([withheld]).knows(withheld.cause)
     assert fold([withheld, decided]).knows(withheld.cause)
-    assert not court.ledger.knows("x")
+    assert not play.ledger.knows("x")
 
 
 def frame(name: str, *, return_to: str | None = None, sealed: bool = False) -> Frame:

@@ -26,7 +26,7 @@ from protocol.wire.ids import AgentName
 from tests.unit.protocol.anything import ALIKE, STORIES
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.oracle.audit import Auditor
-from tests.unit.protocol.worlds import Court, agent, agents, ask, escalate, fact, hand_back, is_, transfer
+from tests.unit.protocol.worlds import Play, agent, agents, ask, escalate, fact, hand_back, is_, transfer
 
 CLEARED = {"a": agent("a", clearance=("pii",)), "c": agent("c", clearance=("pii", "secret"))}
 FLEET = agents("bd") | CLEARED
@@ -35,16 +35,16 @@ SCAN = Artifact(name="passport", uri="s3://passport", labels=("pii",))
 TEXT = Fact(key="text", value="help me")
 
 
-def told(**submit: Any) -> Court:
-    court = Court(fleet=FLEET)
-    court.submit(facts=(SSN,), artifacts=(SCAN,), **submit)
-    return court
+def told(**submit: Any) -> Play:
+    play = Play(fleet=FLEET)
+    play.submit(facts=(SSN,), artifacts=(SCAN,), **submit)
+    return play
 
 
 def test_what_the_target_may_not_see_is_kept_just_before_the_handoff() -> None:
-    court = told()
-    event = is_(court.move(transfer("b")), HandoffAdmitted)
-    kept = is_(court.events[-2], FactsWithheld)
+    play = told()
+    event = is_(play.move(transfer("b")), HandoffAdmitted)
+    kept = is_(play.events[-2], FactsWithheld)
     assert (kept.to, kept.target, kept.facts, kept.artifacts) == ("_", "b", (SSN,), (SCAN,))
     assert kept.cause == event.cause
     assert event.work.handoff.facts == (TEXT,)
@@ -53,104 +53,104 @@ def test_what_the_target_may_not_see_is_kept_just_before_the_handoff() -> None:
 
 
 def test_a_submit_withholds_from_the_entry_agent_before_the_request_opens() -> None:
-    court = Court(fleet=FLEET)
+    play = Play(fleet=FLEET)
     limits = Constraints(must_carry=("ssn", "text"))
-    event = is_(court.submit(to=AgentName("b"), facts=(SSN,), constraints=limits), RequestOpened)
-    kept = is_(court.events[0], FactsWithheld)
+    event = is_(play.submit(to=AgentName("b"), facts=(SSN,), constraints=limits), RequestOpened)
+    kept = is_(play.events[0], FactsWithheld)
     assert (kept.n, event.n, kept.target) == (0, 1, "b")
     assert (kept.facts, kept.must_carry) == ((SSN,), (0,))
     assert event.work.handoff.constraints.must_carry == ("text",)
-    assert b"ssn" not in court.bodies[1]
+    assert b"ssn" not in play.bodies[1]
 
 
 def test_what_is_withheld_comes_back_for_the_next_who_may_see_it() -> None:
-    court = told()
-    court.move(transfer("b"))
-    court.move(transfer("c"))
-    assert court.holder.work.handoff.facts == (SSN, TEXT)
-    assert court.holder.work.handoff.artifacts == (SCAN,)
-    assert court.ledger.stash.facts == {}
-    court.move(transfer("d"))
-    court.move(hand_back())
-    assert court.shown["ssn"] == "078-05"
+    play = told()
+    play.move(transfer("b"))
+    play.move(transfer("c"))
+    assert play.holder.work.handoff.facts == (SSN, TEXT)
+    assert play.holder.work.handoff.artifacts == (SCAN,)
+    assert play.ledger.stash.facts == {}
+    play.move(transfer("d"))
+    play.move(hand_back())
+    assert play.shown["ssn"] == "078-05"
 
 
 def test_a_withheld_fact_counts_as_carried() -> None:
-    court = told(constraints=Constraints(must_carry=("ssn",)))
-    event = is_(court.move(transfer("b")), HandoffAdmitted)
+    play = told(constraints=Constraints(must_carry=("ssn",)))
+    event = is_(play.move(transfer("b")), HandoffAdmitted)
     assert event.work.handoff.constraints.must_carry == ()
-    assert is_(court.events[-2], FactsWithheld).must_carry == (0,)
-    onward = is_(court.move(transfer("d", fact("new", 1))), HandoffAdmitted)
+    assert is_(play.events[-2], FactsWithheld).must_carry == (0,)
+    onward = is_(play.move(transfer("d", fact("new", 1))), HandoffAdmitted)
     assert onward.work.handoff.constraints.must_carry == ()
-    cleared = is_(court.move(transfer("c")), HandoffAdmitted)
+    cleared = is_(play.move(transfer("c")), HandoffAdmitted)
     assert cleared.work.handoff.constraints.must_carry == ("ssn",)
-    refused = is_(court.move(transfer("e", drop=("ssn",))), MoveRefused)
+    refused = is_(play.move(transfer("e", drop=("ssn",))), MoveRefused)
     assert refused.refusal.rule == Rule.KNOWN_AGENT
-    court.fleet = FLEET | agents("e")
-    refused = is_(court.move(transfer("e", drop=("ssn",))), MoveRefused)
+    play.fleet = FLEET | agents("e")
+    refused = is_(play.move(transfer("e", drop=("ssn",))), MoveRefused)
     assert refused.refusal.numbers == {"keys": ["ssn"]}
 
 
 @pytest.mark.parametrize("key", ["ssn", "no-such-key"])
 @pytest.mark.parametrize("must", [("ssn",), ()])
 def test_nobody_finds_a_withheld_key_out_by_asking_to_carry_it(key: str, must: tuple[str, ...]) -> None:
-    court = told(constraints=Constraints(must_carry=must))
-    court.move(transfer("b"))
-    event = is_(court.move(transfer("d", constraints=Constraints(must_carry=(key,)))), MoveRefused)
+    play = told(constraints=Constraints(must_carry=must))
+    play.move(transfer("b"))
+    event = is_(play.move(transfer("d", constraints=Constraints(must_carry=(key,)))), MoveRefused)
     assert (event.refusal.rule, event.refusal.numbers) == (Rule.MUST_CARRY, {"keys": [key]})
 
 
 def test_what_has_to_be_carried_is_kept_anew_where_it_is_another_than_before() -> None:
     """Both frames beneath are withheld the same fact, but only one of them was told to carry it."""
-    court = told()
-    court.move(transfer("b"))
-    court.move(transfer("c"))
-    court.move(transfer("d", constraints=Constraints(must_carry=("ssn",))))
-    assert is_(court.events[-2], FactsWithheld).must_carry == (0,)
-    court.fleet = FLEET | {"c": agent("c")}
-    court.move(hand_back(fact("new", 1)))
-    assert is_(court.events[-2], FactsWithheld).must_carry == ()
-    court.fleet = FLEET
-    court.move(hand_back(fact("newer", 1)))
-    assert court.ledger.marks() == frozenset()
+    play = told()
+    play.move(transfer("b"))
+    play.move(transfer("c"))
+    play.move(transfer("d", constraints=Constraints(must_carry=("ssn",))))
+    assert is_(play.events[-2], FactsWithheld).must_carry == (0,)
+    play.fleet = FLEET | {"c": agent("c")}
+    play.move(hand_back(fact("new", 1)))
+    assert is_(play.events[-2], FactsWithheld).must_carry == ()
+    play.fleet = FLEET
+    play.move(hand_back(fact("newer", 1)))
+    assert play.ledger.marks() == frozenset()
 
 
 def test_a_label_sticks_to_its_key_even_after_the_fact_was_dropped() -> None:
-    court = told()
-    court.move(transfer("c", drop=("ssn",)))
-    assert "ssn" not in court.shown
-    event = is_(court.move(transfer("d", Fact(key="ssn", value="078-05"))), HandoffAdmitted)
+    play = told()
+    play.move(transfer("c", drop=("ssn",)))
+    assert "ssn" not in play.shown
+    event = is_(play.move(transfer("d", Fact(key="ssn", value="078-05"))), HandoffAdmitted)
     assert event.work.withheld == Withheld(labels=("pii",), facts=1, artifacts=1)
 
 
 def test_a_resolution_withholds_from_whom_it_goes_to() -> None:
-    court = told(constraints=Constraints(must_carry=("ssn",)))
-    court.move(escalate())
-    event = is_(court.control(Resolve, turn=court.turn, to=AgentName("b")), EscalationResolved)
-    kept = is_(court.events[-2], FactsWithheld)
+    play = told(constraints=Constraints(must_carry=("ssn",)))
+    play.move(escalate())
+    event = is_(play.control(Resolve, turn=play.turn, to=AgentName("b")), EscalationResolved)
+    kept = is_(play.events[-2], FactsWithheld)
     assert (kept.facts, kept.must_carry) == ((SSN,), (0,))
     assert event.work.withheld == Withheld(labels=("pii",), facts=1, artifacts=1)
-    assert b"ssn" not in court.bodies[-1]
-    court.move(transfer("c"))
-    assert court.holder.work.handoff.constraints.must_carry == ("ssn",)
+    assert b"ssn" not in play.bodies[-1]
+    play.move(transfer("c"))
+    assert play.holder.work.handoff.constraints.must_carry == ("ssn",)
 
 
 def test_a_guard_that_dies_after_withholding_is_finished_by_the_next() -> None:
-    court = told()
-    turn = court.turn
-    whole = is_(court.move(transfer("b")), HandoffAdmitted)
-    died = Court(fleet=FLEET)
-    for event in court.events[:-1]:
+    play = told()
+    turn = play.turn
+    whole = is_(play.move(transfer("b")), HandoffAdmitted)
+    died = Play(fleet=FLEET)
+    for event in play.events[:-1]:
         died.append(event)
     assert died.turn == turn
     assert died.move(transfer("b")) == whole
 
 
 def test_a_clearance_that_changed_meanwhile_is_withheld_by_as_it_is_now() -> None:
-    court = told()
-    whole = court.move(transfer("b"))
-    died = Court(fleet=FLEET | {"b": agent("b", clearance=("pii",))})
-    for event in court.events[:-1]:
+    play = told()
+    whole = play.move(transfer("b"))
+    died = Play(fleet=FLEET | {"b": agent("b", clearance=("pii",))})
+    for event in play.events[:-1]:
         died.append(event)
     event = is_(died.move(transfer("b")), HandoffAdmitted)
     assert event.work.withheld is None
@@ -164,12 +164,12 @@ def test_a_clearance_that_changed_meanwhile_is_withheld_by_as_it_is_now() -> Non
 
 def test_a_withholding_that_nothing_followed_is_forgotten() -> None:
     """The guard died after it withheld; then the round timed out, and its agent asked for something else."""
-    court = told()
-    court.move(transfer("b", fact("pin", 1, "secret")))
-    died = Court(fleet=FLEET)
-    for event in court.events[:-1]:
+    play = told()
+    play.move(transfer("b", fact("pin", 1, "secret")))
+    died = Play(fleet=FLEET)
+    for event in play.events[:-1]:
         died.append(event)
-    died.now = court.now
+    died.now = play.now
     died.wait(900)
     died.wait(60)
     assert died.holder.round == 1
@@ -179,10 +179,10 @@ def test_a_withholding_that_nothing_followed_is_forgotten() -> None:
 
 
 def test_a_move_that_was_deferred_between_its_withholding_and_its_verdict_is_decided_after_the_thaw() -> None:
-    court = told()
-    court.move(transfer("b"))
-    died = Court(fleet=FLEET)
-    for event in court.events[:-1]:
+    play = told()
+    play.move(transfer("b"))
+    died = Play(fleet=FLEET)
+    for event in play.events[:-1]:
         died.append(event)
     died.control(Freeze)
     died.move(transfer("b"))
@@ -249,63 +249,63 @@ def test_no_event_shows_an_agent_what_it_is_not_cleared_for(
     entry: str, must: bool, steps: list[tuple[Any, Move, bool]]
 ) -> None:
     fleet = agents("bdf") | {name: agent(name, clearance=("pii",)) for name in "ace"}
-    court = Court(fleet=fleet, entry=entry, policy=Policy(max_depth=9, max_escalations=9, max_refusals=9))
+    play = Play(fleet=fleet, entry=entry, policy=Policy(max_depth=9, max_escalations=9, max_refusals=9))
     keys = ("hush-key-1",) if must else ()
-    court.submit(
+    play.submit(
         facts=(fact("hush-key-1", "hush-value-1", "pii"),),
         artifacts=(Artifact(name="hush-bill", uri="hush-uri", labels=("pii",)),),
         constraints=Constraints(must_carry=keys),
     )
     for step, with_secrets, use_secrets in steps:
-        turn = court.ledger.holder
+        turn = play.ledger.holder
         if turn is None:
             break
         if turn.agent == "human":
             to = AgentName(with_secrets.to_agent or entry) if hasattr(with_secrets, "to_agent") else None
-            court.control(
+            play.control(
                 Resolve, turn=turn.id, to=to or AgentName(entry), facts=(fact("hush-key-5", 1, "pii"),)
             )
         elif turn.state != "working" or step == "wait":
-            court.wait(3000)
+            play.wait(3000)
         elif "pii" in fleet[turn.agent].clearance and use_secrets:
-            court.move(with_secrets)
+            play.move(with_secrets)
         elif step == "fail":
-            court.fail()
-            court.wait(60)
+            play.fail()
+            play.wait(60)
         elif step == "freeze":
-            court.control(Freeze)
-            court.move(transfer("b"))
-            court.control(Thaw)
+            play.control(Freeze)
+            play.move(transfer("b"))
+            play.control(Thaw)
         elif step == "again":
-            court.fail(permanent=True)
-            court.control(Resolve, turn=court.turn, again=True)
+            play.fail(permanent=True)
+            play.control(Resolve, turn=play.turn, again=True)
         else:
-            court.move(step)
-    shown = {event.n: leaks(event, fleet) for event in court.events}
+            play.move(step)
+    shown = {event.n: leaks(event, fleet) for event in play.events}
     assert not any(shown.values()), {n: found for n, found in shown.items() if found}
 
 
 def test_the_search_for_leaks_finds_one() -> None:
-    court = Court(fleet=agents("b"), entry="b")
-    court.submit(facts=(fact("hush-key-1", "hush-value-1"),))
-    assert leaks(court.last, court.fleet) == ["hush-key", "hush-value"]
+    play = Play(fleet=agents("b"), entry="b")
+    play.submit(facts=(fact("hush-key-1", "hush-value-1"),))
+    assert leaks(play.last, play.fleet) == ["hush-key", "hush-value"]
 
 
 UNSEEN = agents("bde") | {"a": agent("a", clearance=("pii",))}
 BIG = "x" * 300
 
 
-def opened_unseen(*facts: Fact, policy: Policy | None = None, **submit: Any) -> Court:
+def opened_unseen(*facts: Fact, policy: Policy | None = None, **submit: Any) -> Play:
     """Open a request whose entry agent `b` may not see what is labelled."""
-    court = Court(fleet=dict(UNSEEN), entry="b", policy=policy or Policy(max_depth=30, max_refusals=30))
-    court.submit(facts=facts, **submit)
-    return court
+    play = Play(fleet=dict(UNSEEN), entry="b", policy=policy or Policy(max_depth=30, max_refusals=30))
+    play.submit(facts=facts, **submit)
+    return play
 
 
-def seen(court: Court) -> list[Any]:
+def seen(play: Play) -> list[Any]:
     """Return all that reaches agents who are cleared for nothing, less ids and times."""
     got: list[Any] = []
-    for event in court.events:
+    for event in play.events:
         if event.to in ("b", "d", "e"):
             said = msgspec.to_builtins(event)
             work = said["work"]
@@ -321,123 +321,123 @@ def seen(court: Court) -> list[Any]:
 def test_a_fact_under_a_withheld_key_is_taken_and_what_is_withheld_stays(
     value: object, must: tuple[str, ...]
 ) -> None:
-    court = opened_unseen(fact("k", 1, "pii"), constraints=Constraints(must_carry=must))
-    event = admitted(court.move(transfer("d", fact("k", value))))
+    play = opened_unseen(fact("k", 1, "pii"), constraints=Constraints(must_carry=must))
+    event = admitted(play.move(transfer("d", fact("k", value))))
     assert [item.value for item in event.work.handoff.facts if item.key == "k"] == [value]
     assert event.work.withheld == Withheld(labels=("pii",), facts=1)
-    admitted(court.move(transfer("a")))
-    assert court.shown["k"] == 1
-    assert court.holder.work.withheld is None
-    court.move(hand_back(fact("seen", True)))
-    assert court.shown["k"] == value
+    admitted(play.move(transfer("a")))
+    assert play.shown["k"] == 1
+    assert play.holder.work.withheld is None
+    play.move(hand_back(fact("seen", True)))
+    assert play.shown["k"] == value
 
 
 def test_who_sees_the_secret_changes_it_and_who_does_not_keeps_seeing_their_own() -> None:
-    court = opened_unseen(fact("k", "secret", "pii"))
-    court.move(transfer("d", fact("k", "mine")))
-    court.move(transfer("a"))
-    court.move(transfer("e", fact("k", "changed")))
-    assert court.shown["k"] == "mine"
-    court.move(hand_back(fact("n", 1)))
-    assert court.shown["k"] == "changed"
+    play = opened_unseen(fact("k", "secret", "pii"))
+    play.move(transfer("d", fact("k", "mine")))
+    play.move(transfer("a"))
+    play.move(transfer("e", fact("k", "changed")))
+    assert play.shown["k"] == "mine"
+    play.move(hand_back(fact("n", 1)))
+    assert play.shown["k"] == "changed"
 
 
 def test_what_one_brought_unseen_is_not_new_a_second_time() -> None:
-    court = opened_unseen()
-    court.move(transfer("d", fact("ssn", 1, "pii")))
-    court.move(hand_back())
-    assert refused(court.move(transfer("d", fact("ssn", 1, "pii")))).rule == Rule.CYCLE
-    admitted(court.move(transfer("d", fact("ssn", 2, "pii"))))
+    play = opened_unseen()
+    play.move(transfer("d", fact("ssn", 1, "pii")))
+    play.move(hand_back())
+    assert refused(play.move(transfer("d", fact("ssn", 1, "pii")))).rule == Rule.CYCLE
+    admitted(play.move(transfer("d", fact("ssn", 2, "pii"))))
 
 
 @pytest.mark.parametrize("guess", ["right", "wrong"])
 def test_a_guess_is_new_whether_it_is_right_or_wrong(guess: str) -> None:
-    court = opened_unseen(fact("k", "right", "pii"))
-    court.move(transfer("d"))
-    court.move(hand_back())
-    admitted(court.move(transfer("d", fact("k", guess))))
-    court.move(hand_back())
-    assert refused(court.move(transfer("d", fact("k", guess)))).rule == Rule.CYCLE
+    play = opened_unseen(fact("k", "right", "pii"))
+    play.move(transfer("d"))
+    play.move(hand_back())
+    admitted(play.move(transfer("d", fact("k", guess))))
+    play.move(hand_back())
+    assert refused(play.move(transfer("d", fact("k", guess)))).rule == Rule.CYCLE
 
 
 @pytest.mark.parametrize("secret", ["", "x" * 900])
 def test_the_size_of_what_is_withheld_counts_for_nobody_who_may_not_see_it(secret: str) -> None:
-    court = opened_unseen(fact("k", secret, "pii"), policy=Policy(max_handoff_bytes=1500))
-    admitted(court.move(transfer("d", fact("n", "y" * 900))))
-    assert refused(court.move(transfer("e", fact("m", "z" * 900)))).rule == Rule.SIZE
+    play = opened_unseen(fact("k", secret, "pii"), policy=Policy(max_handoff_bytes=1500))
+    admitted(play.move(transfer("d", fact("n", "y" * 900))))
+    assert refused(play.move(transfer("e", fact("m", "z" * 900)))).rule == Rule.SIZE
 
 
 def test_a_persons_hands_lose_no_layer() -> None:
-    court = opened_unseen(fact("k", "secret", "pii"))
-    court.move(transfer("d", fact("k", "mine")))
-    court.move(escalate(fact("k", "newer")))
-    assert court.shown["k"] == "secret"
-    court.control(Resolve, turn=court.turn, to=AgentName("e"), facts=(fact("k", "by hand"),))
-    assert court.shown["k"] == "newer"
-    court.move(transfer("a"))
-    assert court.shown["k"] == "by hand"
+    play = opened_unseen(fact("k", "secret", "pii"))
+    play.move(transfer("d", fact("k", "mine")))
+    play.move(escalate(fact("k", "newer")))
+    assert play.shown["k"] == "secret"
+    play.control(Resolve, turn=play.turn, to=AgentName("e"), facts=(fact("k", "by hand"),))
+    assert play.shown["k"] == "newer"
+    play.move(transfer("a"))
+    assert play.shown["k"] == "by hand"
 
 
 def test_what_lies_beneath_outlives_people_who_hand_it_on_unseen() -> None:
     """The oracle keeps it, too: what a reader sees nothing of is there all the same."""
-    court = opened_unseen(fact("k", 1, "pii"))
-    court.move(escalate(fact("k", 1, "pii")))
-    court.control(Resolve, turn=court.turn)
-    court.move(escalate(fact("k", 1)))
-    assert court.shown["k"] == 1
+    play = opened_unseen(fact("k", 1, "pii"))
+    play.move(escalate(fact("k", 1, "pii")))
+    play.control(Resolve, turn=play.turn)
+    play.move(escalate(fact("k", 1)))
+    assert play.shown["k"] == 1
     auditor = Auditor()
-    for event in court.events:
-        auditor.follow(event, court.heard.get(event.cause))
+    for event in play.events:
+        auditor.follow(event, play.heard.get(event.cause))
     assert auditor.found == []
-    assert rejudge(court.bodies).same
+    assert rejudge(play.bodies).same
 
 
 def test_a_client_is_told_no_fact_of_an_escalation_that_ends_its_request() -> None:
-    court = opened_unseen(fact("k", "secret", "pii"), policy=Policy(max_escalations=0))
-    event = is_(court.move(escalate(fact("found", "hush", "pii"))), RequestFailed)
+    play = opened_unseen(fact("k", "secret", "pii"), policy=Policy(max_escalations=0))
+    event = is_(play.move(escalate(fact("found", "hush", "pii"))), RequestFailed)
     assert (event.to, event.code) == ("c1", "max_escalations")
-    assert b"hush" not in court.bodies[-1]
-    assert rejudge(court.bodies).same
+    assert b"hush" not in play.bodies[-1]
+    assert rejudge(play.bodies).same
 
 
 def test_must_carry_binds_what_its_asker_sees() -> None:
-    court = opened_unseen(fact("k", "secret", "pii"), constraints=Constraints(must_carry=("k",)))
-    assert list(court.holder.work.handoff.constraints.must_carry) == []
-    court.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
-    assert list(court.holder.work.handoff.constraints.must_carry) == ["k"]
-    assert refused(court.move(transfer("e", drop=("k",)))).numbers == {"keys": ["k"]}
-    assert refused(court.move(transfer("e", fact("k", "another")))).numbers == {"keys": ["k"]}
-    court.fleet = UNSEEN | agents("c")
-    admitted(court.move(transfer("a")))
-    assert list(court.holder.work.handoff.constraints.must_carry) == ["k"]
-    assert refused(court.move(transfer("c", drop=("k",)))).rule == Rule.MUST_CARRY
-    admitted(court.move(transfer("c")))
-    assert court.shown["k"] == "mine"
-    assert rejudge(court.bodies).same
+    play = opened_unseen(fact("k", "secret", "pii"), constraints=Constraints(must_carry=("k",)))
+    assert list(play.holder.work.handoff.constraints.must_carry) == []
+    play.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
+    assert list(play.holder.work.handoff.constraints.must_carry) == ["k"]
+    assert refused(play.move(transfer("e", drop=("k",)))).numbers == {"keys": ["k"]}
+    assert refused(play.move(transfer("e", fact("k", "another")))).numbers == {"keys": ["k"]}
+    play.fleet = UNSEEN | agents("c")
+    admitted(play.move(transfer("a")))
+    assert list(play.holder.work.handoff.constraints.must_carry) == ["k"]
+    assert refused(play.move(transfer("c", drop=("k",)))).rule == Rule.MUST_CARRY
+    admitted(play.move(transfer("c")))
+    assert play.shown["k"] == "mine"
+    assert rejudge(play.bodies).same
 
 
 def test_a_mark_beneath_a_secret_outlives_the_secret() -> None:
-    court = opened_unseen(fact("k", "secret", "pii"))
-    court.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
-    court.move(transfer("a"))
-    assert list(court.holder.work.handoff.constraints.must_carry) == []
-    admitted(court.move(transfer("e", drop=("k",))))  # who sees the secret may drop it
-    assert (court.shown["k"], list(court.holder.work.handoff.constraints.must_carry)) == ("mine", ["k"])
-    assert refused(court.move(hand_back(fact("n", 1), drop=("k",)))).rule == Rule.MUST_CARRY
-    court.move(hand_back(fact("n", 1)))
-    assert refused(court.move(transfer("c", drop=("k",)))).rule in (Rule.MUST_CARRY, Rule.KNOWN_AGENT)
-    assert rejudge(court.bodies).same
+    play = opened_unseen(fact("k", "secret", "pii"))
+    play.move(transfer("d", fact("k", "mine"), constraints=Constraints(must_carry=("k",))))
+    play.move(transfer("a"))
+    assert list(play.holder.work.handoff.constraints.must_carry) == []
+    admitted(play.move(transfer("e", drop=("k",))))  # who sees the secret may drop it
+    assert (play.shown["k"], list(play.holder.work.handoff.constraints.must_carry)) == ("mine", ["k"])
+    assert refused(play.move(hand_back(fact("n", 1), drop=("k",)))).rule == Rule.MUST_CARRY
+    play.move(hand_back(fact("n", 1)))
+    assert refused(play.move(transfer("c", drop=("k",)))).rule in (Rule.MUST_CARRY, Rule.KNOWN_AGENT)
+    assert rejudge(play.bodies).same
 
 
 def test_whether_a_reader_is_cleared_and_no_key_decides_how_many_events_a_hop_takes() -> None:
     """An agent counts events: a key that it guesses is withheld or not, and it learns nothing of it."""
     counts = set()
     for guess in ("k", "other"):
-        court = opened_unseen(fact("k", "secret", "pii"))
-        admitted(court.move(transfer("d", fact(guess, "mine"))))
-        admitted(court.move(transfer("a")))
-        admitted(court.move(hand_back(fact("n", 1))))
-        counts.add(tuple(event.n for event in court.events if isinstance(event, HandoffAdmitted)))
+        play = opened_unseen(fact("k", "secret", "pii"))
+        admitted(play.move(transfer("d", fact(guess, "mine"))))
+        admitted(play.move(transfer("a")))
+        admitted(play.move(hand_back(fact("n", 1))))
+        counts.add(tuple(event.n for event in play.events if isinstance(event, HandoffAdmitted)))
     assert counts == {(3, 4, 6)}
 
 
@@ -494,11 +494,11 @@ def test_two_worlds_that_differ_in_what_is_withheld_look_the_same(
             policy=policy,
         ),
     ]
-    for court in worlds:
+    for play in worlds:
         for number, move in enumerate(moves):
-            if court.holder.agent == "a":  # who sees the secret may act on it; this one does not
-                court.move(HandBack(summary="seen", facts=(fact(f"n{number}"),)))
-            court.move(move)
+            if play.holder.agent == "a":  # who sees the secret may act on it; this one does not
+                play.move(HandBack(summary="seen", facts=(fact(f"n{number}"),)))
+            play.move(move)
     assert seen(worlds[0]) == seen(worlds[1])
 
 

@@ -37,7 +37,7 @@ from protocol.wire.ids import AgentName
 from tests.unit.protocol.happened import admitted, refused
 from tests.unit.protocol.worlds import (
     START,
-    Court,
+    Play,
     agent,
     agents,
     ask,
@@ -58,11 +58,11 @@ from tests.unit.protocol.worlds import (
 NEW = fact("new", 1)
 
 
-def told(*facts: Any, policy: Policy | None = None, **constraints: Any) -> Court:
-    """Return a court whose client brought these facts, under these constraints."""
-    court = Court(policy=policy or Policy())
-    court.submit(facts=facts, constraints=Constraints(**constraints))
-    return court
+def told(*facts: Any, policy: Policy | None = None, **constraints: Any) -> Play:
+    """Return a play whose client brought these facts, under these constraints."""
+    play = Play(policy=policy or Policy())
+    play.submit(facts=facts, constraints=Constraints(**constraints))
+    return play
 
 
 def rule_of(event: AnyEvent) -> Rule | None:
@@ -88,10 +88,10 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
 
 def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> None:
     policy = Policy(max_depth=1, budget=Budget(tokens=10), max_handoff_bytes=500, max_refusals=99)
-    court = told(policy=policy, must_carry=("text",), allowed_actions=("look",))
-    court.move(transfer("b"))
-    court.fleet["b"] = agent("b", to=())
-    court.breakers |= {"a": "open", "c": "open"}
+    play = told(policy=policy, must_carry=("text",), allowed_actions=("look",))
+    play.move(transfer("b"))
+    play.fleet["b"] = agent("b", to=())
+    play.breakers |= {"a": "open", "c": "open"}
     changes: dict[str, Any] = {
         "facts": (fact("text", "x" * 600),),
         "constraints": Constraints(budget=Budget(tokens=11), allowed_actions=("look", "pay")),
@@ -99,14 +99,14 @@ def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> Non
     report = Report(actions=("pay",))
 
     def rule_for(to: str) -> Rule:
-        return refused(court.move(msgspec.structs.replace(transfer(to), **changes), report)).rule
+        return refused(play.move(msgspec.structs.replace(transfer(to), **changes), report)).rule
 
     assert rule_for("a") == Rule.KNOWN_AGENT
-    court.fleet["b"] = agent("b")
+    play.fleet["b"] = agent("b")
     assert rule_for("a") == Rule.AGENT_AVAILABLE
-    court.breakers.clear()
+    play.breakers.clear()
     assert rule_for("a") == Rule.DEPTH
-    court.ledger.policy = msgspec.structs.replace(policy, max_depth=2)
+    play.ledger.policy = msgspec.structs.replace(policy, max_depth=2)
     assert rule_for("a") == Rule.CYCLE
     assert rule_for("c") == Rule.BUDGET
     changes["constraints"] = Constraints(allowed_actions=("look", "pay"))
@@ -117,12 +117,12 @@ def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> Non
     assert rule_for("c") == Rule.ACTIONS
     report = Report()
     assert rule_for("c") == Rule.SIZE
-    admitted(court.move(transfer("c"), report))
+    admitted(play.move(transfer("c"), report))
 
 
 def test_a_refusal_records_what_it_rests_on() -> None:
-    court = opened(fleet=agents("ab"), breakers={"b": "open"})
-    event = is_(court.move(transfer("b"), usage(tokens=7)), MoveRefused)
+    play = opened(fleet=agents("ab"), breakers={"b": "open"})
+    event = is_(play.move(transfer("b"), usage(tokens=7)), MoveRefused)
     assert event.grounds == Grounds(fleet=1, sender=agent("a"), target=agent("b"), human=True, breaker="open")
     assert (event.report.usage.tokens, event.move) == (7, transfer("b"))
 
@@ -184,14 +184,14 @@ def test_a_transfer_needs_a_target_that_may_take_it(fleet: Any, move: Transfer, 
 
 
 def test_a_hand_back_asks_neither_whom_one_may_hand_to_nor_for_the_intent_and_is_for_the_frames_own() -> None:
-    court = played(transfer("b", intent="bill"), fleet={"a": agent("a", intents=()), "b": agent("b", to=())})
-    assert admitted(court.move(hand_back())).work.handoff.intent is None
+    play = played(transfer("b", intent="bill"), fleet={"a": agent("a", intents=()), "b": agent("b", to=())})
+    assert admitted(play.move(hand_back())).work.handoff.intent is None
 
 
 def test_a_hand_back_to_an_agent_that_left_the_fleet_is_refused() -> None:
-    court = played(transfer("b"))
-    del court.fleet["a"]
-    refusal = refused(court.move(hand_back()))
+    play = played(transfer("b"))
+    del play.fleet["a"]
+    refusal = refused(play.move(hand_back()))
     assert (refusal.rule, refusal.numbers) == (Rule.KNOWN_AGENT, {"target": "a"})
     assert refusal.hint == "transfer or escalate"
 
@@ -217,20 +217,20 @@ def test_only_the_client_and_people_that_exist_are_asked(human: bool, move: Move
 
 
 def test_an_open_breaker_refuses_a_transfer_and_a_hand_back_but_keeps_no_question_back() -> None:
-    court = opened(breakers={"b": "open", "c1": "open", "human": "open"})
-    refusal = refused(court.move(transfer("b")))
+    play = opened(breakers={"b": "open", "c1": "open", "human": "open"})
+    refusal = refused(play.move(transfer("b")))
     assert (refusal.rule, refusal.numbers) == (Rule.AGENT_AVAILABLE, {"target": "b"})
     assert refusal.hint == "another agent (c, d, e), or escalate"
-    court.move(transfer("c"))
-    court.breakers["a"] = "open"
-    assert refused(court.move(hand_back())).rule == Rule.AGENT_AVAILABLE
-    is_(court.move(ask()), TurnSuspended)
+    play.move(transfer("c"))
+    play.breakers["a"] = "open"
+    assert refused(play.move(hand_back())).rule == Rule.AGENT_AVAILABLE
+    is_(play.move(ask()), TurnSuspended)
 
 
 def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
-    court = played(transfer("b"))
-    court.breakers["c"] = Use("open", START, START + seconds(30))
-    refusal = refused(court.move(transfer("c")))
+    play = played(transfer("b"))
+    play.breakers["c"] = Use("open", START, START + seconds(30))
+    refusal = refused(play.move(transfer("c")))
     assert refusal.detail == (
         "c has failed too often of late; its breaker is open since 2023-11-14T22:13:20Z"
     )
@@ -239,8 +239,8 @@ def test_the_refusal_says_since_when_until_when_and_who_else_there_is() -> None:
         "another agent (d, e), or escalate; c is tried again from 2023-11-14T22:13:50Z on"
     ), "a is on the path, where nobody may transfer to it"
     for since in (-(10**18), 10**30):  # an entry that was written by hand
-        court.breakers["c"] = Use("open", since, since)
-        assert f"{since} µs" in refused(court.move(transfer("c"))).detail
+        play.breakers["c"] = Use("open", since, since)
+        assert f"{since} µs" in refused(play.move(transfer("c"))).detail
 
 
 @pytest.mark.parametrize("state", ["closed", "half_open"])
@@ -251,24 +251,24 @@ def test_a_breaker_that_is_not_open_lets_work_through(state: Any) -> None:
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_max_depth_hops_are_allowed_and_one_more_is_not(most: int) -> None:
     names = "abcdefg"
-    court = opened(fleet=agents(names), policy=Policy(max_depth=most))
+    play = opened(fleet=agents(names), policy=Policy(max_depth=most))
     for hop in range(most):
-        assert admitted(court.move(transfer(names[hop + 1]))).work.depth == hop + 1
-    refusal = refused(court.move(transfer(names[most + 1])))
+        assert admitted(play.move(transfer(names[hop + 1]))).work.depth == hop + 1
+    refusal = refused(play.move(transfer(names[most + 1])))
     assert refusal.rule == Rule.DEPTH
     assert refusal.numbers == {"depth": most + 1, "max_depth": most, "path": list(names[: most + 1])}
     assert refusal.hint == "complete, fail or escalate"
-    assert refused(court.move(hand_back())).rule == Rule.DEPTH, "a hand-back is a hop too"
+    assert refused(play.move(hand_back())).rule == Rule.DEPTH, "a hand-back is a hop too"
 
 
 def test_questions_retries_and_refusals_are_no_hops() -> None:
-    court = played(ask(expires_s=1), policy=Policy(max_depth=1))
-    court.wait(1)
-    court.fail()
-    court.wait(60)
-    court.move(transfer("nobody"))
-    assert (court.holder.round, court.holder.work.depth) == (3, 0)
-    admitted(court.move(transfer("b")))
+    play = played(ask(expires_s=1), policy=Policy(max_depth=1))
+    play.wait(1)
+    play.fail()
+    play.wait(60)
+    play.move(transfer("nobody"))
+    assert (play.holder.round, play.holder.work.depth) == (3, 0)
+    admitted(play.move(transfer("b")))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_nobody_on_the_path_is_transferred_to_not_even_with_a_new_fact(target: s
     assert refusal.hint == hint
 
 
-def back_and_forth() -> Court:
+def back_and_forth() -> Play:
     return played(transfer("b", fact("k", 1)), hand_back(fact("found", {"x": 1, "y": [2]})))
 
 
@@ -317,29 +317,29 @@ def test_an_edge_is_taken_again_only_with_a_new_fact(facts: tuple[Any, ...], is_
 
 
 def test_a_fact_stays_old_after_it_was_dropped() -> None:
-    court = back_and_forth()
-    court.move(transfer("c", drop=("k",)))
-    court.move(hand_back())
-    assert "k" not in court.shown
-    assert refused(court.move(transfer("b", fact("k", 1)))).rule == Rule.CYCLE
+    play = back_and_forth()
+    play.move(transfer("c", drop=("k",)))
+    play.move(hand_back())
+    assert "k" not in play.shown
+    assert refused(play.move(transfer("b", fact("k", 1)))).rule == Rule.CYCLE
 
 
 def test_what_a_refused_move_brought_is_still_new() -> None:
-    court = back_and_forth()
-    court.breakers["b"] = "open"
-    assert refused(court.move(transfer("b", NEW))).rule == Rule.AGENT_AVAILABLE
-    court.breakers.clear()
-    admitted(court.move(transfer("b", NEW)))
+    play = back_and_forth()
+    play.breakers["b"] = "open"
+    assert refused(play.move(transfer("b", NEW))).rule == Rule.AGENT_AVAILABLE
+    play.breakers.clear()
+    admitted(play.move(transfer("b", NEW)))
 
 
 def test_another_edge_to_the_same_agent_and_a_fresh_segment_need_no_new_fact() -> None:
-    court = back_and_forth()
-    court.move(transfer("c"))
-    admitted(court.move(transfer("b")))
-    court = back_and_forth()
-    court.move(escalate())
-    court.control(Resolve, turn=court.turn)
-    admitted(court.move(transfer("b")))
+    play = back_and_forth()
+    play.move(transfer("c"))
+    admitted(play.move(transfer("b")))
+    play = back_and_forth()
+    play.move(escalate())
+    play.control(Resolve, turn=play.turn)
+    admitted(play.move(transfer("b")))
 
 
 def test_the_first_holder_has_nobody_to_hand_back_to() -> None:
@@ -378,79 +378,79 @@ def test_a_hand_back_goes_to_return_to_or_to_the_frame_beneath(
 
 
 def test_a_resumed_frame_keeps_its_giver_and_its_own_return_to() -> None:
-    court = played(transfer("b"), transfer("c", return_to="a"), transfer("d"), hand_back())
-    assert (court.holder.agent, court.ledger.segment.top.giver) == ("c", "b")
-    assert admitted(court.move(hand_back())).work.handoff.to_agent == "a"
+    play = played(transfer("b"), transfer("c", return_to="a"), transfer("d"), hand_back())
+    assert (play.holder.agent, play.ledger.segment.top.giver) == ("c", "b")
+    assert admitted(play.move(hand_back())).work.handoff.to_agent == "a"
 
 
 def test_the_same_way_back_is_not_taken_twice_without_a_new_fact() -> None:
-    court = back_and_forth()
-    court.move(transfer("b", NEW))
-    refusal = refused(court.move(hand_back()))
+    play = back_and_forth()
+    play.move(transfer("b", NEW))
+    refusal = refused(play.move(hand_back()))
     assert (refusal.rule, refusal.numbers) == (Rule.HAND_BACK, {"path": ["a", "b"], "edge": ["b", "a"]})
-    admitted(court.move(hand_back(fact("newer", 1))))
+    admitted(play.move(hand_back(fact("newer", 1))))
 
 
 def test_a_sealed_turn_does_not_go_back_to_its_giver_but_has_to_have_one() -> None:
-    court = played(transfer("b", no_return=True))
-    refusal = refused(court.move(hand_back(NEW)))
+    play = played(transfer("b", no_return=True))
+    refusal = refused(play.move(hand_back(NEW)))
     assert (refusal.rule, refusal.numbers) == (Rule.NO_RETURN, {"path": ["a", "b"], "sealed_at": 1})
     assert refusal.hint == "complete, escalate, or an agent not on the path"
-    assert refused(court.move(hand_back(to="d"))).rule == Rule.HAND_BACK
+    assert refused(play.move(hand_back(to="d"))).rule == Rule.HAND_BACK
 
 
 def test_nobody_under_a_sealed_turn_goes_back_beneath_it_but_they_go_back_to_it() -> None:
-    court = played(transfer("b", no_return=True), transfer("c", return_to="a"))
-    assert refused(court.move(hand_back())).rule == Rule.NO_RETURN
-    court = played(transfer("b", no_return=True), transfer("c"))
-    assert admitted(court.move(hand_back())).work.handoff.no_return  # b is sealed still
-    assert refused(court.move(hand_back())).rule == Rule.NO_RETURN
+    play = played(transfer("b", no_return=True), transfer("c", return_to="a"))
+    assert refused(play.move(hand_back())).rule == Rule.NO_RETURN
+    play = played(transfer("b", no_return=True), transfer("c"))
+    assert admitted(play.move(hand_back())).work.handoff.no_return  # b is sealed still
+    assert refused(play.move(hand_back())).rule == Rule.NO_RETURN
 
 
 def test_a_seal_that_was_left_behind_holds_no_longer() -> None:
-    court = played(transfer("b"), transfer("c", no_return=True), escalate())
-    court.control(Resolve, turn=court.turn, to="c")
-    court.move(transfer("b"))
-    admitted(court.move(hand_back()))
+    play = played(transfer("b"), transfer("c", no_return=True), escalate())
+    play.control(Resolve, turn=play.turn, to="c")
+    play.move(transfer("b"))
+    admitted(play.move(hand_back()))
 
 
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_a_turn_asks_max_asks_times_and_the_next_asks_anew(most: int) -> None:
-    court = opened(policy=Policy(max_asks=most))
+    play = opened(policy=Policy(max_asks=most))
     for _ in range(most):
-        is_(court.move(ask(expires_s=1)), TurnSuspended)
-        court.wait(1)
-    refusal = refused(court.move(ask()))
+        is_(play.move(ask(expires_s=1)), TurnSuspended)
+        play.wait(1)
+    refusal = refused(play.move(ask()))
     assert (refusal.rule, refusal.numbers) == (Rule.ASKS, {"asks": most + 1, "max_asks": most})
     assert refusal.hint == "decide with what is known, or escalate"
-    court.move(transfer("b"))
-    assert isinstance(court.move(ask()), TurnSuspended) is (most > 0)
+    play.move(transfer("b"))
+    assert isinstance(play.move(ask()), TurnSuspended) is (most > 0)
 
 
 @pytest.mark.parametrize("dimension", ["nano_dollars", "tokens", "model_calls"])
 def test_all_that_is_left_may_be_asked_for_and_one_more_may_not(dimension: str) -> None:
-    court = opened(policy=Policy(budget=Budget(**{dimension: 100})))
+    play = opened(policy=Policy(budget=Budget(**{dimension: 100})))
     spent = Report(usage=Usage(**{dimension: 40}))  # type: ignore[arg-type]
-    refusal = refused(court.move(transfer("b", constraints=asked(budget=Budget(**{dimension: 61}))), spent))
+    refusal = refused(play.move(transfer("b", constraints=asked(budget=Budget(**{dimension: 61}))), spent))
     assert (refusal.rule, refusal.numbers) == (Rule.BUDGET, {dimension: {"asked": 61, "left": 60}})
-    just = court.move(transfer("b", constraints=asked(budget=Budget(**{dimension: 60}))), spent)
+    just = play.move(transfer("b", constraints=asked(budget=Budget(**{dimension: 60}))), spent)
     assert admitted(just).work.handoff.constraints.budget == Budget(**{dimension: 60})
 
 
 def test_what_has_no_limit_may_be_asked_for_without_limit() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=5)))
-    event = court.move(transfer("b", constraints=asked(budget=Budget(nano_dollars=1 << 62))))
+    play = opened(policy=Policy(budget=Budget(tokens=5)))
+    event = play.move(transfer("b", constraints=asked(budget=Budget(nano_dollars=1 << 62))))
     assert admitted(event).work.handoff.constraints.budget == Budget(nano_dollars=1 << 62, tokens=5)
 
 
 @pytest.mark.parametrize("budget", [None, Budget(tokens=0), Budget(nano_dollars=1)])
 def test_who_has_spent_more_than_it_may_gives_nothing_on(budget: Budget | None) -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=100, nano_dollars=9)))
-    refusal = refused(court.move(transfer("b", constraints=asked(budget=budget)), usage(tokens=130)))
+    play = opened(policy=Policy(budget=Budget(tokens=100, nano_dollars=9)))
+    refusal = refused(play.move(transfer("b", constraints=asked(budget=budget)), usage(tokens=130)))
     assert (refusal.rule, refusal.numbers) == (Rule.BUDGET, {"tokens": {"left": -30}})
     assert "tokens: 30 too many" in refusal.detail
     assert refusal.hint == "complete, hand_back or escalate: a person may grant more"
-    just = opened(policy=court.policy).move(transfer("b"), usage(tokens=100))
+    just = opened(policy=play.policy).move(transfer("b"), usage(tokens=100))
     assert admitted(just).work.handoff.constraints.budget == Budget(tokens=0, nano_dollars=9)
 
 
@@ -463,14 +463,14 @@ def test_who_has_spent_more_than_it_may_gives_nothing_on(budget: Budget | None) 
     ],
 )
 def test_a_deadline_that_is_not_ahead_is_refused_as_a_submits_is(constraints: Constraints) -> None:
-    court = opened()
-    court.now += seconds(5)
-    refusal = refused(court.move(transfer("b", constraints=constraints)))
-    assert (refusal.rule, refusal.numbers["now"]) == (Rule.CONSTRAINTS, court.now)
-    assert refusal.numbers["deadline"] <= court.now
+    play = opened()
+    play.now += seconds(5)
+    refusal = refused(play.move(transfer("b", constraints=constraints)))
+    assert (refusal.rule, refusal.numbers["now"]) == (Rule.CONSTRAINTS, play.now)
+    assert refusal.numbers["deadline"] <= play.now
     assert "s ago" in refusal.detail
     assert refusal.hint == "a later deadline, or none"
-    submitted = Court(now=court.now).submit(constraints=constraints)
+    submitted = Play(now=play.now).submit(constraints=constraints)
     assert is_(submitted, RequestRefused).refusal == refusal
 
 
@@ -488,8 +488,8 @@ def test_a_deadline_that_is_not_ahead_is_refused_as_a_submits_is(constraints: Co
     ],
 )
 def test_constraints_narrow_on_the_way_down(constraints: Constraints, ok: bool) -> None:
-    court = told(max_resolution_time_s=60, allowed_actions=("look", "pay"))
-    event = court.move(transfer("b", constraints=constraints))
+    play = told(max_resolution_time_s=60, allowed_actions=("look", "pay"))
+    event = play.move(transfer("b", constraints=constraints))
     if ok:
         given = admitted(event).work.handoff.constraints
         assert given.deadline is not None
@@ -501,20 +501,20 @@ def test_constraints_narrow_on_the_way_down(constraints: Constraints, ok: bool) 
 
 
 def test_a_widening_is_refused_with_its_numbers() -> None:
-    court = told(max_resolution_time_s=60, allowed_actions=("look",))
-    late = refused(court.move(transfer("b", constraints=asked(max_resolution_time_s=61.5))))
+    play = told(max_resolution_time_s=60, allowed_actions=("look",))
+    late = refused(play.move(transfer("b", constraints=asked(max_resolution_time_s=61.5))))
     assert late.numbers == {"deadline": START + seconds(61.5), "own_deadline": START + seconds(60)}
     assert "1.5 s after" in late.detail
-    more = refused(court.move(transfer("b", constraints=asked(allowed_actions=("z", "pay")))))
+    more = refused(play.move(transfer("b", constraints=asked(allowed_actions=("z", "pay")))))
     assert more.numbers == {"more": ["pay", "z"], "own": ["look"]}
     assert more.hint == "a part of the proposer's own actions"
 
 
 def test_whoever_has_no_limit_may_set_one_and_what_is_not_asked_for_is_inherited() -> None:
-    court = opened()
+    play = opened()
     for to, constraints in (("b", asked(allowed_actions=("pay", "look"))), ("c", Constraints())):
-        court.move(transfer(to, constraints=constraints))
-        assert court.holder.work.handoff.constraints.allowed_actions == ("look", "pay")
+        play.move(transfer(to, constraints=constraints))
+        assert play.holder.work.handoff.constraints.allowed_actions == ("look", "pay")
 
 
 @pytest.mark.parametrize(
@@ -536,9 +536,9 @@ def test_whoever_has_no_limit_may_set_one_and_what_is_not_asked_for_is_inherited
     ],
 )
 def test_a_must_carry_fact_is_carried_unchanged(move: Move, lost: list[str]) -> None:
-    court = told(fact("one", 1), fact("free", 1), must_carry=("text", "one"))
-    event = court.move(move)
-    assert court.ledger.carried()["one"].value == 1
+    play = told(fact("one", 1), fact("free", 1), must_carry=("text", "one"))
+    event = play.move(move)
+    assert play.ledger.carried()["one"].value == 1
     if lost:
         assert (refused(event).rule, refused(event).numbers) == (Rule.MUST_CARRY, {"keys": lost})
         assert refused(event).hint == "carry them unchanged; put another finding under another key"
@@ -549,12 +549,12 @@ def test_a_must_carry_fact_is_carried_unchanged(move: Move, lost: list[str]) -> 
 
 
 def test_must_carry_holds_all_the_way_down_but_a_hand_back_restores_the_frames_own() -> None:
-    court = played(transfer("b", fact("k", 1), constraints=asked(must_carry=("k",))), transfer("c"))
+    play = played(transfer("b", fact("k", 1), constraints=asked(must_carry=("k",))), transfer("c"))
     for _ in range(2):  # b's own still
-        assert refused(court.move(hand_back(drop=("k",)))).rule == Rule.MUST_CARRY
-        court.move(hand_back())
-    assert court.holder.work.handoff.constraints.must_carry == ()
-    admitted(court.move(transfer("d", drop=("k",))))
+        assert refused(play.move(hand_back(drop=("k",)))).rule == Rule.MUST_CARRY
+        play.move(hand_back())
+    assert play.holder.work.handoff.constraints.must_carry == ()
+    admitted(play.move(transfer("d", drop=("k",))))
 
 
 @pytest.mark.parametrize(
@@ -575,9 +575,9 @@ def test_must_carry_holds_all_the_way_down_but_a_hand_back_restores_the_frames_o
 def test_a_turn_that_reports_a_forbidden_action_makes_no_move(
     move: Move, entry: Any, own: Any, called: tuple[str, ...], over: list[str]
 ) -> None:
-    court = Court(fleet={"a": agent("a", actions=entry), "b": agent("b")})
-    court.submit(constraints=Constraints(allowed_actions=own))
-    event = court.move(move, Report(actions=called))
+    play = Play(fleet={"a": agent("a", actions=entry), "b": agent("b")})
+    play.submit(constraints=Constraints(allowed_actions=own))
+    event = play.move(move, Report(actions=called))
     if not over:
         assert rule_of(event) is None
         return
@@ -591,26 +591,26 @@ def test_a_turn_that_reports_a_forbidden_action_makes_no_move(
 
 @pytest.mark.parametrize("own", [None, ("look", "pay")])
 def test_an_agent_that_has_left_the_fleet_may_call_nothing_but_says_what_it_knows(own: Any) -> None:
-    court = Court(fleet={"a": agent("a"), "b": agent("b")})
-    court.submit(constraints=Constraints(allowed_actions=own))
-    del court.fleet["a"]
-    refusal = refused(court.move(complete(), Report(actions=("pay",))))
+    play = Play(fleet={"a": agent("a"), "b": agent("b")})
+    play.submit(constraints=Constraints(allowed_actions=own))
+    del play.fleet["a"]
+    refusal = refused(play.move(complete(), Report(actions=("pay",))))
     assert (refusal.rule, refusal.numbers) == (Rule.ACTIONS, {"over": ["pay"], "allowed": []})
     assert refusal.detail == (
         "the turn reports actions that are not allowed: pay, and a is not in the fleet any more"
     )
-    is_(court.move(complete()), RequestCompleted)
+    is_(play.move(complete()), RequestCompleted)
 
 
 def test_a_handoff_of_just_the_largest_size_is_admitted_and_a_byte_more_is_not() -> None:
     event = admitted(opened().move(transfer("b", fact("k", "x" * 1000))))
     largest = len(msgspec.json.encode(event.work.handoff))
-    court = opened(policy=Policy(max_handoff_bytes=largest))
-    refusal = refused(court.move(transfer("b", fact("k", "x" * 1001))))
+    play = opened(policy=Policy(max_handoff_bytes=largest))
+    refusal = refused(play.move(transfer("b", fact("k", "x" * 1001))))
     assert refusal.rule == Rule.SIZE
     assert refusal.numbers == {"bytes": largest + 1, "max_handoff_bytes": largest}
     assert "artifacts" in refusal.hint
-    admitted(court.move(transfer("b", fact("k", "x" * 1000))))
+    admitted(play.move(transfer("b", fact("k", "x" * 1000))))
 
 
 BIG = "x" * 3000
@@ -627,7 +627,7 @@ BIG = "x" * 3000
     ],
 )
 def test_every_move_has_the_same_largest_size_and_artifacts_are_the_way_for_large_things(move: Move) -> None:
-    court = opened(policy=Policy(max_handoff_bytes=2000))
-    assert refused(court.move(move)).rule == Rule.SIZE
+    play = opened(policy=Policy(max_handoff_bytes=2000))
+    assert refused(play.move(move)).rule == Rule.SIZE
     scan = Artifact(name="scan", uri="s3://bucket/scan", size=1 << 40)
-    admitted(court.move(transfer("b", artifacts=(scan,))))
+    admitted(play.move(transfer("b", artifacts=(scan,))))

@@ -24,7 +24,7 @@ from protocol.wire.ids import AgentName
 from tests.unit.protocol.oracle.account import Account, learn
 from tests.unit.protocol.oracle.audit import complaints
 from tests.unit.protocol.oracle.opinion import opine
-from tests.unit.protocol.worlds import Court, agents, fact, hand_back, transfer
+from tests.unit.protocol.worlds import Play, agents, fact, hand_back, transfer
 
 NAMES = ("a", "b", "c")
 FLEET = agents(NAMES)
@@ -50,10 +50,10 @@ def moves(n: int, *, named: bool) -> Iterator[Move]:
 
 def judge(events: list[AnyEvent], move: Move, max_depth: int) -> tuple[MoveProposed, AnyEvent]:
     """Return the holder's proposal of `move` and the verdict on it."""
-    court = Court(fleet=FLEET, policy=Policy(max_depth=max_depth), decider=RequestDecider(fold(events)))
-    turn = court.holder
+    play = Play(fleet=FLEET, policy=Policy(max_depth=max_depth), decider=RequestDecider(fold(events)))
+    turn = play.holder
     proposal = MoveProposed(turn=turn.id, round=turn.round, move=move)
-    return proposal, Court.event(court.propose(proposal, turn.agent))
+    return proposal, Play.event(play.propose(proposal, turn.agent))
 
 
 class SmallWorlds:
@@ -64,8 +64,8 @@ class SmallWorlds:
         self.named = max_depth <= 3
         self.verdicts: Counter[str] = Counter()
         self.complaints: list[str] = []
-        court = Court(fleet=FLEET, policy=Policy(max_depth=max_depth))
-        opened = court.submit()
+        play = Play(fleet=FLEET, policy=Policy(max_depth=max_depth))
+        opened = play.submit()
         self.root = [opened]
         self.account = learn(Account(), opened)
 

@@ -13,12 +13,12 @@ from tests.unit.protocol.worlds import ask, complete, escalate, hand_back, opene
 
 def played() -> list[events.AnyEvent]:
     """a (10, then 14 in all) → b (100) → a (3)"""
-    court = opened()
-    court.move(transfer("nobody"), report=usage(nano_dollars=10))
-    court.move(transfer("b"), report=usage(nano_dollars=14, tokens=2))
-    court.move(hand_back(), report=usage(nano_dollars=100))
-    court.move(complete(), report=usage(nano_dollars=3))
-    return court.events
+    play = opened()
+    play.move(transfer("nobody"), report=usage(nano_dollars=10))
+    play.move(transfer("b"), report=usage(nano_dollars=14, tokens=2))
+    play.move(hand_back(), report=usage(nano_dollars=100))
+    play.move(complete(), report=usage(nano_dollars=3))
+    return play.events
 
 
 def test_each_turn_costs_what_it_reported_last() -> None:
@@ -45,14 +45,14 @@ def test_sums_are_of_turns_and_the_dearest_comes_first(by: str, sums: dict[str, 
 
 
 def test_tokens_add_up_by_model() -> None:
-    court = opened()
+    play = opened()
     one = Usage(models={"big": Metered(input=5, cache_read=15, calls=1), "small": Metered(output=1)})
-    court.move(transfer("b"), report=Report(usage=one))
-    court.move(complete(), report=Report(usage=Usage(models={"big": Metered(output=2, calls=1)})))
-    found = by_model(spending(court.events))
+    play.move(transfer("b"), report=Report(usage=one))
+    play.move(complete(), report=Report(usage=Usage(models={"big": Metered(output=2, calls=1)})))
+    found = by_model(spending(play.events))
     big = Metered(input=5, cache_read=15, output=2, calls=2)
     assert found == {"big": big, "small": Metered(output=1)}
-    assert summed(spending(court.events), BY["client"])["c1"].models == found
+    assert summed(spending(play.events), BY["client"])["c1"].models == found
     assert cached_share(big) == 0.75
     assert cached_share(found["small"]) is None
 
@@ -83,9 +83,9 @@ def test_a_log_without_its_beginning_is_counted_as_far_as_it_goes(cut: int) -> N
 
 
 def test_a_turn_whose_agent_nothing_tells_is_counted_under_a_question_mark() -> None:
-    court = opened()
-    court.doubt(report=usage(nano_dollars=5))
-    (line,) = taken(court.events[1:]).lines
+    play = opened()
+    play.doubt(report=usage(nano_dollars=5))
+    (line,) = taken(play.events[1:]).lines
     assert (line.agent, line.usage.nano_dollars) == ("?", 5)
 
 
@@ -94,61 +94,61 @@ def rounds(account: Spending) -> list[tuple[str, int, int]]:
 
 
 def test_a_turn_owes_a_report_from_its_newest_report_to_its_newest_round() -> None:
-    court = opened()
-    assert rounds(taken(court.events)) == [("a", 0, 0)]
-    court.move(transfer("nobody"), report=usage(nano_dollars=10))
-    assert rounds(taken(court.events)) == [("a", 1, 1)]
-    court.move(ask("c1"), report=usage(nano_dollars=11))
-    assert rounds(taken(court.events)) == []
-    court.control(Reply, sender="c1", turn=court.turn, round=1, value=1)
-    assert rounds(taken(court.events)) == [("a", 2, 2)]
-    court.move(transfer("b"), report=usage(nano_dollars=12))
-    assert rounds(taken(court.events)) == [("b", 0, 0)]
-    court.control(Cancel)
-    account = taken(court.events)
+    play = opened()
+    assert rounds(taken(play.events)) == [("a", 0, 0)]
+    play.move(transfer("nobody"), report=usage(nano_dollars=10))
+    assert rounds(taken(play.events)) == [("a", 1, 1)]
+    play.move(ask("c1"), report=usage(nano_dollars=11))
+    assert rounds(taken(play.events)) == []
+    play.control(Reply, sender="c1", turn=play.turn, round=1, value=1)
+    assert rounds(taken(play.events)) == [("a", 2, 2)]
+    play.move(transfer("b"), report=usage(nano_dollars=12))
+    assert rounds(taken(play.events)) == [("b", 0, 0)]
+    play.control(Cancel)
+    account = taken(play.events)
     (b,) = account.unreported
-    account.add(b.turn, Usage(nano_dollars=3), at=court.now + 1)
-    account.add(b.turn, Usage(nano_dollars=4), at=court.now)
+    account.add(b.turn, Usage(nano_dollars=3), at=play.now + 1)
+    account.add(b.turn, Usage(nano_dollars=4), at=play.now)
     assert [(line.agent, line.usage.nano_dollars) for line in account.lines] == [("a", 12), ("b", 7)]
-    assert account.lines[1].at == court.now + 1
+    assert account.lines[1].at == play.now + 1
     assert total(account.lines) == Usage(nano_dollars=19)
 
 
 def test_a_round_that_the_clock_ended_is_owed_until_a_later_report_has_it() -> None:
-    court = opened(policy=Policy(turn_timeout_s=10, max_retries=1))
-    court.wait(11)
-    court.wait(60)
-    assert court.holder.round == 1
-    assert rounds(taken(court.events)) == [("a", 0, 1)]
-    court.wait(11)
-    assert rounds(taken(court.events)) == [("a", 0, 1)]  # escalated: nobody will report
-    court = opened(policy=Policy(turn_timeout_s=10, max_retries=1))
-    court.wait(11)
-    court.wait(60)
-    court.move(complete(), report=usage(nano_dollars=9))
-    assert rounds(taken(court.events)) == []
+    play = opened(policy=Policy(turn_timeout_s=10, max_retries=1))
+    play.wait(11)
+    play.wait(60)
+    assert play.holder.round == 1
+    assert rounds(taken(play.events)) == [("a", 0, 1)]
+    play.wait(11)
+    assert rounds(taken(play.events)) == [("a", 0, 1)]  # escalated: nobody will report
+    play = opened(policy=Policy(turn_timeout_s=10, max_retries=1))
+    play.wait(11)
+    play.wait(60)
+    play.move(complete(), report=usage(nano_dollars=9))
+    assert rounds(taken(play.events)) == []
 
 
 def test_a_turn_that_goes_on_owes_its_own_rounds_of_the_journal_that_it_shares() -> None:
-    court = opened()
-    first = court.turn
-    court.move(escalate(), report=usage(nano_dollars=9))
-    assert rounds(taken(court.events)) == []
-    court.control(Resolve, turn=court.turn, again=True)
-    (owed,) = taken(court.events).unreported
-    assert (owed.turn, owed.journal, owed.first, owed.last) == (court.turn, first, 1, 1)
+    play = opened()
+    first = play.turn
+    play.move(escalate(), report=usage(nano_dollars=9))
+    assert rounds(taken(play.events)) == []
+    play.control(Resolve, turn=play.turn, again=True)
+    (owed,) = taken(play.events).unreported
+    assert (owed.turn, owed.journal, owed.first, owed.last) == (play.turn, first, 1, 1)
 
 
 def test_a_move_that_waits_for_a_thaw_has_reported() -> None:
-    court = opened()
-    court.control(Freeze)
-    court.move(complete(), report=usage(nano_dollars=9))
-    account = taken(court.events)
+    play = opened()
+    play.control(Freeze)
+    play.move(complete(), report=usage(nano_dollars=9))
+    account = taken(play.events)
     assert (rounds(account), total(account.lines).nano_dollars) == ([], 9)
 
 
 def test_a_model_without_a_price_is_named_where_it_was_used() -> None:
-    court = opened(prices={"big": {"input": 1, "output": 1}, "free": {"input": 0, "output": 0}})
+    play = opened(prices={"big": {"input": 1, "output": 1}, "free": {"input": 0, "output": 0}})
     used = {
         "big-20261101": Metered(input=5, calls=1),
         "free": Metered(input=5, calls=1),
@@ -156,8 +156,8 @@ def test_a_model_without_a_price_is_named_where_it_was_used() -> None:
         "alias": Metered(input=5, calls=1, nano_dollars=7),
         "silent": Metered(calls=1),
     }
-    court.move(complete(), report=Report(usage=Usage(models=used)))
-    (line,) = taken(court.events).lines
+    play.move(complete(), report=Report(usage=Usage(models=used)))
+    (line,) = taken(play.events).lines
     assert (line.unpriced, line.unpriced_calls) == (("new",), 2)
 
 

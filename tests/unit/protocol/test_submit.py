@@ -12,7 +12,7 @@ from protocol.wire.config import AgentEntry, BreakerState, Policy, policy_hash
 from protocol.wire.events import AnyEvent, Grounds, RequestOpened, RequestRefused, type_of
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, event_id, request_id
-from tests.unit.protocol.worlds import REQUEST, START, Court, agent, agents, fact, is_, seconds
+from tests.unit.protocol.worlds import REQUEST, START, Play, agent, agents, fact, is_, seconds
 
 
 def refused(event: AnyEvent) -> Refusal:
@@ -23,11 +23,11 @@ def refused(event: AnyEvent) -> Refusal:
 
 def test_a_submit_becomes_the_entry_agents_first_turn() -> None:
     policy = Policy(budget=Budget(tokens=100))
-    court = Court(policy=policy, longest_s=1e6)
+    play = Play(policy=policy, longest_s=1e6)
     scan = Artifact(name="scan", uri="s3://scan")
     limits = Constraints(max_resolution_time_s=60, allowed_actions=("pay",), must_carry=("text", "order"))
     event = is_(
-        court.submit(
+        play.submit(
             "  Refund me\nplease",
             facts=(fact("order", 7),),
             artifacts=(scan,),
@@ -57,7 +57,7 @@ def test_a_submit_becomes_the_entry_agents_first_turn() -> None:
     assert (event.deadline, event.digest, event.conversation) == (START + seconds(60), "d0", "x")
     assert (event.policy, event.policy_hash) == (policy, policy_hash(policy))
     assert event.grounds == Grounds(fleet=1, target=agent("a"), human=True, longest_s=1e6)
-    assert court.holder.agent == "a"
+    assert play.holder.agent == "a"
 
 
 DAYS_15 = 15 * 86_400.0
@@ -83,8 +83,8 @@ DAYS_15 = 15 * 86_400.0
 def test_every_request_has_a_deadline(
     policy_s: float, longest_s: float, asked: Constraints, expected_s: float
 ) -> None:
-    court = Court(policy=Policy(deadline_s=policy_s), longest_s=longest_s)
-    event = is_(court.submit(constraints=asked), RequestOpened)
+    play = Play(policy=Policy(deadline_s=policy_s), longest_s=longest_s)
+    event = is_(play.submit(constraints=asked), RequestOpened)
     assert event.deadline == event.work.handoff.constraints.deadline == START + seconds(expected_s)
 
 
@@ -98,60 +98,58 @@ def test_every_request_has_a_deadline(
     ],
 )
 def test_a_submit_gets_what_it_asks_for_of_the_policys_budget(asked: Budget | None, given: Budget) -> None:
-    court = Court(policy=Policy(budget=Budget(tokens=100, model_calls=5)))
-    court.submit(constraints=Constraints(budget=asked))
-    assert court.holder.work.handoff.constraints.budget == given
+    play = Play(policy=Policy(budget=Budget(tokens=100, model_calls=5)))
+    play.submit(constraints=Constraints(budget=asked))
+    assert play.holder.work.handoff.constraints.budget == given
 
 
 @pytest.mark.parametrize(
-    ("court", "submit", "rule", "numbers"),
+    ("play", "submit", "rule", "numbers"),
     [
+        pytest.param(Play(policy=None), {"policy": "odd"}, Rule.KNOWN_POLICY, {"policy": "odd"}, id="policy"),
         pytest.param(
-            Court(policy=None), {"policy": "odd"}, Rule.KNOWN_POLICY, {"policy": "odd"}, id="policy"
+            Play(), {"to": "nobody"}, Rule.KNOWN_AGENT, {"target": "nobody"}, id="agent-not-in-the-fleet"
         ),
+        pytest.param(Play(), {"to": "human"}, Rule.KNOWN_AGENT, {"target": "human"}, id="human"),
+        pytest.param(Play(entry="gone"), {}, Rule.KNOWN_AGENT, {"target": None}, id="no-entry-agent"),
         pytest.param(
-            Court(), {"to": "nobody"}, Rule.KNOWN_AGENT, {"target": "nobody"}, id="agent-not-in-the-fleet"
-        ),
-        pytest.param(Court(), {"to": "human"}, Rule.KNOWN_AGENT, {"target": "human"}, id="human"),
-        pytest.param(Court(entry="gone"), {}, Rule.KNOWN_AGENT, {"target": None}, id="no-entry-agent"),
-        pytest.param(
-            Court(fleet={"a": AgentEntry(name=AgentName("a"), intents=("bill",))}),
+            Play(fleet={"a": AgentEntry(name=AgentName("a"), intents=("bill",))}),
             {"intent": "sing"},
             Rule.KNOWN_AGENT,
             {"target": None},
             id="intent",
         ),
-        pytest.param(Court(breakers={"a": "open"}), {}, Rule.AGENT_AVAILABLE, {"target": "a"}, id="breaker"),
+        pytest.param(Play(breakers={"a": "open"}), {}, Rule.AGENT_AVAILABLE, {"target": "a"}, id="breaker"),
         pytest.param(
-            Court(),
+            Play(),
             {"constraints": Constraints(deadline=START)},
             Rule.CONSTRAINTS,
             {"deadline": START, "now": START},
             id="deadline-is-now",
         ),
         pytest.param(
-            Court(longest_s=60),
+            Play(longest_s=60),
             {"constraints": Constraints(deadline=START + seconds(60) + 1)},
             Rule.CONSTRAINTS,
             {"deadline": START + seconds(60) + 1, "longest_s": 60},
             id="deadline-beyond-the-log",
         ),
         pytest.param(
-            Court(policy=Policy(budget=Budget(tokens=5))),
+            Play(policy=Policy(budget=Budget(tokens=5))),
             {"constraints": Constraints(budget=Budget(tokens=6))},
             Rule.CONSTRAINTS,
             {"tokens": {"asked": 6, "policy": 5}},
             id="budget",
         ),
         pytest.param(
-            Court(),
+            Play(),
             {"constraints": Constraints(must_carry=("text", "x"))},
             Rule.CONSTRAINTS,
             {"keys": ["x"]},
             id="must-carry-what-is-not-brought",
         ),
         pytest.param(
-            Court(policy=Policy(max_handoff_bytes=10)),
+            Play(policy=Policy(max_handoff_bytes=10)),
             {},
             Rule.SIZE,
             {"bytes": 157, "max_handoff_bytes": 10},
@@ -160,14 +158,14 @@ def test_a_submit_gets_what_it_asks_for_of_the_policys_budget(asked: Budget | No
     ],
 )
 def test_a_submit_that_cannot_be_taken_is_refused_with_its_numbers(
-    court: Court, submit: dict[str, object], rule: Rule, numbers: dict[str, object]
+    play: Play, submit: dict[str, object], rule: Rule, numbers: dict[str, object]
 ) -> None:
-    event = is_(court.submit(**submit), RequestRefused)  # type: ignore[arg-type]
+    event = is_(play.submit(**submit), RequestRefused)  # type: ignore[arg-type]
     assert (event.refusal.rule, event.refusal.numbers) == (rule, numbers)
     assert event.refusal.hint
     assert event.submit == Submit(text="help me", **submit)  # type: ignore[arg-type]
     assert (event.to, event.client, event.digest) == ("c1", "c1", "d0")
-    assert (court.ledger.status, court.ledger.holder, court.next_due) == ("refused", None, None)
+    assert (play.ledger.status, play.ledger.holder, play.next_due) == ("refused", None, None)
 
 
 def test_the_rules_for_submits_are_tried_in_their_order() -> None:
@@ -180,8 +178,8 @@ def test_the_rules_for_submits_are_tried_in_their_order() -> None:
     rules = []
 
     def refuse(policy: Policy | None, breaker: BreakerState = "open") -> None:
-        court = Court(policy=policy, fleet=agents("a"), breakers={"a": breaker, "nobody": breaker})
-        rules.append(refused(court.submit(**bad)).rule)
+        play = Play(policy=policy, fleet=agents("a"), breakers={"a": breaker, "nobody": breaker})
+        rules.append(refused(play.submit(**bad)).rule)
 
     refuse(None)
     refuse(small)
@@ -195,22 +193,22 @@ def test_the_rules_for_submits_are_tried_in_their_order() -> None:
 
 def test_a_rerun_names_the_request_that_it_does_again() -> None:
     old = request_id("c1", 1, b"0123456789")
-    court = Court()
-    event = is_(court.submit(rerun_of=old), RequestOpened)
+    play = Play()
+    event = is_(play.submit(rerun_of=old), RequestOpened)
     assert event.rerun_of == old
-    assert timeline(court.events).rerun_of == old
-    assert rejudge(court.bodies).same
-    assert is_(Court().submit(), RequestOpened).rerun_of is None
+    assert timeline(play.events).rerun_of == old
+    assert rejudge(play.bodies).same
+    assert is_(Play().submit(), RequestOpened).rerun_of is None
 
 
 def test_the_link_is_there_where_facts_are_withheld_first_and_where_nothing_was_opened() -> None:
     old = request_id("c1", 1, b"0123456789")
-    withheld = Court()
+    withheld = Play()
     withheld.submit(facts=(fact("card", 1, "pci"),), rerun_of=old)
     assert [type_of(event) for event in withheld.events] == ["facts.withheld", "request.opened"]
     assert timeline(withheld.events).rerun_of == old
     assert rejudge(withheld.bodies).same
-    refused = Court(breakers={"a": "open"})
+    refused = Play(breakers={"a": "open"})
     refused.submit(rerun_of=old)
     assert timeline(refused.events).rerun_of == old
     assert rejudge(refused.bodies).same

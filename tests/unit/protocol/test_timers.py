@@ -30,7 +30,7 @@ from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import (
     REQUEST,
     START,
-    Court,
+    Play,
     ask,
     complete,
     escalate,
@@ -44,13 +44,13 @@ from tests.unit.protocol.worlds import (
 
 
 def test_a_failed_round_is_tried_again_when_its_wait_is_over_and_not_before() -> None:
-    court = opened()
-    failed = is_(court.fail(), TurnFailed)
-    assert failed.retry_at == court.next_due
-    court.now = (failed.retry_at or 0) - 1
-    assert court.finish() == []
-    court.now += 1
-    (event,) = court.finish()
+    play = opened()
+    failed = is_(play.fail(), TurnFailed)
+    assert failed.retry_at == play.next_due
+    play.now = (failed.retry_at or 0) - 1
+    assert play.finish() == []
+    play.now += 1
+    (event,) = play.finish()
     retried = is_(event, TurnRetried)
     assert (retried.to, retried.work.round, retried.work.turn) == ("a", 1, failed.turn)
     assert [(past.how, past.failure) for past in retried.work.past] == [("failed", failed.error)]
@@ -60,60 +60,60 @@ def test_a_failed_round_is_tried_again_when_its_wait_is_over_and_not_before() ->
 
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_the_failure_after_max_retries_escalates(most: int) -> None:
-    court = opened(policy=Policy(max_retries=most))
+    play = opened(policy=Policy(max_retries=most))
     for _ in range(most):
-        assert is_(court.fail(), TurnFailed).retry_at is not None
-        court.wait(60)
-    court.fail("out_of_luck")
-    last, raised = court.events[-2:]
+        assert is_(play.fail(), TurnFailed).retry_at is not None
+        play.wait(60)
+    play.fail("out_of_luck")
+    last, raised = play.events[-2:]
     assert is_(last, TurnFailed).retry_at is None
     assert is_(raised, EscalationRaised).reason == "out_of_luck"
     assert len(is_(raised, EscalationRaised).work.past) == most + 1
 
 
 def test_a_question_nobody_answers_resumes_its_turn() -> None:
-    court = played(ask(expires_s=60))
-    assert court.next_due == START + seconds(60)
-    assert court.wait(59) == []
-    (event,) = court.wait(1)
+    play = played(ask(expires_s=60))
+    assert play.next_due == START + seconds(60)
+    assert play.wait(59) == []
+    (event,) = play.wait(1)
     resumed = is_(event, TurnResumed)
     assert (resumed.to, resumed.sender, resumed.control) == ("a", None, "")
     assert (resumed.work.round, resumed.work.past[-1].how) == (1, "expired")
 
 
 def test_no_time_out_runs_while_a_question_waits() -> None:
-    court = opened()
-    court.wait(800)
-    court.move(ask(expires_s=10_000))
-    assert court.wait(9_999) == []
-    court.control(Reply, sender="c1", turn=court.turn, round=0, value="red")
-    assert court.next_due == court.now + seconds(900)  # a new round, a new clock
+    play = opened()
+    play.wait(800)
+    play.move(ask(expires_s=10_000))
+    assert play.wait(9_999) == []
+    play.control(Reply, sender="c1", turn=play.turn, round=0, value="red")
+    assert play.next_due == play.now + seconds(900)  # a new round, a new clock
 
 
 def test_a_request_expires_at_its_deadline_whatever_else_is_due() -> None:
-    court = opened(policy=Policy(deadline_s=900))
-    (event,) = court.wait(900)
+    play = opened(policy=Policy(deadline_s=900))
+    (event,) = play.wait(900)
     expired = is_(event, RequestExpired)
     assert (expired.to, expired.deadline) == ("c1", START + seconds(900))
-    assert court.next_due is None
+    assert play.next_due is None
 
 
 def test_a_handoffs_own_deadline_is_a_permanent_failure() -> None:
-    court = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
-    assert court.next_due == START + seconds(10)
-    assert court.wait(9.9) == []
-    failed, raised = court.wait(0.1)
+    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    assert play.next_due == START + seconds(10)
+    assert play.wait(9.9) == []
+    failed, raised = play.wait(0.1)
     assert is_(failed, TurnFailed).error.code == "deadline"
     assert is_(failed, TurnFailed).retry_at is None
     assert is_(raised, EscalationRaised).reason == "deadline"
 
 
 def test_a_handoffs_deadline_holds_while_its_turn_waits_for_a_retry() -> None:
-    court = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
-    court.fail(retry_after_s=100)
-    assert court.next_due == START + seconds(10)
-    assert court.wait(9.9) == []
-    (event,) = court.wait(0.1)
+    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    play.fail(retry_after_s=100)
+    assert play.next_due == START + seconds(10)
+    assert play.wait(9.9) == []
+    (event,) = play.wait(0.1)
     raised = is_(event, EscalationRaised)
     assert raised.reason == "deadline"
     own, clocks = (past.failure for past in raised.work.past)
@@ -124,38 +124,38 @@ def test_a_handoffs_deadline_holds_while_its_turn_waits_for_a_retry() -> None:
 
 
 def test_a_handoffs_deadline_holds_while_an_effect_is_in_doubt_and_a_person_is_told_which() -> None:
-    court = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
-    doubted = court.turn
-    court.doubt()
-    (event,) = court.wait(10)
+    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    doubted = play.turn
+    play.doubt()
+    (event,) = play.wait(10)
     raised = is_(event, EscalationRaised)
     assert raised.reason == "deadline"
     failure = raised.work.past[-1].failure
     assert failure is not None
     assert failure.message == "the handoff's deadline passed while the effect of step 0-3 was in doubt"
-    late = court.hear_control(court.message(Settle, turn=doubted, round=0, outcome="done"))
+    late = play.send_control(play.message(Settle, turn=doubted, round=0, outcome="done"))
     assert isinstance(late, Late)
 
 
 def test_without_people_a_deadline_that_passes_while_a_turn_waits_ends_the_request() -> None:
-    court = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)), human=False)
-    court.fail(retry_after_s=100)
-    failed = is_(court.wait(10)[-1], RequestFailed)
+    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)), human=False)
+    play.fail(retry_after_s=100)
+    failed = is_(play.wait(10)[-1], RequestFailed)
     assert failed.reason == "failed with deadline"
 
 
 def test_a_deadline_that_was_passed_is_not_handed_on_by_whoever_resolves_it() -> None:
-    court = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
-    court.wait(10)
-    court.control(Resolve, turn=court.turn)
-    assert court.holder.agent == "b"
-    assert court.holder.work.handoff.constraints.deadline == court.ledger.deadline
+    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    play.wait(10)
+    play.control(Resolve, turn=play.turn)
+    assert play.holder.agent == "b"
+    assert play.holder.work.handoff.constraints.deadline == play.ledger.deadline
 
 
 def test_what_a_late_look_finds_happens_in_the_order_in_which_it_fell_due() -> None:
-    court = opened(policy=Policy(turn_timeout_s=60, deadline_s=50.0))
-    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
-    events = court.wait(60)
+    play = opened(policy=Policy(turn_timeout_s=60, deadline_s=50.0))
+    play.move(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
+    events = play.wait(60)
     assert kinds(events) == [TurnFailed, EscalationRaised, RequestExpired]
     assert is_(events[0], TurnFailed).error.code == "deadline"
 
@@ -163,53 +163,53 @@ def test_what_a_late_look_finds_happens_in_the_order_in_which_it_fell_due() -> N
 @pytest.mark.parametrize("deciding", [None, ("x", 0)])
 def test_nothing_is_due_on_a_request_that_is_not_there_or_over(deciding: Any) -> None:
     world = World(now=START + seconds(1e6), salt="0" * 32, grounds=Grounds(served=True))
-    court = played(complete())
-    for ledger in (Ledger(), court.ledger):
+    play = played(complete())
+    for ledger in (Ledger(), play.ledger):
         assert due(ledger, world, deciding) is None
         assert next_due(ledger, world.now) is None
 
 
 def test_another_policy_changes_what_is_due() -> None:
-    court = opened()
+    play = opened()
     world = World(now=START + seconds(5), salt="0" * 32, grounds=Grounds(served=True))
-    assert due(court.ledger, world) is None
-    court.ledger.policy = Policy(turn_timeout_s=5)
-    is_(due(court.ledger, world), TurnFailed)
-    assert next_due(court.ledger, START) == START + seconds(5)
-    assert by_the_clock(court.ledger, world.now) is court.holder
+    assert due(play.ledger, world) is None
+    play.ledger.policy = Policy(turn_timeout_s=5)
+    is_(due(play.ledger, world), TurnFailed)
+    assert next_due(play.ledger, START) == START + seconds(5)
+    assert by_the_clock(play.ledger, world.now) is play.holder
 
 
 DAY = 86_400
 
 
 def test_without_people_the_first_escalation_ends_the_request() -> None:
-    court = opened(human=False)
-    court.fail("crash_loop", permanent=True)
-    failed = is_(court.last, RequestFailed)
+    play = opened(human=False)
+    play.fail("crash_loop", permanent=True)
+    failed = is_(play.last, RequestFailed)
     assert (failed.code, failed.reason, failed.to) == ("no_human", "failed with crash_loop", "c1")
-    assert court.ledger.status == "failed"
+    assert play.ledger.status == "failed"
 
 
 def test_last_words_name_the_rule_that_refused() -> None:
-    court = played(transfer("nobody"), human=False, policy=Policy(max_refusals=0))
-    assert is_(court.last, RequestFailed).reason == "refused by the rule known_agent"
+    play = played(transfer("nobody"), human=False, policy=Policy(max_refusals=0))
+    assert is_(play.last, RequestFailed).reason == "refused by the rule known_agent"
 
 
 FAILS = Policy(on_budget="fail", budget=Budget(tokens=10))
 
 
-def asks_for_more(court: Court) -> None:
+def asks_for_more(play: Play) -> None:
     for _ in range(3):
-        court.move(transfer("b", constraints=Constraints(budget=Budget(tokens=99))))
+        play.move(transfer("b", constraints=Constraints(budget=Budget(tokens=99))))
 
 
 def test_a_budget_that_is_used_up_goes_to_a_person_or_ends_the_request_as_the_policy_says() -> None:
-    court = opened(policy=Policy())
-    court.fail("budget_exhausted", permanent=True)
-    assert is_(court.last, EscalationRaised).reason == "budget_exhausted"
-    court = opened(policy=FAILS)
-    court.fail("budget_exhausted", permanent=True)
-    failed = is_(court.last, RequestFailed)
+    play = opened(policy=Policy())
+    play.fail("budget_exhausted", permanent=True)
+    assert is_(play.last, EscalationRaised).reason == "budget_exhausted"
+    play = opened(policy=FAILS)
+    play.fail("budget_exhausted", permanent=True)
+    failed = is_(play.last, RequestFailed)
     assert (failed.code, failed.reason, failed.to) == (
         "budget_exhausted",
         "failed with budget_exhausted",
@@ -219,77 +219,77 @@ def test_a_budget_that_is_used_up_goes_to_a_person_or_ends_the_request_as_the_po
 
 
 def test_a_turn_that_the_budget_rule_leaves_without_a_round_is_taken_likewise() -> None:
-    court = opened(policy=Policy(budget=Budget(tokens=10)))
-    asks_for_more(court)
-    assert is_(court.last, EscalationRaised).reason == "refusals"
-    court = opened(policy=FAILS)
-    asks_for_more(court)
-    failed = is_(court.last, RequestFailed)
+    play = opened(policy=Policy(budget=Budget(tokens=10)))
+    asks_for_more(play)
+    assert is_(play.last, EscalationRaised).reason == "refusals"
+    play = opened(policy=FAILS)
+    asks_for_more(play)
+    failed = is_(play.last, RequestFailed)
     assert failed.code == "budget_exhausted"
     assert failed.reason == "refused by the rule budget"
 
 
 def test_other_failures_and_refusals_go_to_a_person_whatever_becomes_of_budgets() -> None:
-    court = opened(policy=FAILS)
-    court.fail(permanent=True)
-    is_(court.last, EscalationRaised)
-    court = played(transfer("b", constraints=Constraints(budget=Budget(tokens=99))), policy=FAILS)
+    play = opened(policy=FAILS)
+    play.fail(permanent=True)
+    is_(play.last, EscalationRaised)
+    play = played(transfer("b", constraints=Constraints(budget=Budget(tokens=99))), policy=FAILS)
     for _ in range(2):
-        court.move(transfer("nobody"))
-    is_(court.last, EscalationRaised)
-    court = played(transfer("b", constraints=Constraints(budget=Budget(tokens=99))), policy=FAILS)
-    court.fail(permanent=True)
-    is_(court.last, EscalationRaised)
+        play.move(transfer("nobody"))
+    is_(play.last, EscalationRaised)
+    play = played(transfer("b", constraints=Constraints(budget=Budget(tokens=99))), policy=FAILS)
+    play.fail(permanent=True)
+    is_(play.last, EscalationRaised)
 
 
 def test_without_a_person_a_used_up_budget_ends_the_request_either_way() -> None:
     for policy, code in ((Policy(), "no_human"), (FAILS, "budget_exhausted")):
-        court = opened(policy=policy, human=False)
-        court.fail("budget_exhausted", permanent=True)
-        assert is_(court.last, RequestFailed).code == code
+        play = opened(policy=policy, human=False)
+        play.fail("budget_exhausted", permanent=True)
+        assert is_(play.last, RequestFailed).code == code
 
 
 def test_what_is_too_large_to_follow_ends_the_request() -> None:
-    court = opened(too_large=(TurnRetried,))
-    turn = court.turn
-    court.fail()
-    withheld, event = court.wait(10)
+    play = opened(too_large=(TurnRetried,))
+    turn = play.turn
+    play.fail()
+    withheld, event = play.wait(10)
     failed = is_(event, RequestFailed)
     assert is_(withheld, FactsWithheld).to == "_"
     assert (failed.code, failed.turn, failed.round, failed.to) == ("event_too_large", turn, 0, "c1")
     assert failed.reason == "the next event, turn.retried, is more than the bus takes"
-    assert court.next_due is None
+    assert play.next_due is None
 
 
 def test_a_deferred_proposal_that_is_too_large_to_decide_ends_the_request() -> None:
-    court = opened(too_large=(RequestCompleted,))
-    court.control(Freeze)
-    court.move(complete())
-    court.control(Thaw)
-    failed = is_(court.last, RequestFailed)
+    play = opened(too_large=(RequestCompleted,))
+    play.control(Freeze)
+    play.move(complete())
+    play.control(Thaw)
+    failed = is_(play.last, RequestFailed)
     assert failed.reason == "the verdict on a deferred proposal is more than the bus takes"
 
 
 def test_an_sla_that_passes_raises_the_escalation_again_one_tier_up_uncounted() -> None:
-    court = played(escalate(fact("why", 1)), policy=Policy(escalation_sla_s=60, max_escalations=1))
-    first = is_(court.last, EscalationRaised)
+    play = played(escalate(fact("why", 1)), policy=Policy(escalation_sla_s=60, max_escalations=1))
+    first = is_(play.last, EscalationRaised)
     for tier in (2, 3, 4):
-        (event,) = court.wait(60)
+        (event,) = play.wait(60)
         raised = is_(event, EscalationRaised)
         assert (raised.reason, raised.tier, raised.to) == ("sla", tier, "human")
         assert raised.work.handoff.facts == first.work.handoff.facts
         assert raised.work.handoff.from_agent == "a"
         assert raised.turn != raised.work.turn
-    assert court.ledger.escalations == 1
-    court.control(Resolve, turn=court.turn)
-    assert court.holder.agent == "a"
+    assert play.ledger.escalations == 1
+    play.control(Resolve, turn=play.turn)
+    assert play.holder.agent == "a"
 
 
 def test_people_have_no_clock_but_the_requests_deadline() -> None:
-    court = played(escalate())
-    assert court.next_due == START + seconds(DAY)
-    assert court.wait(DAY - 1) == []
-    assert kinds(court.wait(1)) == [RequestExpired]
+    play = played(escalate())
+    assert play.next_due == START + seconds(DAY)
+    assert play.wait(DAY - 1) == []
+    assert kinds(play.wait(1)) == [RequestExpired]
 
 
 @pytest.mark.parametrize(
@@ -297,15 +297,15 @@ def test_people_have_no_clock_but_the_requests_deadline() -> None:
     [pytest.param(True, [TurnFailed], id="served"), pytest.param(False, [], id="not-served")],
 )
 def test_a_round_times_out_only_if_somebody_serves_the_agent(served: bool, happens: list[type]) -> None:
-    court = opened(served=served)
-    assert court.next_due == START + seconds(900)
-    assert court.wait(899.999999) == []
-    assert kinds(court.wait(0.000001)) == happens
+    play = opened(served=served)
+    assert play.next_due == START + seconds(900)
+    assert play.wait(899.999999) == []
+    assert kinds(play.wait(0.000001)) == happens
 
 
 def test_a_time_out_is_a_failure_by_the_clock_and_is_tried_again() -> None:
-    court = opened()
-    (event,) = court.wait(900)
+    play = opened()
+    (event,) = play.wait(900)
     failed = is_(event, TurnFailed)
     assert (failed.error.code, failed.error.permanent, failed.sender) == ("timeout", False, None)
     assert failed.retry_at is not None
@@ -313,81 +313,81 @@ def test_a_time_out_is_a_failure_by_the_clock_and_is_tried_again() -> None:
 
 
 def test_the_clock_stands_while_nobody_serves_the_agent_and_the_round_has_its_whole_time_after_that() -> None:
-    court = opened(served=False, policy=Policy(unattended_after_s=None))
-    assert court.wait(3599) == []
-    court.served = True
-    assert court.wait(0) == []
-    assert court.next_due == START + seconds(3599 + 900)
-    assert court.wait(899.9) == []
-    assert kinds(court.wait(0.1)) == [TurnFailed]
+    play = opened(served=False, policy=Policy(unattended_after_s=None))
+    assert play.wait(3599) == []
+    play.served = True
+    assert play.wait(0) == []
+    assert play.next_due == START + seconds(3599 + 900)
+    assert play.wait(899.9) == []
+    assert kinds(play.wait(0.1)) == [TurnFailed]
 
 
 def test_a_moment_without_service_is_no_span_of_it() -> None:
-    court = opened(policy=Policy(turn_timeout_s=1e5))
-    court.wait(3599)
-    court.served = False  # one missed ping, after an hour of service
-    assert court.wait(1) == []
-    assert court.next_due == START + seconds(3599 + 3600)
-    assert court.wait(3598) == []
-    failed = is_(court.wait(1)[0], TurnFailed)
+    play = opened(policy=Policy(turn_timeout_s=1e5))
+    play.wait(3599)
+    play.served = False  # one missed ping, after an hour of service
+    assert play.wait(1) == []
+    assert play.next_due == START + seconds(3599 + 3600)
+    assert play.wait(3598) == []
+    failed = is_(play.wait(1)[0], TurnFailed)
     assert failed.error.code == "unattended"
     assert failed.grounds == Grounds(fleet=1, human=True, served=False, served_since=START + seconds(3599))
 
 
 def test_what_an_older_guard_decided_by_one_look_alone_is_judged_as_it_was() -> None:
-    court = opened()
+    play = opened()
     world = World(now=START + seconds(900), salt="0" * 32, grounds=Grounds(served=True))
-    assert is_(due(court.ledger, world), TurnFailed).error.code == "timeout"
+    assert is_(due(play.ledger, world), TurnFailed).error.code == "timeout"
     world = World(now=START + seconds(3600), salt="0" * 32, grounds=Grounds(served=False))
-    assert is_(due(court.ledger, world), TurnFailed).error.code == "unattended"
+    assert is_(due(play.ledger, world), TurnFailed).error.code == "unattended"
 
 
 def test_an_agent_that_nobody_serves_for_too_long_fails_for_good() -> None:
-    court = opened(served=False)
-    court.wait(3599)
-    assert court.next_due == START + seconds(3600)
-    events = court.wait(1)
+    play = opened(served=False)
+    play.wait(3599)
+    assert play.next_due == START + seconds(3600)
+    events = play.wait(1)
     assert kinds(events) == [TurnFailed, EscalationRaised]
     error = is_(events[0], TurnFailed).error
     assert (error.code, error.permanent) == ("unattended", True)
 
 
 def test_a_look_that_finds_a_patient_agent_served_looks_again_one_period_later() -> None:
-    court = opened(policy=Policy(turn_timeout_s=1e5, unattended_after_s=100))
-    assert court.wait(100) == []
-    assert court.next_due == START + seconds(200)
-    court.served = False
-    assert kinds(court.wait(100)) == [TurnFailed, EscalationRaised]
+    play = opened(policy=Policy(turn_timeout_s=1e5, unattended_after_s=100))
+    assert play.wait(100) == []
+    assert play.next_due == START + seconds(200)
+    play.served = False
+    assert kinds(play.wait(100)) == [TurnFailed, EscalationRaised]
 
 
 def test_a_policy_without_unattended_after_waits_for_the_requests_deadline() -> None:
-    court = opened(served=False, policy=Policy(unattended_after_s=None))
-    assert court.wait(DAY - 1) == []
-    assert kinds(court.wait(1)) == [RequestExpired]
+    play = opened(served=False, policy=Policy(unattended_after_s=None))
+    assert play.wait(DAY - 1) == []
+    assert kinds(play.wait(1)) == [RequestExpired]
 
 
 def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
-    court = opened()
+    play = opened()
     now = START + seconds(900)
-    assert by_the_clock(court.ledger, now - 1) is None
-    assert by_the_clock(court.ledger, now) is court.holder
-    assert by_the_clock(court.ledger, now, (court.turn, 0)) is None
-    court.move(ask())
-    assert by_the_clock(court.ledger, now) is None
+    assert by_the_clock(play.ledger, now - 1) is None
+    assert by_the_clock(play.ledger, now) is play.holder
+    assert by_the_clock(play.ledger, now, (play.turn, 0)) is None
+    play.move(ask())
+    assert by_the_clock(play.ledger, now) is None
     assert by_the_clock(Ledger(), now) is None
 
 
 def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:
-    court = opened()
+    play = opened()
     world = World(now=START + seconds(4000), salt="0" * 32)
-    assert due(court.ledger, world) is None
-    assert next_due(court.ledger, world.now) == START + seconds(4900)
+    assert due(play.ledger, world) is None
+    assert next_due(play.ledger, world.now) == START + seconds(4900)
 
 
 def test_a_rounds_own_time_out_is_not_due_while_its_proposal_is_in_hand() -> None:
-    court = opened()
-    court.now += seconds(901)
-    event = court.move(complete())
+    play = opened()
+    play.now += seconds(901)
+    event = play.move(complete())
     is_(event, RequestCompleted)
     other = opened()
     other.now += seconds(901)
@@ -398,84 +398,84 @@ def test_a_rounds_own_time_out_is_not_due_while_its_proposal_is_in_hand() -> Non
 
 
 def test_a_doubt_stops_the_clock_and_settling_it_starts_a_new_one() -> None:
-    court = opened()
-    court.doubt()
-    assert court.wait(10_000) == []
-    assert court.next_due == START + seconds(DAY)
-    court.control(Settle, turn=court.turn, round=0, outcome="done")
-    assert court.next_due == court.now + seconds(900)
+    play = opened()
+    play.doubt()
+    assert play.wait(10_000) == []
+    assert play.next_due == START + seconds(DAY)
+    play.control(Settle, turn=play.turn, round=0, outcome="done")
+    assert play.next_due == play.now + seconds(900)
 
 
 def test_a_frozen_clock_stands_still() -> None:
-    court = opened()
-    court.wait(300)
-    court.control(Freeze)
-    assert court.next_due == START + seconds(DAY)
-    assert court.wait(5000) == []
-    court.control(Thaw)
-    assert court.next_due == court.now + seconds(600)
-    assert court.wait(599) == []
-    assert kinds(court.wait(1)) == [TurnFailed]
+    play = opened()
+    play.wait(300)
+    play.control(Freeze)
+    assert play.next_due == START + seconds(DAY)
+    assert play.wait(5000) == []
+    play.control(Thaw)
+    assert play.next_due == play.now + seconds(600)
+    assert play.wait(599) == []
+    assert kinds(play.wait(1)) == [TurnFailed]
 
 
 def test_a_round_that_began_while_frozen_has_its_whole_time_after_the_thaw() -> None:
-    court = played(ask())
-    court.control(Freeze)
-    court.wait(100)
-    court.control(Reply, sender="c1", turn=court.turn, round=0)
-    court.wait(100)
-    court.control(Thaw)
-    assert court.next_due == court.now + seconds(900)
+    play = played(ask())
+    play.control(Freeze)
+    play.wait(100)
+    play.control(Reply, sender="c1", turn=play.turn, round=0)
+    play.wait(100)
+    play.control(Thaw)
+    assert play.next_due == play.now + seconds(900)
 
 
 @pytest.mark.parametrize("way", ["retry", "refusals", "ask", "sla", "deadline"])
 def test_nothing_but_the_requests_deadline_falls_due_while_frozen(way: str) -> None:
-    court = Court(policy=Policy(max_refusals=0, escalation_sla_s=10))
+    play = Play(policy=Policy(max_refusals=0, escalation_sla_s=10))
     limit = 10 if way == "deadline" else None
-    court.submit()
-    court.move(transfer("b", constraints=Constraints(max_resolution_time_s=limit)))
+    play.submit()
+    play.move(transfer("b", constraints=Constraints(max_resolution_time_s=limit)))
     match way:
         case "retry":
-            court.fail()
+            play.fail()
         case "ask":
-            court.move(ask(expires_s=10))
+            play.move(ask(expires_s=10))
         case "sla":
-            court.move(escalate())
-    court.control(Freeze)
+            play.move(escalate())
+    play.control(Freeze)
     if way == "refusals":
-        is_(court.move(transfer("nobody")), MoveDeferred)
-    assert court.wait(DAY - 1) == []
-    assert kinds(court.wait(1)) == [RequestExpired]
+        is_(play.move(transfer("nobody")), MoveDeferred)
+    assert play.wait(DAY - 1) == []
+    assert kinds(play.wait(1)) == [RequestExpired]
 
 
 def test_a_thaw_decides_the_deferred_move_by_every_rule() -> None:
-    court = opened()
-    court.control(Freeze)
-    court.move(transfer("b"))
-    court.breakers["b"] = "open"
-    court.control(Thaw)
-    assert is_(court.last, MoveRefused).refusal.rule == Rule.AGENT_AVAILABLE
-    court.control(Freeze)
-    court.move(transfer("c"))
-    court.control(Thaw)
-    assert is_(court.last, HandoffAdmitted).to == "c"
-    assert court.ledger.deferred == []
+    play = opened()
+    play.control(Freeze)
+    play.move(transfer("b"))
+    play.breakers["b"] = "open"
+    play.control(Thaw)
+    assert is_(play.last, MoveRefused).refusal.rule == Rule.AGENT_AVAILABLE
+    play.control(Freeze)
+    play.move(transfer("c"))
+    play.control(Thaw)
+    assert is_(play.last, HandoffAdmitted).to == "c"
+    assert play.ledger.deferred == []
 
 
 def test_a_thawed_move_is_decided_before_its_round_times_out() -> None:
-    court = opened()
-    court.wait(899)
-    court.control(Freeze)
-    court.move(complete())
-    court.wait(5000)
-    court.control(Thaw)
-    is_(court.last, RequestCompleted)
+    play = opened()
+    play.wait(899)
+    play.control(Freeze)
+    play.move(complete())
+    play.wait(5000)
+    play.control(Thaw)
+    is_(play.last, RequestCompleted)
 
 
 def test_a_failure_while_frozen_waits_for_the_thaw_to_be_tried_again() -> None:
-    court = opened()
-    court.control(Freeze)
-    is_(court.fail(), TurnFailed)
-    assert court.wait(1000) == []
-    court.control(Thaw)
-    is_(court.last, TurnRetried)
+    play = opened()
+    play.control(Freeze)
+    is_(play.fail(), TurnFailed)
+    assert play.wait(1000) == []
+    play.control(Thaw)
+    is_(play.last, TurnRetried)

@@ -90,13 +90,13 @@ def test_long_texts_are_cut_where_they_are_told_again() -> None:
 
 
 def test_rounds_that_say_much_do_not_pile_up() -> None:
-    court = opened(policy=Policy(max_retries=50, max_refusals=50))
+    play = opened(policy=Policy(max_retries=50, max_refusals=50))
     for _ in range(20):
-        court.move(transfer("nobody", summary=LONG))
-        court.fail(LONG)
-        is_(court.wait(120)[-1], TurnRetried)
-    assert len(court.bodies[-1]) < 20 * 12_000
-    assert [past.how for past in court.holder.past] == 20 * ["refused", "failed"]
+        play.move(transfer("nobody", summary=LONG))
+        play.fail(LONG)
+        is_(play.wait(120)[-1], TurnRetried)
+    assert len(play.bodies[-1]) < 20 * 12_000
+    assert [past.how for past in play.holder.past] == 20 * ["refused", "failed"]
 
 
 PATIENT = Policy(max_retries=99)

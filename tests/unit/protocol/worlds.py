@@ -1,6 +1,6 @@
-"""Small worlds: a court that plays a request through the pure domain as a guard does, without a bus.
+"""Small worlds: a request played through the pure domain as a guard does, without a bus.
 
-The court drives the decider: it supplies context and stores bytes. Its clock stands still unless it is moved.
+A play drives the decider: it supplies context and stores bytes. Its clock stands still unless it is moved.
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause, request_id
 
 START = 1_700_000_000_000_000
-"""UTC µs: when every court begins."""
+"""UTC µs: when every play begins."""
 
 REQUEST = request_id("c1", START // 1000, b"\x01" * 10)
 CLIENT = AgentName("c1")
@@ -109,7 +109,7 @@ def usage(tokens: int = 0, nano_dollars: int = 0, model_calls: int = 0) -> Repor
 
 
 @dataclass
-class Court:
+class Play:
     """One request, played. What it returns is the event that decided the message."""
 
     fleet: dict[str, AgentEntry] = field(default_factory=agents)
@@ -144,7 +144,7 @@ class Court:
     # --- what happens ------------------------------------------------------------------------------
 
     def submit(self, text: str = "help me", sender: str = "c1", digest: str = "d0", **rest: Any) -> AnyEvent:
-        return self.event(self.hear_submit(Submit(text=text, **rest), sender, digest))
+        return self.event(self.send_submit(Submit(text=text, **rest), sender, digest))
 
     def move(self, move: Move, report: Report = NO_REPORT, *, by: str | None = None) -> AnyEvent:
         """The holder (or `by`, in the holder's place) asks for a move."""
@@ -179,7 +179,7 @@ class Court:
 
     def control(self, kind: type[Control], sender: str = "op1", **said: Any) -> AnyEvent:
         """Somebody sends a control message of `kind` under a fresh id."""
-        return self.event(self.hear_control(self.message(kind, **said), sender))
+        return self.event(self.send_control(self.message(kind, **said), sender))
 
     def wait(self, seconds: float) -> list[AnyEvent]:
         """Let time pass, as if a timer fired then; return what fell due."""
@@ -194,28 +194,30 @@ class Court:
 
     # --- as the guard has it ----------------------------------------------------------------------
 
-    def hear_submit(
+    def send_submit(
         self, what: Submit, sender: str = "c1", digest: str = "d0", role: Any = "client"
     ) -> AnyEvent | Late | Rejected:
-        return self.hear(Command(REQUEST, AgentName(sender), what, Cause(submit_id(REQUEST)), role, digest))
+        return self.process(
+            Command(REQUEST, AgentName(sender), what, Cause(submit_id(REQUEST)), role, digest)
+        )
 
     def propose(self, proposal: Proposal, sender: str) -> AnyEvent | Late | Rejected:
         cause = Cause(id_of(REQUEST, proposal))
-        return self.hear(Command(REQUEST, AgentName(sender), proposal, cause, "agent"))
+        return self.process(Command(REQUEST, AgentName(sender), proposal, cause, "agent"))
 
     def message(self, kind: type[Control], **said: Any) -> Control:
         self.controls += 1
         return kind(id=f"ctl-{self.controls}", **said)
 
-    def hear_control(self, what: Control, sender: str = "op1") -> AnyEvent | Late | Rejected:
+    def send_control(self, what: Control, sender: str = "op1") -> AnyEvent | Late | Rejected:
         role = "operator" if sender.startswith("op") else "client" if sender.startswith("c") else "agent"
         cause = control_cause(REQUEST, sender, what.id)
-        return self.hear(Command(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
+        return self.process(Command(REQUEST, AgentName(sender), what, cause, role))  # type: ignore[arg-type]
 
-    def hear(self, hearing: Command) -> AnyEvent | Late | Rejected:
+    def process(self, command: Command) -> AnyEvent | Late | Rejected:
         self.look()
         self.next_due = None
-        outcome = drive(self.decider.handle(hearing, self.whole_fleet), self.answer)
+        outcome = drive(self.decider.handle(command, self.whole_fleet), self.answer)
         assert not isinstance(outcome, MeshFrozen)
         return outcome.event if isinstance(outcome, Decided) else outcome
 
@@ -315,21 +317,21 @@ class Court:
         return {item.key: item.value for item in self.holder.work.handoff.facts}
 
     @staticmethod
-    def event(ruling: AnyEvent | Late | Rejected) -> AnyEvent:
-        assert not isinstance(ruling, Late | Rejected), ruling
-        return ruling
+    def event(outcome: AnyEvent | Late | Rejected) -> AnyEvent:
+        assert not isinstance(outcome, Late | Rejected), outcome
+        return outcome
 
 
-def opened(**court: Any) -> Court:
-    """Return a court whose request is open and held by `a`."""
-    made = Court(**court)
+def opened(**play: Any) -> Play:
+    """Return a play whose request is open and held by `a`."""
+    made = Play(**play)
     made.submit()
     return made
 
 
-def played(*moves: Move, **court: Any) -> Court:
-    """Return a court whose request is open, after these moves, each by the holder of then."""
-    made = opened(**court)
+def played(*moves: Move, **play: Any) -> Play:
+    """Return a play whose request is open, after these moves, each by the holder of then."""
+    made = opened(**play)
     for move in moves:
         made.move(move)
     return made

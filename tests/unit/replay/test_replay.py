@@ -17,7 +17,7 @@ from protocol.wire.errors import BrokenLog
 from protocol.wire.handoff import Budget, Constraints
 from tests.unit.protocol.worlds import (
     REQUEST,
-    Court,
+    Play,
     agent,
     ask,
     complete,
@@ -31,56 +31,56 @@ from tests.unit.protocol.worlds import (
 FLEET = {"a": agent("a", clearance=("pii",)), "b": agent("b"), "c": agent("c", clearance=("pii",))}
 
 
-def begun() -> Court:
-    return Court(fleet=dict(FLEET), policy=Policy(budget=Budget(tokens=1000)))
+def begun() -> Play:
+    return Play(fleet=dict(FLEET), policy=Policy(budget=Budget(tokens=1000)))
 
 
-def withheld_and_back() -> Court:
-    court = begun()
-    court.submit(
+def withheld_and_back() -> Play:
+    play = begun()
+    play.submit(
         facts=(fact("ssn", "123", "pii"), fact("plan", "gold")),
         constraints=Constraints(must_carry=("ssn", "plan"), max_resolution_time_s=60.0),
     )
-    court.move(transfer("b", fact("x", 1)), usage(10))
-    court.move(transfer("a"), usage(20))
-    court.move(hand_back(fact("y", [1]), drop=("x",)), usage(30))
+    play.move(transfer("b", fact("x", 1)), usage(10))
+    play.move(transfer("a"), usage(20))
+    play.move(hand_back(fact("y", [1]), drop=("x",)), usage(30))
     narrowed = Constraints(budget=Budget(tokens=100), allowed_actions=("pay",))
-    court.move(transfer("c", constraints=narrowed, no_return=True))
-    court.move(complete({"done": True}))
-    return court
+    play.move(transfer("c", constraints=narrowed, no_return=True))
+    play.move(complete({"done": True}))
+    return play
 
 
-def asked_and_escalated() -> Court:
-    court = begun()
-    court.submit()
-    court.move(ask())
-    court.control(Reply, "c1", turn=court.turn, round=0, value="that one")
-    court.fail()
-    court.wait(5)
-    court.fail(permanent=True)
+def asked_and_escalated() -> Play:
+    play = begun()
+    play.submit()
+    play.move(ask())
+    play.control(Reply, "c1", turn=play.turn, round=0, value="that one")
+    play.fail()
+    play.wait(5)
+    play.fail(permanent=True)
     brought = (fact("k", 1, "pii"),)
-    court.control(Resolve, turn=court.turn, to="b", by="Ann", facts=brought)
-    court.move(escalate(fact("tried", True)))
-    court.control(Resolve, turn=court.turn, complete=True, answer="by hand", by="Ann")
-    return court
+    play.control(Resolve, turn=play.turn, to="b", by="Ann", facts=brought)
+    play.move(escalate(fact("tried", True)))
+    play.control(Resolve, turn=play.turn, complete=True, answer="by hand", by="Ann")
+    return play
 
 
-def frozen_and_timed_out() -> Court:
-    court = begun()
-    court.submit()
-    court.control(Freeze, by="Ann")
-    court.move(transfer("b"))
-    court.control(Thaw, by="Ann")
-    court.wait(901)
-    court.wait(100_000)
-    return court
+def frozen_and_timed_out() -> Play:
+    play = begun()
+    play.submit()
+    play.control(Freeze, by="Ann")
+    play.move(transfer("b"))
+    play.control(Thaw, by="Ann")
+    play.wait(901)
+    play.wait(100_000)
+    return play
 
 
 ALL = [withheld_and_back, asked_and_escalated, frozen_and_timed_out]
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_a_changed_verdict_and_a_broken_chain_are_found(make: Callable[[], Court]) -> None:
+def test_a_changed_verdict_and_a_broken_chain_are_found(make: Callable[[], Play]) -> None:
     bodies = make().bodies
     event = msgspec.json.decode(bodies[3])
     event["at"] += 1
@@ -134,7 +134,7 @@ def test_nothing_at_all_is_no_log_that_holds() -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_every_reader_of_a_log_without_its_beginning_says_so_in_one_way(make: Callable[[], Court]) -> None:
+def test_every_reader_of_a_log_without_its_beginning_says_so_in_one_way(make: Callable[[], Play]) -> None:
     bodies = make().bodies
     for first in range(1, len(bodies)):
         left = [codec.decode_event(body) for body in bodies[first:]]

@@ -1,4 +1,4 @@
-"""A model of the test's own behind agents that a model drives, and the turn that a court gives next."""
+"""A model of the test's own behind agents that a model drives, and the turn that a guard gives next."""
 
 import pytest
 
@@ -70,12 +70,12 @@ async def test_outside_of_the_block_it_is_as_before(monkeypatch: pytest.MonkeyPa
 
 
 async def test_the_turn_of_the_holder_has_what_was_handed_over() -> None:
-    court = InMemoryGuard(fleet_of("front", "back"))
+    guard = InMemoryGuard(fleet_of("front", "back"))
     with pytest.raises(NotDecided):
-        turn_in(court)
-    court.submit("hello")
-    court.move(turn_in(court).transfer("back", summary="go on", facts={"tier": "gold"}))
-    given = turn_in(court)
+        turn_in(guard)
+    guard.submit("hello")
+    guard.move(turn_in(guard).transfer("back", summary="go on", facts={"tier": "gold"}))
+    given = turn_in(guard)
     assert (given.agent, given.facts["tier"]) == ("back", "gold")
     with driven_by(StrictModel(says("done"))):
         assert await BACK(given) == Complete(answer="done")
@@ -84,9 +84,9 @@ async def test_the_turn_of_the_holder_has_what_was_handed_over() -> None:
 async def test_the_turn_of_the_holder_has_the_prices_of_its_request() -> None:
     prices = {"big": Price(input=1, output=2)}
     budget = Policy(budget=Budget(nano_dollars=10**9))
-    court = InMemoryGuard(fleet_of("back"), {"default": budget}, prices=prices)
-    court.submit("hello")
-    given = turn_in(court)
+    guard = InMemoryGuard(fleet_of("back"), {"default": budget}, prices=prices)
+    guard.submit("hello")
+    given = turn_in(guard)
     assert given.execution.prices == prices
     costly = Reply(text="done", usage=Usage(tokens=1, model_calls=1), tokens=Tokens(input=MTOK), model="big")
     with driven_by(StrictModel(costly)):
@@ -99,36 +99,36 @@ TO_B = Transfer(to_agent="b", summary="please")  # type: ignore[arg-type]
 
 
 def test_a_log_is_taken_up_where_it_ended() -> None:
-    court = InMemoryGuard(FLEET)
-    court.submit("hello")
-    court.move(TO_B)
-    later = InMemoryGuard.given(court.bodies, FLEET)
+    guard = InMemoryGuard(FLEET)
+    guard.submit("hello")
+    guard.move(TO_B)
+    later = InMemoryGuard.given(guard.bodies, FLEET)
     refused = later.move(Transfer(to_agent="a", summary="no, you"))  # type: ignore[arg-type]
     assert isinstance(refused, events.MoveRefused)
     assert refused.refusal.rule == "cycle"
-    assert (later.request, later.client) == (court.request, court.client)
+    assert (later.request, later.client) == (guard.request, guard.client)
 
 
 def test_people_reply_and_resolve() -> None:
-    court = InMemoryGuard(FLEET)
-    court.submit("hello")
-    court.move(Ask(to_agent="client", question="which?"))  # type: ignore[arg-type]
-    assert isinstance(court.reply("this one"), events.TurnResumed)
-    court.move(Escalate(summary="help"))
-    resolved = court.resolve(again=True, by="Ada")
+    guard = InMemoryGuard(FLEET)
+    guard.submit("hello")
+    guard.move(Ask(to_agent="client", question="which?"))  # type: ignore[arg-type]
+    assert isinstance(guard.reply("this one"), events.TurnResumed)
+    guard.move(Escalate(summary="help"))
+    resolved = guard.resolve(again=True, by="Ada")
     assert isinstance(resolved, events.EscalationResolved)
     assert resolved.by == "Ada"
 
 
 def test_what_a_guard_would_not_hear_is_no_verdict() -> None:
-    court = InMemoryGuard(FLEET)
+    guard = InMemoryGuard(FLEET)
     with pytest.raises(NotDecided, match="nobody holds"):
-        court.move(TO_B)
-    court.submit("hello")
+        guard.move(TO_B)
+    guard.submit("hello")
     with pytest.raises(NotDecided, match="unknown_turn"):
-        court.resolve(complete=True, answer=1)
+        guard.resolve(complete=True, answer=1)
     with pytest.raises(NotDecided, match="too late"):
-        court.submit("hello")
+        guard.submit("hello")
 
 
 async def test_a_step_left_over_fails_as_the_context_ends() -> None:
@@ -254,7 +254,7 @@ async def test_a_budget_in_dollars_ends_a_turn_in_memory_by_the_prices_of_the_fl
         async def work(turn: Turn) -> Move:
             return await drive(turn, model, instructions="Be brief.", tools=())
 
-        court = InMemoryGuard(file.fleet, file.rules, prices=prices_of(file))
-        walk = await FleetHarness(court, {"d": Agent("d", work)}).go("hello")
+        guard = InMemoryGuard(file.fleet, file.rules, prices=prices_of(file))
+        walk = await FleetHarness(guard, {"d": Agent("d", work)}).go("hello")
     assert (walk.broke, walk.status) == (["budget_exhausted"], "escalated")
-    assert court.ledger.spent.nano_dollars == 4_000_000
+    assert guard.ledger.spent.nano_dollars == 4_000_000
