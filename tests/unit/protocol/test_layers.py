@@ -16,7 +16,7 @@ from protocol.wire.codec import equal
 from protocol.wire.commands import Move
 from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.events import HandoffAdmitted, MoveRefused
-from protocol.wire.handoff import Artifact, Fact
+from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.worlds import fact
 
@@ -27,27 +27,9 @@ def load(*items: Any) -> Load:
     return merge(EMPTY, items)
 
 
-def scan(*labels: str, uri: str = "s3://scan") -> Artifact:
-    return Artifact(name="scan", uri=uri, labels=labels)
-
-
 def who_sees(*items: Any, clearance: Collection[str] | None = None) -> Bringer:
     cleared = None if clearance is None else frozenset(clearance)
     return Bringer({item.key: item for item in items}, clearance=cleared)
-
-
-def test_only_what_was_shown_can_be_dropped() -> None:
-    before = load(fact("seen"), fact("hidden"))
-    merged = merge(before, drop=("seen", "hidden", "never"), bringer=who_sees(fact("seen")))
-    assert list(merged.facts) == ["hidden"]
-
-
-def test_another_value_keeps_the_labels_of_its_key_and_may_add_some() -> None:
-    before = load(fact("ssn", 1, "pii"))
-    seen = who_sees(fact("ssn", 1, "pii"))
-    assert merge(before, [fact("ssn", 2)], bringer=seen).facts["ssn"] == (fact("ssn", 2, "pii"),)
-    merged = merge(before, [fact("ssn", 2, "secret")], bringer=seen)
-    assert merged.facts["ssn"] == (fact("ssn", 2, "pii", "secret"),)
 
 
 def test_what_is_brought_where_nothing_is_seen_lies_beneath() -> None:
@@ -72,25 +54,6 @@ def test_labels_of_a_key_that_is_carried_no_longer_hold_for_who_could_have_seen_
 
 def test_labels_hold_for_a_key_that_is_carried_no_longer() -> None:
     assert merge(EMPTY, [fact("ssn", 2)], labels={"ssn": ("pii",)}).facts["ssn"][0].labels == ("pii",)
-
-
-@pytest.mark.parametrize(
-    ("labels", "clearance", "sees"),
-    [
-        ((), (), True),
-        (("pii",), (), False),
-        (("pii",), ("pii",), True),
-        (("pii", "secret"), ("pii",), False),
-        (("pii", "secret"), ("secret", "x", "pii"), True),
-    ],
-)
-def test_whoever_is_cleared_for_every_label_sees_it(
-    labels: tuple[str, ...], clearance: tuple[str, ...], sees: bool
-) -> None:
-    whole = merge(load(fact("k", 1, *labels)), artifacts=[scan(*labels)])
-    divided = divide(whole, clearance)
-    assert (bool(divided.facts), bool(divided.artifacts)) == (sees, sees)
-    assert (bool(divided.rest.facts), bool(divided.rest.artifacts)) == (not sees, not sees)
 
 
 def test_a_reader_sees_the_first_layer_that_it_is_cleared_for() -> None:
