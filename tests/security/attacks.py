@@ -15,6 +15,8 @@ from tests.security.scenes import Scene, quiet
 from tests.servers import queues
 
 Attack = Callable[[Scene], Awaitable[bool]]
+Tried = Callable[..., Awaitable[None]]
+"""Tries an attack where one protection lacks, then on the shipped mesh; `b` attacks if nobody is named."""
 
 OWN = {
     "b": (".b.", "mesh.card.b", "mesh.dead.b", "mesh.rate."),  # every agent shares limits
@@ -42,6 +44,16 @@ async def has_effect(scene: Scene, attack: Attack, attacker: str = "b") -> bool:
         assert after.consumers == before.consumers
     scene.expected.clear()
     return effect
+
+
+def tried(loose: Scene, shipped: Scene) -> Tried:
+    """Return what asserts that an attack has its effect on a loose mesh, and none on the shipped one."""
+
+    async def twice(attack: Attack, attacker: str = "b") -> None:
+        assert await has_effect(loose, attack, attacker)
+        assert not await has_effect(shipped, attack, attacker)
+
+    return twice
 
 
 async def append(scene: Scene, to: str, request: str) -> int:

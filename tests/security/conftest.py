@@ -7,6 +7,7 @@ import pytest_asyncio
 
 from mesh.bus.connection import Bus
 from mesh.testing import LocalBus
+from tests.security.attacks import Tried, tried
 from tests.security.scenes import LooseMesh, Scene
 from tests.servers import FLEET
 
@@ -68,3 +69,18 @@ async def loose_streams(_loose_streams: LocalBus) -> AsyncIterator[Scene]:
     """The accounts that ship, over streams that take deduplication, rollups, TTLs and schedules."""
     async with Scene(_loose_streams, shipped=False) as scene:
         yield scene
+
+
+@pytest.fixture
+def refused(without_permissions: Scene, shipped: Scene) -> Tried:
+    return tried(without_permissions, shipped)
+
+
+@pytest.fixture
+def walled_off(without_walls: Scene, shipped: Scene) -> Tried:
+    return tried(without_walls, shipped)
+
+
+@pytest.fixture
+def kept_out(loose_streams: Scene, shipped: Scene) -> Tried:
+    return tried(loose_streams, shipped)

@@ -10,12 +10,12 @@ from mesh.bus.event_log import JetStreamLog
 from mesh.bus.roles import API, GET
 from mesh.errors import BusError
 from protocol.wire.subjects import card, ctl, end, evt, live, note, prop, step
-from tests.security.attacks import append, has_effect
+from tests.security.attacks import Tried, append, has_effect
 from tests.security.scenes import Scene, attempt, heard_on, quiet, told
 from tests.servers import fresh
 
 
-async def test_an_agent_cannot_read_the_log(shipped: Scene, without_permissions: Scene) -> None:
+async def test_an_agent_cannot_read_the_log(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
         seq = await append(scene, "a", request)
@@ -37,13 +37,10 @@ async def test_an_agent_cannot_read_the_log(shipped: Scene, without_permissions:
             assert read[:5] == [True] * 5  # each way is a way
         return any(read)
 
-    assert await has_effect(without_permissions, attack)
-    assert not await has_effect(shipped, attack)
+    await refused(attack)
 
 
-async def test_an_agent_reads_its_own_steps_and_nobody_elses(
-    shipped: Scene, without_permissions: Scene
-) -> None:
+async def test_an_agent_reads_its_own_steps_and_nobody_elses(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
         subject = step("a", request, "t", "0-0")
@@ -70,11 +67,10 @@ async def test_an_agent_reads_its_own_steps_and_nobody_elses(
         assert await told(bus, own) == [b"mine"]
         return any(b"the secret of a" in answer for answer in answers)
 
-    assert await has_effect(without_permissions, attack)
-    assert not await has_effect(shipped, attack)
+    await refused(attack)
 
 
-async def test_a_client_cannot_read_anothers_answer(shipped: Scene, without_permissions: Scene) -> None:
+async def test_a_client_cannot_read_anothers_answer(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         theirs, mine = fresh("c1"), fresh("c2")
         seq = await append(scene, "c1", theirs)
@@ -97,8 +93,7 @@ async def test_a_client_cannot_read_anothers_answer(shipped: Scene, without_perm
         assert any(mine.encode() in answer for answer in await told(bus, own))
         return any(theirs.encode() in answer or b'"message"' in answer for answer in answers)
 
-    assert await has_effect(without_permissions, attack, "c2")
-    assert not await has_effect(shipped, attack, "c2")
+    await refused(attack, "c2")
 
 
 @pytest.mark.parametrize(
@@ -152,9 +147,7 @@ async def test_nobody_listens_to_what_is_anothers(
     ],
 )
 @pytest.mark.parametrize("attacker", ["b", "c2"])
-async def test_nobody_speaks_in_anothers_feed(
-    subject: str, attacker: str, shipped: Scene, without_permissions: Scene
-) -> None:
+async def test_nobody_speaks_in_anothers_feed(subject: str, attacker: str, refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         client = await scene.bus("c1")
         listening = "mesh.live.c1.>" if ".live." in subject else "mesh.note.c1.*"
@@ -164,13 +157,10 @@ async def test_nobody_speaks_in_anothers_feed(
             await quiet(await scene.admin())
             return bool(heard)
 
-    assert await has_effect(without_permissions, attack, attacker)
-    assert not await has_effect(shipped, attack, attacker)
+    await refused(attack, attacker)
 
 
-async def test_an_agent_cannot_answer_that_another_is_there(
-    shipped: Scene, without_permissions: Scene
-) -> None:
+async def test_an_agent_cannot_answer_that_another_is_there(refused: Tried) -> None:
     """The guard asks `$SRV.PING.<agent>`: nobody else may say yes, nor send an answer unasked."""
 
     async def attack(scene: Scene) -> bool:
@@ -187,8 +177,7 @@ async def test_an_agent_cannot_answer_that_another_is_there(
             return False
         return b'"a"' in answer.data
 
-    assert await has_effect(without_permissions, attack)
-    assert not await has_effect(shipped, attack)
+    await refused(attack)
 
 
 async def test_an_agent_answers_for_itself(shipped: Scene) -> None:

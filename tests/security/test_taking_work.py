@@ -8,7 +8,7 @@ import pytest
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.roles import API, NEXT
 from protocol.wire.subjects import card
-from tests.security.attacks import append, has_effect
+from tests.security.attacks import Tried, append
 from tests.security.scenes import Scene, attempt, quiet, told
 from tests.servers import fresh, until
 
@@ -31,9 +31,7 @@ async def hold_work(scene: Scene) -> tuple[Puller, list[Message]]:
 
 
 @pytest.mark.parametrize("what", [b"+ACK", b"+TERM", b"-NAK"], ids=["ack", "term", "nak"])
-async def test_an_agent_cannot_acknowledge_for_another(
-    what: bytes, shipped: Scene, without_permissions: Scene
-) -> None:
+async def test_an_agent_cannot_acknowledge_for_another(what: bytes, refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         puller, held = await hold_work(scene)
         try:
@@ -49,11 +47,10 @@ async def test_an_agent_cannot_acknowledge_for_another(
             await held[-1].ack_sync()
             await puller.close()
 
-    assert await has_effect(without_permissions, attack)
-    assert not await has_effect(shipped, attack)
+    await refused(attack)
 
 
-async def test_an_agent_cannot_pull_anothers_work(shipped: Scene, without_permissions: Scene) -> None:
+async def test_an_agent_cannot_pull_anothers_work(refused: Tried) -> None:
     async def attack(scene: Scene) -> bool:
         request = fresh()
         await append(scene, "e", request)
@@ -61,8 +58,7 @@ async def test_an_agent_cannot_pull_anothers_work(shipped: Scene, without_permis
         delivered = (await (await scene.admin()).api("CONSUMER.INFO.LOG.in-e"))["delivered"]["consumer_seq"]
         return bool(delivered or got)
 
-    assert await has_effect(without_permissions, attack)
-    assert not await has_effect(shipped, attack)
+    await refused(attack)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +92,7 @@ async def test_an_agent_cannot_pull_anothers_work(shipped: Scene, without_permis
 )
 @pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])
 async def test_nobody_takes_or_alters_a_consumer(
-    verb: str, body: dict[str, object], attacker: str, shipped: Scene, without_permissions: Scene
+    verb: str, body: dict[str, object], attacker: str, refused: Tried
 ) -> None:
     async def attack(scene: Scene) -> bool:
         answers = []
@@ -105,5 +101,4 @@ async def test_nobody_takes_or_alters_a_consumer(
         return any(b'"error"' not in answer for answer in answers)
 
     if attacker == "b" and "in-c" not in verb:
-        assert await has_effect(without_permissions, attack, attacker)
-    assert not await has_effect(shipped, attack, attacker)
+        await refused(attack, attacker)
