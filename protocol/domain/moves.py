@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from protocol.domain import budget, layers, rules
 from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
-from protocol.domain.layers import Bringer, Load, Marks
+from protocol.domain.layers import NO_LOAD, Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.rules import Case
 from protocol.domain.submit import decide_submit
@@ -78,30 +78,33 @@ def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world
             return _Verdict(draft, command, proposal, turn).event()
 
 
-class _Verdict:
+class _Verdict(Case):
     """One move being judged."""
 
     def __init__(self, draft: Draft, command: Command, proposal: MoveProposed, turn: TurnState) -> None:
         self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
         self.sender, self.move, self.report = command.sender, proposal.move, proposal.report
-        self.turn, self.policy = turn, draft.ledger.policy
+        self.turn, self.policy = turn, self.ledger.policy
         self.spent = self.ledger.spent_after(turn, self.report)
         self.rest = budget.left(self.ledger.frames[turn.id].ceiling, self.spent)
         self.target = target_of(self.ledger, command)
         self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
+        self.before, self.load, self.marks = NO_LOAD, NO_LOAD, frozenset()
+        self.handoff = self.known = None
+        if isinstance(self.move, Transfer | HandBack | Escalate):
+            self._carry(self.move)
 
     def event(self) -> AnyEvent:
-        case = self._case()
-        refusal = rules.judge(case)
+        refusal = rules.judge(self)
         if refusal is not None:
             return self._refused(refusal)
         match self.move:
             case Transfer() | HandBack():
-                return self._admitted(case)
+                return self._admitted()
             case commands.Ask():
                 return self._suspended(self.move)
             case Escalate():
-                return self._escalated(case, self.move)
+                return self._escalated(self.move)
             case commands.Complete(answer=answer):
                 return self._for_client(events.RequestCompleted, answer=answer, sender=self.sender)
             case commands.Fail(reason=reason):
@@ -111,48 +114,28 @@ class _Verdict:
     def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
         return self.draft.for_client(kind, to, **self.said, **said)
 
-    def _case(self) -> Case:
-        before = load = self.ledger.load()
-        labels = self.ledger.history.labels
-        match self.move:
-            case Transfer() | HandBack() as move:
-                bringer = self._bringer()
-                load = layers.merge(before, move.facts, move.artifacts, move.drop, bringer, labels)
-            case Escalate():
-                load = layers.merge(before, self.move.facts, bringer=self._bringer(), labels=labels)
-        handoff = self._handoff(load)
-        return Case(
-            ledger=self.ledger,
-            turn=self.turn,
-            move=self.move,
-            report=self.report,
-            policy=self.policy,
-            world=self.world,
-            target=self.target,
-            before=before,
-            load=load,
-            handoff=handoff,
-            marks=self._marks(before, load),
-            known=None if handoff is None else self._known(handoff),
-            rest=self.rest,
-        )
-
-    def _bringer(self) -> Bringer:
-        held, sender = self.turn.work.handoff, self.world.grounds.sender
-        return Bringer(
+    def _carry(self, move: Transfer | HandBack | Escalate) -> None:
+        """Work out what the move would carry on and hand over."""
+        held, sender, ledger = self.turn.work.handoff, self.world.grounds.sender, self.ledger
+        bringer = Bringer(
             {fact.key: fact for fact in held.facts},
             {item.name: item for item in held.artifacts},
             frozenset(() if sender is None else sender.clearance),
-            self.ledger.history.own(self.turn.agent),
-            self.ledger.marks(),
+            ledger.history.own(self.turn.agent),
+            ledger.marks(),
         )
+        drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
+        self.before = ledger.load()
+        self.load = layers.merge(self.before, move.facts, things, drop, bringer, ledger.history.labels)
+        self.marks = self._marks(move, bringer)
+        self.handoff = self._handoff(self.load)
+        if self.handoff is not None:
+            self.known = self._known(self.handoff, move)
 
-    def _known(self, handoff: Handoff) -> Handoff:
+    def _known(self, handoff: Handoff, move: Transfer | HandBack | Escalate) -> Handoff:
         """Return the handoff as its giver knows it, without a trace of what is withheld from them."""
-        held, move = self.turn.work.handoff, self.move
-        assert isinstance(move, Transfer | HandBack | Escalate)
-        drop = () if isinstance(move, Escalate) else move.drop
-        things = () if isinstance(move, Escalate) else move.artifacts
+        held = self.turn.work.handoff
+        drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
         asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
         facts = {fact.key: fact for fact in held.facts if fact.key not in drop}
         artifacts = {item.name: item for item in (*held.artifacts, *things)}
@@ -163,25 +146,26 @@ class _Verdict:
             constraints=replace(handoff.constraints, must_carry=asked),
         )
 
-    def _marks(self, before: Load, load: Load) -> Marks:
+    def _marks(self, move: Move, bringer: Bringer) -> Marks:
         """Return which layers must be carried on: those that had to be until now, and those asked for.
 
-        Who asks for a key means what they see under it, or bring. A hand-back restores what it goes back to.
+        A key that is asked for means what the mover sees under it, or brings. A hand-back restores what it
+        goes back to.
         """
-        segment, marks = self.ledger.segment, self.ledger.marks()
+        segment, marks = self.ledger.segment, bringer.marks
         back = segment.resumed()
-        if isinstance(self.move, HandBack) and back is not None:
+        if isinstance(move, HandBack) and back is not None:
             marks = segment.path[back].marks
-        marks = layers.followed(marks, before, load)
-        if not isinstance(self.move, Transfer):
+        marks = layers.followed(marks, self.before, self.load)
+        if not isinstance(move, Transfer):
             return marks
-        meant = ((key, self._meant(key, before, load)) for key in self.move.constraints.must_carry)
+        meant = ((key, self._meant(key, bringer)) for key in move.constraints.must_carry)
         return marks.union((key, place) for key, place in meant if place is not None)
 
-    def _meant(self, key: str, before: Load, load: Load) -> int | None:
+    def _meant(self, key: str, bringer: Bringer) -> int | None:
         """Return the place of what the mover sees under a key after its move, or has put there unseen."""
-        after, bringer = load.facts.get(key, ()), self._bringer()
-        brought = layers.difference_at(before.facts.get(key, ()), after)
+        after = self.load.facts.get(key, ())
+        brought = layers.difference_at(self.before.facts.get(key, ()), after)
         if brought is not None:
             return brought
         seen = layers.place_of(after, bringer.facts.get(key))
@@ -247,8 +231,8 @@ class _Verdict:
             **rest,
         )
 
-    def _admitted(self, case: Case) -> AnyEvent:
-        assert case.handoff is not None
+    def _admitted(self) -> AnyEvent:
+        assert self.handoff is not None
         segment, move = self.ledger.segment, self.move
         if isinstance(move, Transfer):  # keys that must be carried stand in the handoff alone
             path, asked = (*segment.names, move.to_agent), replace(move.constraints, must_carry=())
@@ -256,9 +240,9 @@ class _Verdict:
             path, asked = segment.names[: (segment.resumed() or 0) + 1], Constraints()
         return self.draft.opening(
             events.HandoffAdmitted,
-            case.handoff,
-            case.load,
-            case.marks,
+            self.handoff,
+            self.load,
+            self.marks,
             path=path,
             depth=segment.depth + 1,
             asked=asked,
@@ -288,16 +272,16 @@ class _Verdict:
             expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))
         return self._for_client(events.TurnSuspended, move.to_agent, ask=move, expires_at=expires_at)
 
-    def _escalated(self, case: Case, move: Escalate) -> AnyEvent:
+    def _escalated(self, move: Escalate) -> AnyEvent:
         most, segment = self.policy.max_escalations, self.ledger.segment
         if self.ledger.escalations >= most:
             return self._failed("max_escalations", f"the policy lets a person be asked {most} times", move)
-        assert case.handoff is not None
+        assert self.handoff is not None
         return self.draft.opening(
             events.EscalationRaised,
-            case.handoff,
-            case.load,
-            case.marks,
+            self.handoff,
+            self.load,
+            self.marks,
             path=segment.names,
             depth=segment.depth,
             past=self.turn.past,

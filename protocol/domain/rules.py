@@ -23,7 +23,7 @@ from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN
 
 
-class Case(msgspec.Struct, frozen=True):
+class Case:
     """One move before the rules, with what it would come to if none of them refused it."""
 
     ledger: Ledger

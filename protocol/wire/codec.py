@@ -251,7 +251,7 @@ def _check_move(move: Move) -> None:
         case commands.Ask(action=action, digest=digest):
             check_nesting(move.schema)
             if action and not digest:
-                raise Malformed("ask: an approval names an `action` and the `digest` of what is approved")
+                raise Malformed("ask: an approval with an `action` needs the `digest` of what is approved")
         case commands.Complete():
             check_nesting(move.answer)
         case commands.UnknownMove(name=name) if name in commands.HANDOFF_MOVES or not 0 < len(name) <= 64:

@@ -12,7 +12,7 @@ import msgspec
 from protocol.wire import subjects
 from protocol.wire.commands import Control, Move, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
-from protocol.wire.events import VERSION, AnyEvent
+from protocol.wire.events import VERSION, AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
 from protocol.wire.handoff import Handoff
 from protocol.wire.notices import Card, DeadLetter, LiveNote, Notice
 
@@ -32,7 +32,7 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry)
 """What is neither asked for nor true: hints, what is kept for people, what guards, or agents, share."""
 
-_EVENTS = tuple(kind.__struct_config__.tag for kind in AnyEvent.__args__)
+_EVENTS = tuple(map(type_of, AnyEvent.__args__))
 
 
 def _definitions(ref_template: str) -> Json:
@@ -41,7 +41,7 @@ def _definitions(ref_template: str) -> Json:
     _, generated = msgspec.json.schema_components(roots, ref_template="{name}")
     found: Json = msgspec.json.decode(msgspec.json.encode(generated))  # defaults as JSON has them
     names = {
-        _found_name(kind, found): f"{prefix}{kind.__struct_config__.tag}".replace("?", "unknown")
+        kind.__name__: f"{prefix}{kind.__struct_config__.tag}".replace("?", "unknown")
         for union, prefix in UNIONS.values()
         for kind in union.__args__
     }
@@ -53,11 +53,6 @@ def _definitions(ref_template: str) -> Json:
         members = (f"{prefix}{kind.__struct_config__.tag}".replace("?", "unknown") for kind in union.__args__)
         definitions[name] = {"anyOf": [{"$ref": ref_template.format(name=member)} for member in members]}
     return dict(sorted(definitions.items()))
-
-
-def _found_name(kind: type, found: Mapping[str, Any]) -> str:
-    """Return under which name msgspec has `kind`: with its module where two classes share a name."""
-    return kind.__name__ if kind.__name__ in found else f"{kind.__module__}.{kind.__name__}"
 
 
 def _referring(node: Any, names: Mapping[str, str], ref_template: str) -> Any:
@@ -202,22 +197,17 @@ class Operation(NamedTuple):
     """Some of the channel's messages; all of them if empty."""
 
 
-_ASKED_OF_CLIENT = ("turn.suspended",)
-_ENDS = ("request.refused", "request.completed", "request.failed", "request.expired", "request.cancelled")
-_ROUNDS = (
-    "request.opened",
-    "handoff.admitted",
-    "move.refused",
-    "turn.retried",
-    "turn.resumed",
-    "escalation.resolved",
-    "effect.settled",
+_READ_BY_CLIENT = tuple(type_of(kind) for kind in (*Ended.__args__, TurnSuspended))
+_ROUNDS = tuple(
+    type_of(kind)
+    for kind in AnyEvent.__args__
+    if "work" in kind.__struct_fields__ and kind is not EscalationRaised  # which people read
 )
 
 OPERATIONS: Mapping[str, Operation] = {
     "clientSubmits": Operation("send", "proposals", "A client or an operator submits.", ("Submit",)),
     "clientReadsAnswer": Operation(
-        "receive", "log", "A client reads its answers and questions.", (*_ENDS, *_ASKED_OF_CLIENT)
+        "receive", "log", "A client reads its answers and questions.", _READ_BY_CLIENT
     ),
     "clientControls": Operation(
         "send", "controls", "A client cancels its request or replies.", ("control.cancel", "control.reply")

@@ -260,8 +260,8 @@ def test_a_question_after_an_approval_is_a_question() -> None:
     [
         pytest.param({"action": "pay"}, "needs the `digest`", id="of-nothing"),
         pytest.param({"action": "pay", "digest": ""}, "needs the `digest`", id="of-an-empty-one"),
-        pytest.param({"action": "x" * 129, "digest": "d"}, "at most 128", id="a-long-action"),
-        pytest.param({"digest": "d" * 129}, "at most 128", id="a-long-digest"),
+        pytest.param({"action": "x" * 129, "digest": "d"}, "length <= 128", id="a-long-action"),
+        pytest.param({"digest": "d" * 129}, "length <= 128", id="a-long-digest"),
     ],
 )
 def test_an_approval_that_says_too_little_or_too_much_cannot_be_read(more: Any, said: str) -> None:
