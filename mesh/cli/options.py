@@ -8,7 +8,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,8 +200,7 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
     from mesh.service import logs
     from mesh.settings import load_settings
 
-    telemetry: AbstractContextManager[object] = nullcontext()
-    try:
+    with closing(work), ExitStack() as stack:
         settings = load_settings()
         if settings.log_level is None:
             logs.silence()
@@ -210,11 +209,7 @@ def run_quietly(work: Coroutine[Any, Any, None]) -> None:
         if any(name.startswith("OTEL_") for name in os.environ):
             from mesh.service.telemetry import configure_telemetry
 
-            telemetry = configure_telemetry("mesh-cli")
-    except BaseException:
-        work.close()
-        raise
-    with telemetry:
+            stack.enter_context(configure_telemetry("mesh-cli"))
         asyncio.run(work)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from mesh.errors import BusError
-from mesh.service.conditions import Conditions, Page, Probes, Reason
+from mesh.service.conditions import Conditions, Probes, Reason
 from mesh.service.logs import configure_logging
 from mesh.service.telemetry import configure_telemetry
 
@@ -129,11 +129,11 @@ def run_service(
         async with contextlib.AsyncExitStack() as stack:
             if health is not None:
                 probes = await stack.enter_async_context(Probes(health, service.reasons))
-                if (shown := telemetry.page) is not None:
-                    probes.add("/metrics", lambda: Page(200, *shown()))
+                if metrics is not None:
+                    probes.add("/metrics", metrics)
             await service.serve(grace_s)
 
-    with configure_telemetry(f"mesh-{name}", prometheus=health is not None) as telemetry:
+    with configure_telemetry(f"mesh-{name}", prometheus=health is not None) as metrics:
         collect_rarely()
         asyncio.run(serve())
 

@@ -12,14 +12,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opentelemetry import metrics, trace
 
 from mesh.errors import MeshError
 from mesh.service import tracing
+from mesh.service.conditions import Page, Show
 from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
@@ -71,9 +72,6 @@ dropped_deliveries = _count(
 
 # --- the SDK --------------------------------------------------------------------------------------
 
-Page = tuple[bytes, str]
-"""A body and its media type."""
-
 
 class TelemetryUnavailable(MeshError):
     """Telemetry was asked for and is not available; the text names what is missing."""
@@ -81,65 +79,53 @@ class TelemetryUnavailable(MeshError):
     code: ClassVar[str] = "telemetry.unavailable"
 
 
-class Telemetry:
-    """The telemetry that was switched on; `with` ends it and sends the rest."""
+@contextmanager
+def configure_telemetry(service: str, *, prometheus: bool = False) -> Iterator[Show | None]:
+    """Switch on what the environment asks for; at the end, send the rest.
 
-    def __init__(
-        self, page: Callable[[], Page] | None = None, ends: tuple[Callable[[], Any], ...] = ()
-    ) -> None:
-        self.page = page
-        """Makes the page for Prometheus; None without one."""
-        self._ends = ends
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Send the rest, for `FLUSH_S` at most; the remainder is lost. Idempotent."""
-        ends, self._ends = self._ends, ()
-        # They wait for their own threads, longer than they are told: a late one is left behind.
-        ending = [threading.Thread(target=end, daemon=True) for end in ends]
-        for each in ending:
-            each.start()
-        until = time.monotonic() + FLUSH_S
-        for each in ending:
-            each.join(max(0.0, until - time.monotonic()))
-        if any(each.is_alive() for each in ending):
-            _log.warning("telemetry_not_flushed", waited_s=FLUSH_S)
-
-
-def configure_telemetry(service: str, instance: str = "", *, prometheus: bool = False) -> Telemetry:
-    """Switch on what the environment asks for. A provider that is set already stays, and counts as on.
+    A provider that is set already stays, and counts as on. Gives what makes the page for Prometheus, if there
+    is one.
 
     Args:
         service: `service.name`, unless OTEL_SERVICE_NAME says another.
-        instance: `service.instance.id`; host and process by default.
         prometheus: keep metrics for a page too, if the SDK is installed.
 
     Raises TelemetryUnavailable when the environment names a collector and the SDK is not installed, or asks
     for a protocol that is not spoken here.
     """
     wanted = _wanted(os.environ)
-    page, ends = None, []
     if wanted and not _installed("opentelemetry.exporter.otlp.proto.http"):
         raise TelemetryUnavailable(
             f"{ENDPOINT} is set, and the exporter is not installed: pip install '{EXTRA}'"
         )
     with_page = prometheus and not _disabled(os.environ) and _installed("opentelemetry.exporter.prometheus")
+    page: Show | None = None
+    ends: list[Callable[[], Any]] = []
     if wanted or with_page:
-        resource = _resource(service, instance)
+        resource = _resource(service)
         if "TRACES" in wanted and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             ends.append(_export_traces(resource))
         if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":
-            end, page = _export_metrics(resource, otlp="METRICS" in wanted, page=with_page)
-            ends.append(end)
+            ends.append(_export_metrics(resource, otlp="METRICS" in wanted, page=with_page))
+            page = _page if with_page else None
     tracing.look()
-    return Telemetry(page, tuple(ends))
+    try:
+        yield page
+    finally:
+        _end(ends)
+
+
+def _end(ends: Sequence[Callable[[], Any]]) -> None:
+    """Send the rest, for `FLUSH_S` at most; the remainder is lost."""
+    # They wait for their own threads, longer than they are told: a late one is left behind.
+    ending = [threading.Thread(target=end, daemon=True) for end in ends]
+    for each in ending:
+        each.start()
+    until = time.monotonic() + FLUSH_S
+    for each in ending:
+        each.join(max(0.0, until - time.monotonic()))
+    if any(each.is_alive() for each in ending):
+        _log.warning("telemetry_not_flushed", waited_s=FLUSH_S)
 
 
 def _disabled(environment: Mapping[str, str]) -> bool:
@@ -172,12 +158,12 @@ def _installed(module: str) -> bool:
         return False
 
 
-def _resource(service: str, instance: str) -> "Resource":
+def _resource(service: str) -> "Resource":
     from opentelemetry.sdk.resources import Resource
 
     said = {
         "service.namespace": "handoff-mesh",
-        "service.instance.id": instance or f"{socket.gethostname()}-{os.getpid()}",
+        "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
     }
     if not os.environ.get("OTEL_SERVICE_NAME"):
         said["service.name"] = service
@@ -185,12 +171,14 @@ def _resource(service: str, instance: str) -> "Resource":
 
 
 class _Reporting:
-    """An exporter that logs once when its collector does not take anything, and once when it does again."""
+    """An exporter that logs once when its collector does not take anything, and once when it does again.
+
+    The exporter's own lines, a few for every attempt, are dropped.
+    """
 
     def __init__(self, signal: str, exporter: Any) -> None:
-        self._signal = signal
-        self._exporter = exporter
-        self._away = False
+        self._signal, self._exporter, self._away = signal, exporter, False
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     def export(self, *arguments: Any, **named: Any) -> Any:
         result = self._exporter.export(*arguments, **named)
@@ -206,26 +194,19 @@ class _Reporting:
         return getattr(self._exporter, name)
 
 
-def _reporting(signal: str, exporter: Any) -> Any:
-    """Return an exporter that reports outages itself; its own lines, a few for every attempt, are dropped."""
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    return _Reporting(signal, exporter)
-
-
 def _export_traces(resource: "Resource") -> Callable[[], Any]:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_reporting("traces", OTLPSpanExporter())))
+    exporter: Any = _Reporting("traces", OTLPSpanExporter())
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return provider.shutdown
 
 
-def _export_metrics(
-    resource: "Resource", *, otlp: bool, page: bool
-) -> tuple[Callable[[], Any], Callable[[], Page] | None]:
+def _export_metrics(resource: "Resource", *, otlp: bool, page: bool) -> Callable[[], Any]:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
@@ -233,20 +214,18 @@ def _export_metrics(
     if otlp:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-        exporter = _reporting("metrics", OTLPMetricExporter())
+        exporter: Any = _Reporting("metrics", OTLPMetricExporter())
         readers.append(PeriodicExportingMetricReader(exporter))
-    show = None
     if page:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
         readers.append(PrometheusMetricReader(scope_info_enabled=False))
-        show = _page
     provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
-    return provider.shutdown, show
+    return provider.shutdown
 
 
 def _page() -> Page:
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    return generate_latest(), CONTENT_TYPE_LATEST
+    return Page(200, generate_latest(), CONTENT_TYPE_LATEST)

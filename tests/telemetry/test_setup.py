@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from mesh.service import telemetry as setup
-from mesh.service.telemetry import Telemetry, TelemetryUnavailable, configure_telemetry
+from mesh.service.telemetry import TelemetryUnavailable, configure_telemetry
 from tests.servers import PATIENCE_S, ROOT
 
 BOTH = ("TRACES", "METRICS")
@@ -45,23 +45,24 @@ def test_another_protocol_is_refused() -> None:
 def test_a_collector_without_the_extra_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", HERE)
     monkeypatch.setattr(setup, "_installed", lambda module: False)
-    with pytest.raises(TelemetryUnavailable, match=r"pip install 'handoff-mesh\[otel\]'"):
-        configure_telemetry("mesh-guard")
+    unavailable = pytest.raises(TelemetryUnavailable, match=r"pip install 'handoff-mesh\[otel\]'")
+    with unavailable, configure_telemetry("mesh-guard"):
+        pass
 
 
 def test_a_page_without_the_extra_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     monkeypatch.setattr(setup, "_installed", lambda module: False)
-    with configure_telemetry("mesh-guard", prometheus=True) as telemetry:
-        assert telemetry.page is None
+    with configure_telemetry("mesh-guard", prometheus=True) as page:
+        assert page is None
 
 
 _OFF = """
 import sys
 from mesh.service import tracing
 from mesh.service.telemetry import configure_telemetry
-with configure_telemetry("mesh-guard") as telemetry:
-    assert telemetry.page is None and not tracing.traced()
+with configure_telemetry("mesh-guard") as page:
+    assert page is None and not tracing.traced()
     with tracing.span("x", parent="rubbish", attributes={}) as span:
         assert not span.is_recording()
     assert (tracing.current(), tracing.headers(), tracing.current("other")) == ("", {}, "other")
@@ -87,8 +88,6 @@ def test_an_end_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> No
 
     hangs, ended = threading.Event(), threading.Event()
     monkeypatch.setattr(setup, "FLUSH_S", 0.05)
-    telemetry = Telemetry(ends=(hangs.wait, ended.set))
-    telemetry.close()
+    setup._end((hangs.wait, ended.set))
     assert ended.is_set()
-    telemetry.close()  # nothing is left to end
     hangs.set()
