@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from protocol.wire.config import Fleet
-from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, inbox
+from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, STORED_IN, inbox
 
 SCHEMA = 3
 """Version of this layout, kept in each stream's metadata."""
@@ -66,6 +66,9 @@ class Storage(NamedTuple):
     limits_of: Mapping[str, Limits] = {}
     """The same for senders with limits of their own."""
 
+    def limits_for(self, sender: str) -> Limits:
+        return self.limits_of.get(sender, self.limits)
+
 
 DEFAULT_STORAGE = Storage()
 
@@ -113,22 +116,13 @@ def kind_of(stream: str) -> Kind | None:
     return kind if kind in (PROPOSALS, CONTROLS, TIMERS) else None  # type: ignore[return-value]
 
 
-def queue_names(fleet: Fleet) -> list[str]:
-    """Return the queues of a fleet in the order in which guards begin to take from them."""
-    return list(queue_table(fleet, Limits(), {}))
-
-
-def queue_table(fleet: Fleet, limits: Limits, of: Mapping[str, Limits]) -> dict[str, dict[str, Any]]:
-    """Return the configuration of each queue, by name.
-
-    Args:
-        limits: of each sender's queue, those of senders in `of` excepted.
-    """
-    told = Limits(_CONTROLS_MESSAGES, _CONTROLS_BYTES)
-    table = {CONTROLS: _queue("ctl", (*fleet.operators, _ADMIN), told)}
-    table |= {controls_of(name): _queue("ctl", (name,), told) for name in fleet.clients}
+def _queues(fleet: Fleet, storage: Storage) -> dict[str, dict[str, Any]]:
+    """Return the configuration of each queue, by name."""
+    controls = Limits(_CONTROLS_MESSAGES, _CONTROLS_BYTES)
+    table = {CONTROLS: _queue("ctl", (*fleet.operators, _ADMIN), controls)}
+    table |= {controls_of(name): _queue("ctl", (name,), controls) for name in fleet.clients}
     for name in (*fleet.agents, *fleet.clients, *fleet.operators):
-        table[proposals_of(name)] = _queue("prop", (name,), of.get(name, limits))
+        table[proposals_of(name)] = _queue("prop", (name,), storage.limits_for(name))
     return table
 
 
@@ -148,93 +142,48 @@ def _queue(kind: str, senders: Iterable[str], limits: Limits) -> dict[str, Any]:
     }
 
 
-def queue_filters(fleet: Fleet) -> Iterator[tuple[str, str, str]]:
-    """Yield stream, consumer and filter of everything that guards take from."""
-    for partition, consumer in enumerate(QUEUE_CONSUMERS):
-        for stream in queue_names(fleet):
-            yield stream, consumer, f"mesh.{stream.partition('-')[0].lower()}.{partition}.>"
-        yield TIMERS, consumer, f"mesh.timer.fire.{partition}.*"
-
-
 # --- the table --------------------------------------------------------------------------------------
+
+_KEPT = {"allow_direct": True, "deny_delete": True, "deny_purge": True}
+_ONCE = {"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 1}
+"""Each subject is written once, by the first."""
 
 
 def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, dict[str, Any]]:
     """Return every stream's configuration, as JetStream spells it, by name."""
     age = int(fleet.log_max_age_s * NS)
     table: dict[str, dict[str, Any]] = {
-        **queue_table(fleet, storage.limits, storage.limits_of),
-        **{
-            steps_of(agent): _journals(agent, storage.limits_of.get(agent, storage.limits), age)
-            for agent in fleet.agents
-        },
+        **_queues(fleet, storage),
+        **{steps_of(agent): _journals(agent, storage.limits_for(agent), age) for agent in fleet.agents},
         "LOG": {
-            "subjects": ["mesh.evt.*.*"],
-            "allow_direct": True,
-            "deny_delete": True,
-            "deny_purge": True,
+            **_KEPT,
             "discard": "new",
             "max_age": age,
             "max_bytes": storage.log_max_bytes,
-            "republish": {
-                "src": "mesh.evt.*.*",
-                "dest": "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}",
-                "headers_only": True,
-            },
+            "republish": _told("mesh.evt.*.*", "mesh.note.{{wildcard(1)}}.{{wildcard(2)}}"),
         },
         # Guards alone write it, so that an agent whose journals are full cannot keep its turns from ending.
-        "ENDS": {
-            "subjects": ["mesh.end.*.*.*"],
-            "allow_direct": True,
-            "deny_delete": True,
-            "deny_purge": True,
-            "discard": "new",
-            "discard_new_per_subject": True,
-            "max_msgs_per_subject": 1,
-            "max_bytes": _ENDS_BYTES,
-            "max_age": age,
-        },
+        "ENDS": {**_KEPT, **_ONCE, "max_bytes": _ENDS_BYTES, "max_age": age},
         # The server forbids `discard: new` beside schedules, so that this stream has no size limit: it holds
         # one schedule for each open request, and guards alone write it.
-        "TIMER": {
-            "subjects": ["mesh.timer.at.*", "mesh.timer.fire.*.*"],
-            "retention": "workqueue",
-            "allow_msg_schedules": True,
-        },
+        TIMERS: {"retention": "workqueue", "allow_msg_schedules": True},
         "CONF": {
-            "subjects": ["mesh.conf.>"],
             "allow_direct": True,
             "deny_delete": True,
             "max_msgs_per_subject": 1,
             "max_msg_size": MIB // 2,
-            "republish": {"src": "mesh.conf.>", "dest": f"{CONF_CHANGED}.>", "headers_only": True},
+            "republish": _told("mesh.conf.>", f"{CONF_CHANGED}.>"),
         },
         "CARDS": {
-            "subjects": ["mesh.card.*"],
-            "allow_direct": True,
-            "deny_delete": True,
-            "deny_purge": True,
+            **_KEPT,
             "max_msgs_per_subject": 1,
             "max_msg_size": 64 * KIB,
-            "republish": {
-                "src": "mesh.card.*",
-                "dest": f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}",
-                "headers_only": True,
-            },
+            "republish": _told("mesh.card.*", f"{CONF_CHANGED}.card.{{{{wildcard(1)}}}}"),
         },
         # Not in CONF: agents write it, and must neither fill the room a freeze needs nor wake the guards.
         # In a file: a stream in memory is gone after a restart of a server that runs alone.
-        "RATES": {
-            "subjects": ["mesh.rate.*"],
-            "allow_direct": True,
-            "deny_delete": True,
-            "deny_purge": True,
-            "max_msgs_per_subject": 1,
-            "max_bytes": 4 * MIB,
-            "max_msg_size": 64 * KIB,
-        },
+        "RATES": {**_KEPT, "max_msgs_per_subject": 1, "max_bytes": 4 * MIB, "max_msg_size": 64 * KIB},
         "DEAD": {
-            "subjects": ["mesh.dead.*", "mesh.dead.guard.*"],
             "allow_direct": True,
             "max_msgs_per_subject": 250,  # a sender takes 125 MiB, and displaces no other's
             "max_msg_size": 512 * KIB,
@@ -252,7 +201,8 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
         name: {
             "name": name,
             **common,
-            **(NEVER if name != "TIMER" else {}),  # schedules need rollups there; guards alone write it
+            **({"subjects": list(STORED_IN[name])} if name in STORED_IN else {}),
+            **(NEVER if name != TIMERS else {}),  # schedules need rollups there; guards alone write it
             **config,
             "metadata": {SCHEMA_KEY: str(SCHEMA)},
         }
@@ -260,31 +210,26 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     }
 
 
+def _told(source: str, destination: str) -> dict[str, Any]:
+    """Return what publishes a wake-up, without a body, for each message stored."""
+    return {"src": source, "dest": destination, "headers_only": True}
+
+
 def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
-    """Return the configuration of the stream of an agent's journals. A step is written once, by the first."""
+    """Return the configuration of the stream of an agent's journals."""
     return {
         "subjects": [f"mesh.step.{agent}.*.*.*"],
         "allow_direct": True,
         "deny_delete": True,  # not purging, which is the admin's alone: `mesh log trim-steps`
-        "discard": "new",
-        "discard_new_per_subject": True,
-        "max_msgs_per_subject": 1,
+        **_ONCE,
         "max_msgs": limits.steps,
         "max_bytes": limits.step_bytes,
         "max_age": age,
     }
 
 
-_STREAM_OF = {
-    "ctl": "CTL",
-    "evt": "LOG",
-    "end": "ENDS",
-    "timer": "TIMER",
-    "conf": "CONF",
-    "card": "CARDS",
-    "rate": "RATES",
-    "dead": "DEAD",
-}
+_STREAM_OF = {each.split(".")[1]: stream for stream, each_of in STORED_IN.items() for each in each_of}
+_STREAM_OF["ctl"] = CONTROLS
 
 
 def stream_of(subject: str) -> str:
@@ -314,11 +259,15 @@ def inbox_consumer(agent: str) -> str:
 
 
 def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
-    """Yield every consumer that `fleet` needs."""
+    """Yield every consumer that `fleet` needs: of guards on each queue, of agents on their inboxes."""
+    queues = _queues(fleet, DEFAULT_STORAGE)
+    filters = {name: f"mesh.{name.partition('-')[0].lower()}.{{}}.>" for name in queues}
+    filters[TIMERS] = "mesh.timer.fire.{}.*"
     guards = {"priority_policy": "prioritized", "priority_groups": [GUARD_GROUP]}
-    for stream, consumer, subject in queue_filters(fleet):
-        leased = _leased(subject, fleet.guard_lease_s, max_ack_pending=256)
-        yield _consumer(stream, consumer, {**leased, **guards})
+    for partition, consumer in enumerate(QUEUE_CONSUMERS):
+        for stream, subject in filters.items():
+            leased = _leased(subject.format(partition), fleet.guard_lease_s, max_ack_pending=256)
+            yield _consumer(stream, consumer, {**leased, **guards})
     for agent in fleet.agents:
         yield _consumer("LOG", inbox_consumer(agent), _leased(inbox(agent), fleet.lease_s, 1000))
 

@@ -130,6 +130,17 @@ def rate(model: str) -> str:
     return f"mesh.rate.{model if is_token(model) else derive('model', model)}"
 
 
+STORED_IN: dict[str, tuple[str, ...]] = {
+    "LOG": ("mesh.evt.*.*",),
+    "ENDS": ("mesh.end.*.*.*",),
+    "TIMER": ("mesh.timer.at.*", "mesh.timer.fire.*.*"),
+    "CONF": ("mesh.conf.>",),
+    "CARDS": ("mesh.card.*",),
+    "RATES": ("mesh.rate.*",),
+    "DEAD": ("mesh.dead.*", "mesh.dead.guard.*"),
+}
+"""Subjects of each stream that a mesh has once."""
+
 GUARDS = "guard"
 """Under which name guards keep dead letters."""
 FLEET = "mesh.conf.fleet"
