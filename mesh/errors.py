@@ -74,7 +74,7 @@ class TooLarge(BusError):
 
 
 class OutcomeUnknown(BusError):
-    """What was sent may have been done or not: look before you act again."""
+    """The message may have taken effect or not: look before you act again."""
 
     code: ClassVar[str] = "bus.outcome_unknown"
 

@@ -1,4 +1,4 @@
-"""Settings: where the bus is, who we are and where our key lies.
+"""Settings: the bus's address, our name and our key.
 
 One order holds for each of them: what a command line says, then the environment, then files. The files
 are `.mesh/dev.json`, which a running `mesh dev` writes, and `url` in `mesh.toml`. Secrets are only ever
@@ -26,7 +26,7 @@ STATE = ".mesh"
 """Directory of what `mesh dev` keeps: keys, store, logs."""
 DEV_FILE = "dev.json"
 _DEV_KEPT = ("keys", "store")
-"""What a `mesh dev` that has stopped leaves there; `mesh setup` makes keys alone."""
+"""Folders that a stopped `mesh dev` leaves there; `mesh setup` makes keys alone."""
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
@@ -39,13 +39,13 @@ class SettingsInvalid(MeshError):
 
 
 class NoCredentials(MeshError):
-    """Nothing says who we are, or no key of ours was found; the text says what would."""
+    """Our name or key was not found; the text says what to set."""
 
     code: ClassVar[str] = "settings.no_credentials"
 
 
 class DevStopped(NoCredentials):
-    """Nothing says who we are where a `mesh dev` would have said it, and it runs no more."""
+    """A `mesh dev` would have said who we are, and it has stopped."""
 
     code: ClassVar[str] = "bus.unreachable"  # which it is to a script: later there may be one
 
@@ -72,12 +72,12 @@ class Settings(NamedTuple):
 
 
 class Dev(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running `mesh dev` says of itself in `.mesh/dev.json`."""
+    """How a running `mesh dev` describes itself in `.mesh/dev.json`."""
 
     pid: int
     url: str
     monitor: str = ""
-    """Where the server's monitoring answers."""
+    """Address of the server's monitoring."""
     keys: Path
     """Directory of everybody's seeds."""
     clients: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(NamedTuple):
-    """What a context of the nats command line says."""
+    """A context of the nats command line."""
 
     url: str | None = None
     nkey: Path | None = None
@@ -138,7 +138,7 @@ class Access(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """What a command line says."""
+    """The options of a command line."""
 
     url: str | None = None
     context: str | None = None
@@ -152,7 +152,7 @@ _PATHS = ("credentials", "tls_ca", "tls_cert", "tls_key")
 
 
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return what the environment says. Raises SettingsInvalid."""
+    """Return the settings in the environment. Raises SettingsInvalid."""
     said: dict[str, Any] = {}
     for field in Settings._fields:
         variable = "NATS_URL" if field == "url" else f"MESH_{field.upper()}"
@@ -257,7 +257,7 @@ class Sources:
         return TlsFiles(*(next(filter(None, each), None) for each in zip(*sources, strict=True)))
 
     def _tls_in_file(self) -> TlsFiles:
-        """Return what `[bus.tls]` says; its files lie beside the fleet file unless their path is whole."""
+        """Return the files of `[bus.tls]`; they lie beside the fleet file unless their path is whole."""
         if not self._file.get("bus"):
             return NO_FILES
         from pydantic import ValidationError

@@ -77,7 +77,7 @@ class Link:
         return self._up and bool(self._wire.is_connected)
 
     def require(self, subject: str = "") -> None:
-        """Raise Unreachable without a connection. `subject` is the one that must wait for it."""
+        """Raise Unreachable without a connection. A call on `subject` then waits for it."""
         if self.ended:
             raise Unreachable(self.ended)
         if not self.connected:

@@ -1,4 +1,4 @@
-"""Who serves an agent. The question goes to the agent's name, so that only its own account can answer.
+"""Presence: which instances serve an agent. Only the account of that name can answer.
 
 The server passes on the first answer to a ping, and mostly drops the rest. Each instance sends its own
 statistics; a caller takes at most `MOST_INSTANCES` of them.

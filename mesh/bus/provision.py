@@ -245,12 +245,12 @@ def _grows(old: int | None, new: int) -> bool:
 
 
 async def standing_journals(bus: Bus) -> list[str]:
-    """Return every stream of journals, of agents who left the fleet, too. Raises BusError."""
+    """Return every stream of journals, also of agents that left the fleet. Raises BusError."""
     return sorted(filter(is_journal_stream, await _listed(bus, "STREAM.NAMES", "streams")))
 
 
 async def standing_queues(bus: Bus) -> list[str]:
-    """Return every queue that the server has, of members who left the fleet, too, and TIMER.
+    """Return every queue that the server has, also of members that left the fleet, and TIMER.
 
     Controls come first, those of operators before all. Raises BusError.
     """

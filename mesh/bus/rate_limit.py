@@ -66,7 +66,7 @@ _NO_LIMITS = ModelLimits()
 
 
 class _Share(NamedTuple):
-    """What this process may use, until when (monotonic seconds)."""
+    """The requests that this process may make, and until when (monotonic seconds)."""
 
     concurrency: int
     per_minute: int

@@ -177,7 +177,7 @@ async def ahead(
 
 
 def _fitting(found: list[StoredMessage]) -> int:
-    """Return how many such messages fill half a batch. The other half is room for larger ones."""
+    """Return how many messages of this size fill half a batch. The other half is room for larger ones."""
     average = sum(len(each.data) for each in found) // len(found) + _HEAD_BYTES
     return max(1, min(_MOST, MOST_BYTES // 2 // average))
 

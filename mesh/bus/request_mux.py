@@ -160,7 +160,7 @@ _PER_SUBJECT = "per subject"
 
 
 class PubAck(NamedTuple):
-    """Where JetStream stored a message."""
+    """The stream and sequence under which JetStream stored a message."""
 
     stream: str
     seq: int

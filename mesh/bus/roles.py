@@ -125,7 +125,7 @@ ANSWERS: dict[Role, tuple[Service, ...]] = {
     Role.VIEWER: (),
     Role.OPERATOR: (_LIVE,),
 }
-"""What CORE calls in the accounts of the roles outside it. None overlaps another: each would be answered."""
+"""Services in the accounts of the roles outside CORE that CORE calls. None overlaps another: each would be answered."""
 
 HEARS: dict[Role, tuple[str, ...]] = {
     Role.AGENT: ("mesh.note.{me}.*", *TOLD_AGENTS),
@@ -158,7 +158,7 @@ GUARD_PUBLISHES: tuple[str, ...] = (
 GUARD_HEARS = ("mesh.note._.>", CONF_CHANGED + ".>")
 
 ANSWER = "_R_.>"
-"""Where an agent answers. The server leads each answer back to its caller, and only there."""
+"""Subjects of an agent's answers. The server leads each answer back to its caller, and only there."""
 
 
 def inbox_prefix(name: str, *, anonymous: bool = False) -> str:
@@ -169,7 +169,7 @@ def inbox_prefix(name: str, *, anonymous: bool = False) -> str:
 def grants(role: Role, name: str, *, anonymous: bool = False) -> Grants:
     """Return what `name` in `role` may do. Raises ValueError for a name that is none.
 
-    With `anonymous`, `name` is also who connects without credentials, with any tool's default inbox.
+    With `anonymous`, connections without credentials are `name`, with any tool's default inbox.
     """
     if not is_name(name):
         raise ValueError(f"not a name: {name!r}")
@@ -188,7 +188,7 @@ def _named(subjects: Iterable[str], name: str) -> tuple[str, ...]:
 
 
 def members(fleet: Fleet) -> Iterator[tuple[Role, str]]:
-    """Yield everybody who has credentials in `fleet`, admin and guard first.
+    """Yield every member with credentials in `fleet`, admin and guard first.
 
     Raises ValueError when a name is none or is used twice: permissions go by name.
     """
@@ -222,7 +222,7 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
     """Return the accounts part of a server's configuration.
 
     Args:
-        fleet: who exists.
+        fleet: its members get accounts.
         nkeys: public key of every member (`names`); others are ignored.
         anonymous: the client that connections without credentials are. Its inbox is then `_INBOX.>`,
             for any NATS tool to work. Only for a server that listens on the loopback interface.

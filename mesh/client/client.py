@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why a request has no answer, in one line; empty for one that has."""
+        """Why a request has no answer, in one line; empty if it has an answer."""
         match self.event:
             case events.RequestRefused(refusal=refusal):
                 return f"{refusal.rule}: {refusal.detail}"
@@ -211,7 +211,7 @@ class Client:
         return tracing.span(name, tracing.PRODUCER, attributes=said)
 
     async def _store(self, subject: str, body: bytes) -> None:
-        """Store a message, again after an unknown outcome: what is stored twice is decided once."""
+        """Store a message, again after an unknown outcome: a message stored twice is decided once."""
         for pause in (*_AGAIN_S, None):
             try:
                 await self._bus.publish_durable(subject, body, tracing.headers() or None)
@@ -285,7 +285,7 @@ class Client:
         on_question: Callable[[Question], Awaitable[Any]],
         addressed: AsyncGenerator[events.AnyEvent, None],
     ) -> events.AnyEvent:
-        """Have a question answered; return the next event, which ends one that still stands."""
+        """Let a question be answered; return the next event, which ends a question that still stands."""
 
         async def come() -> events.AnyEvent:
             return await anext(addressed)
@@ -381,7 +381,7 @@ class Client:
 
 
 def _remember(known: dict[str, T], request: str, empty: T) -> T:
-    """Return what is known of a request, `empty` and kept from now on if nothing is."""
+    """Return the entry of a request; `empty`, which is kept from now on, if there is none."""
     if request not in known and len(known) >= _REMEMBERED:
         known.pop(next(iter(known)))
     return known.setdefault(request, empty)

@@ -1,6 +1,6 @@
-"""Following a request: what is known of it so far, then what happens as it happens, and its end.
+"""Following a request: its history so far, then each thing as it happens, and its end.
 
-A client may know what is addressed to it, and hear what the turns show while they work. With a viewer's
+A client may know the events addressed to it, and hear the live notes of turns. With a viewer's
 connection beside its own it reads the log and the journals, too. Log and live notes travel by different ways
 and are given out as they arrive: an event may come after the first notes of the round that it opened. Each
 item has its time (`at`), by which a reader can sort them. The end is always the last item.
@@ -158,7 +158,7 @@ class Following:
             self._early.append(heard)
 
     async def _wait(self, reading: asyncio.Task[None] | None) -> None:
-        """Give out what is addressed to the client: questions, and the end."""
+        """Give out the events addressed to the client: questions, and the end."""
         from mesh.client.client import outcome_of, question_of
 
         async with aclosing(self._client.addressed(self._request)) as addressed:
@@ -184,7 +184,7 @@ class Following:
                 if not part and self._early is not None:
                     await self._catch_up(viewer, running)
             except _AWAY:
-                await viewer.wait_connected()  # one that is closed never comes back, and raises
+                await viewer.wait_connected()  # raises if the connection is closed
                 part = []
             for stored in part:
                 seq = stored.seq + 1

@@ -1,3 +1,3 @@
-"""The fleet file, and what is laid out on the bus because of it."""
+"""The fleet file, and the layout of the bus that follows from it."""
 
 FILE_NAME = "mesh.toml"

@@ -107,7 +107,7 @@ PublicKey = Annotated[str, AfterValidator(_public_key)]
 
 
 class Member(Strict):
-    """Somebody with credentials."""
+    """A member with credentials."""
 
     nkey: PublicKey | None = None
     """Public key; made and kept beside the fleet file if there is none."""
@@ -140,14 +140,14 @@ class AgentLimitsSection(LimitsSection):
 
 
 class Sender(Member):
-    """Somebody who may say something that guards decide."""
+    """A member whose messages guards decide."""
 
     limits: LimitsSection = LimitsSection()
-    """What differs for it from those of everybody."""
+    """Its limits, where they differ from everybody's."""
 
 
 class BreakerSection(Strict):
-    """What differs from the rules above it; numbers of protocol.domain.breaker.BreakerRules."""
+    """Rules that differ from the general ones; numbers of protocol.domain.breaker.BreakerRules."""
 
     failures: int | None = Field(default=None, ge=0, le=MOST_TIMES)
     window_s: float | None = Field(default=None, gt=0, le=DAY_S)
@@ -170,7 +170,7 @@ Labels = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 class AgentSection(Sender):
     limits: AgentLimitsSection = AgentLimitsSection()
     module: str | None = None
-    """`MODULE:NAME` of its code, for whoever starts a whole fleet."""
+    """`MODULE:NAME` of its code, by which a whole fleet is started."""
     clearance: Labels = ()
     intents: tuple[str, ...] | None = None
     actions: tuple[str, ...] | None = None
@@ -202,7 +202,7 @@ class BusSection(Strict):
 class HumanSection(Strict):
     description: str = ""
     tiers: tuple[str, ...] = ()
-    """Names of those who have an escalation, in turn: each time it is raised again, the next."""
+    """Names of the tiers that have an escalation, in turn: each time it is raised again, the next."""
 
     @field_validator("tiers")
     @classmethod
@@ -229,7 +229,7 @@ class FleetFile(Strict):
     name: str
     entry: str
     url: str | None = None
-    """Where the bus is, for commands in this folder that are not told otherwise."""
+    """The bus's URL, for commands in this folder that name no other."""
     bus: BusSection = BusSection()
     agents: Mapping[str, AgentSection] = {}
     clients: Mapping[str, Sender] = {}
@@ -293,7 +293,7 @@ class FleetFile(Strict):
 
     @property
     def priced(self) -> dict[str, Any]:
-        """What models cost, by id, with everything said; or that it is LISTED."""
+        """The models' prices, by id, with every number; or LISTED."""
         return {
             model: LISTED if price == LISTED else PriceSection.model_validate(price).whole
             for model, price in self.prices.items()
@@ -354,7 +354,7 @@ class FleetFile(Strict):
 
 
 def _mistakes(kind: type[BaseModel], said: object) -> list[str]:
-    """Return what is wrong with a part of the file."""
+    """Return the mistakes in a part of the file."""
     try:
         kind.model_validate(said)
     except ValidationError as wrong:

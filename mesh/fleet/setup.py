@@ -30,11 +30,11 @@ ACCOUNTS = "accounts.conf"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `prepare` made or found."""
+    """The keys and the configuration that `prepare` made or found."""
 
     directory: Path
     keys: dict[str, KeyPair]
-    """Of every member whose seed lies here."""
+    """Of every member that has its seed here."""
     accounts: str
     """Configuration text: accounts, users, exports and imports."""
 
@@ -63,9 +63,9 @@ async def apply(bus: Bus, file: FleetFile, *, dry_run: bool = False) -> list[Cha
 
 
 def prices_of(file: FleetFile) -> dict[str, Any]:
-    """Return what models cost, by id; those whose price is `listed` get today's of the vendor's list.
+    """Return the models' prices, by id; a price that is `listed` is today's of the vendor's list.
 
-    What neither says of the cache is what protocol.wire.prices.unsaid says. Raises PricesMissing.
+    A price of the cache that neither names is that of protocol.wire.prices.unsaid. Raises PricesMissing.
     """
     prices = file.priced
     wanted = [model for model, price in prices.items() if price == LISTED]

@@ -2,7 +2,7 @@
 
 With the recorded policy and the recorded world an event must come out the same to the letter, id,
 number and digest included. With another policy only verdicts are compared: which would have been
-others, each judged on what really happened before it.
+others, each judged on the events that really happened before it.
 """
 
 import base64
@@ -30,7 +30,7 @@ from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, Grounds, type_of
 
 _INCONSISTENT = (LookupError, AttributeError, TypeError, AssertionError)
-"""What the rules raise on events that no guard could have written one after the other."""
+"""Errors of the rules on events that no guard could have written one after the other."""
 
 
 class Difference(NamedTuple):
@@ -45,15 +45,15 @@ class Difference(NamedTuple):
 
 
 class Rejudged(NamedTuple):
-    """What came of judging one request again."""
+    """The result of judging one request again."""
 
     request: str
     events: int
     differences: tuple[Difference, ...]
     breaks: tuple[Break, ...]
-    """Where the hash chain does not hold."""
+    """Places where the hash chain does not hold."""
     unreadable: str = ""
-    """Why reading stopped, if it did: an event of a newer version, none at all, or one that is missing."""
+    """Why reading stopped, if it did: an event of a newer version, no event at all, or a missing one."""
 
     @property
     def same(self) -> bool:
@@ -147,7 +147,7 @@ def _with(ledger: Ledger, withheld: events.FactsWithheld) -> Ledger:
 
 
 def _letters(value: Any) -> bytes:
-    """Return what is written of a value: Python takes `True` for `1`, a log does not."""
+    """Return a value as it is written: Python takes `True` for `1`, a log does not."""
     return msgspec.json.encode(value)
 
 
@@ -160,7 +160,7 @@ def _is_withheld_for(event: AnyEvent) -> bool:
 def _consequence(
     ledger: Ledger, event: AnyEvent, belongs_to: AnyEvent, policy: Policy | None, world: World
 ) -> AnyEvent | None:
-    """Return what is due, also where a round's own timeout had to wait for its proposal's verdict.
+    """Return the event that is due, also where a round's timeout had to wait for its proposal's verdict.
 
     A request that ended because what followed was too large ended by that very consequence.
     """
