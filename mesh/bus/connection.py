@@ -13,8 +13,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
-from nats import errors as nats_errors
-from nats.aio.subscription import Subscription as NatsSubscription
 
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.link import Link
@@ -56,14 +54,14 @@ class Counters(msgspec.Struct):
 class Subscription:
     """A subscription that the server has confirmed."""
 
-    def __init__(self, bus: "Bus", inner: NatsSubscription, subject: str) -> None:
+    def __init__(self, bus: "Bus", number: int, subject: str) -> None:
         self._bus = bus
-        self._inner = inner
+        self._number = number
         self.subject = subject
 
     async def close(self) -> None:
         """End it. Messages that the server sent before still reach the sink. Idempotent."""
-        await self._bus._unsubscribe(self._inner)
+        await self._bus._unsubscribe(self._number)
 
 
 class Bus:
@@ -287,30 +285,25 @@ class Bus:
             most: the server ends the subscription after so many messages.
         """
         self._link.require()
-        inner = await self._wire.subscribe(subject, cb=_nothing)
-        self._wire.sinks[inner._id] = sink
+        number = await self._wire.listen(subject, sink, most)
         try:
-            if most is not None:
-                await inner.unsubscribe(limit=most)
             await self.flush()
         except BaseException:
-            self._wire.sinks.pop(inner._id, None)
-            with contextlib.suppress(nats_errors.Error):
-                await inner.unsubscribe()
+            self._wire.sinks.pop(number, None)
+            await self._wire.end_listening(number)
             raise
         refusal = next((denied for denied in self.denials if _is_subscription(denied, subject)), None)
         if refusal is not None:
             self.denials.remove(refusal)
-            await self._unsubscribe(inner)
+            await self._unsubscribe(number)
             raise refusal
-        return Subscription(self, inner, subject)
+        return Subscription(self, number, subject)
 
-    async def _unsubscribe(self, inner: NatsSubscription) -> None:
-        with contextlib.suppress(nats_errors.Error):
-            await inner.unsubscribe()
+    async def _unsubscribe(self, number: int) -> None:
+        await self._wire.end_listening(number)
         with contextlib.suppress(BusError):
             await self.flush()
-        self._wire.sinks.pop(inner._id, None)
+        self._wire.sinks.pop(number, None)
 
     def new_inbox(self) -> str:
         """Return a new subject of this connection, to subscribe to for a stream of answers."""
@@ -326,7 +319,7 @@ class Bus:
         try:
             for _ in range(2):
                 await self._wire.round_trip(timeout_s)
-        except (nats_errors.Error, OSError) as broken:  # TimeoutError is an OSError
+        except OSError as broken:  # TimeoutError is one
             raise Disconnected("the connection broke") from broken
 
     # --- life -------------------------------------------------------------------------------------
@@ -400,7 +393,3 @@ async def connect(
 
 def _is_subscription(denied: Denied, subject: str) -> bool:
     return denied.operation == "subscribe to" and denied.subject == subject
-
-
-async def _nothing(message: object) -> None:
-    """Satisfy nats-py, which wants a callback; our protocol calls the sink instead."""

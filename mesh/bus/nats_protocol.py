@@ -9,13 +9,14 @@ A sink runs inside the read loop. It must not block and must not raise; an excep
 """
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import ProtocolError
+from nats.errors import Error, ProtocolError
 
 from mesh.bus.credentials import NO_FILES, agree
 from mesh.service.logs import get_logger
@@ -113,6 +114,25 @@ class NatsProtocol(Client):
     async def _process_connect_init(self) -> None:
         await _cancellable(super()._process_connect_init())
 
+    async def listen(self, subject: str, sink: Sink, most: int | None) -> int:
+        """Subscribe; return the subscription's number, before the server has confirmed it.
+
+        Args:
+            most: the server ends the subscription after so many messages.
+        """
+        inner = await self.subscribe(subject, cb=_nothing)
+        self.sinks[inner._id] = sink
+        if most is not None:
+            await inner.unsubscribe(limit=most)
+        return inner._id
+
+    async def end_listening(self, number: int) -> None:
+        """End a subscription. Its sink still takes what the server has sent, until it is forgotten."""
+        inner = self._subs.get(number)
+        if inner is not None:
+            with contextlib.suppress(Error):  # there is no connection, and so no subscription
+                await inner.unsubscribe()
+
     async def flush(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - nats-py's own signature
         await self.round_trip(timeout)
 
@@ -129,6 +149,8 @@ class NatsProtocol(Client):
             async with asyncio.timeout(timeout_s):
                 await self._send_ping(answered)
                 await answered
+        except Error as broken:
+            raise ConnectionError("the connection broke") from broken
         finally:
             self._asked.discard(answered)
 
@@ -283,6 +305,10 @@ async def _cancellable(work: Coroutine[Any, Any, None]) -> None:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+async def _nothing(message: object) -> None:
+    """Satisfy nats-py, which wants a callback; the scanner calls the sink instead."""
 
 
 def _text(subject: bytes) -> str:

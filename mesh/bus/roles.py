@@ -125,7 +125,7 @@ ANSWERS: dict[Role, tuple[Service, ...]] = {
     Role.VIEWER: (),
     Role.OPERATOR: (_LIVE,),
 }
-"""Services in the accounts of the roles outside CORE that CORE calls. None overlaps another: each would be answered."""
+"""Services outside CORE that CORE calls. None overlaps another: each would answer."""
 
 HEARS: dict[Role, tuple[str, ...]] = {
     Role.AGENT: ("mesh.note.{me}.*", *TOLD_AGENTS),
