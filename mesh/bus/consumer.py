@@ -217,10 +217,6 @@ class Puller:
         """True between `start` and `drain` or `close`."""
         return self._subscription is not None
 
-    @property
-    def paused(self) -> bool:
-        return self._paused
-
     async def drain(self) -> None:
         """End all pulls at once, and wait for running handlers. Call `close` afterwards."""
         await self._stop()
