@@ -99,37 +99,26 @@ async def export(
 
 @contextlib.contextmanager
 def whole_file(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield where to write: a file that is whole in the end or as it was, or standard output.
+    """Yield a file that is whole in the end or as it was, or standard output.
 
-    What was there stays where anything goes wrong: it may be the only copy of a log that has aged out.
-    Devices and pipes are written to as they are. Raises UsageWrong where nothing can be written.
+    If anything goes wrong the old file stays: it may be the only copy of a log that has aged out. Devices and
+    pipes are written to in place. Raises UsageWrong if nothing can be written.
     """
     if path is None:
         yield from raw_out()
         return
-    with _said_of(path):
-        in_place = path.exists() and not path.is_file()
-        at = path if in_place else path.with_name(f".{path.name}.{os.getpid()}.part")
-        file = at.open("wb" if in_place else "xb")
+    in_place = path.exists() and not path.is_file()
+    at = path if in_place else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with file:
+        with at.open("wb" if in_place else "xb") as file:
             yield file
-            with _said_of(path):
-                file.flush()
         if not in_place:
-            with _said_of(path):
-                at.replace(path)
+            at.replace(path)
+    except OSError as wrong:
+        raise UsageWrong(f"{path} cannot be written: {wrong.strerror}") from wrong
     finally:
         if not in_place:
             at.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _said_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as wrong:
-        raise UsageWrong(f"{path} cannot be written: {wrong.strerror}") from wrong
 
 
 @app.command("verify")
