@@ -88,13 +88,13 @@ def _of_control(ledger: Ledger, command: Command, control: Control) -> Admission
     if ledger.status == "unknown":
         return Rejected(UNKNOWN_REQUEST, "no such request")
     if ledger.knows(command.cause):
-        return Late(getattr(control, "turn", ""), getattr(control, "round", 0), "decided")
+        return Late(control.turn or "", control.round, "decided")
     if command.role == "client" and ledger.client != command.sender:
         return Rejected("not_allowed", "a client controls its own requests only")
     if command.role == "client" and not isinstance(control, commands.Cancel | commands.Reply):
         return Rejected("not_allowed", "a client may cancel and reply; the rest is for operators")
     if not ledger.is_open:
-        return Late(getattr(control, "turn", ""), getattr(control, "round", 0), ledger.status)
+        return Late(control.turn or "", control.round, ledger.status)
     return _of_open_control(ledger, command, control)
 
 

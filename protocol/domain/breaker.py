@@ -92,48 +92,29 @@ def asked(entry: BreakerEntry, rules: BreakerRules, now: int, cause: str) -> Use
 
 def counted(entry: BreakerEntry, rules: BreakerRules, count: Count, now: int) -> BreakerEntry | None:
     """Return the entry after a count; None if that changes nothing."""
+    tries = entry.trial is not None and _opened(entry.trial, count.whose)
     match count.how:
+        case "failed" if not rules.failures or entry.state == "open":
+            return None
+        case "failed" if entry.state == "half_open":
+            return BreakerEntry(state="open", opened_at=now) if tries else None
         case "failed":
-            return failed(entry, rules, TurnId(count.whose), now)
+            earliest = now - _us(rules.window_s)
+            others = (one for one in entry.failures if one.at > earliest and one.turn != count.whose)
+            failures = (*others, FailedTurn(TurnId(count.whose), now))
+            if len(failures) >= rules.failures:
+                return BreakerEntry(state="open", opened_at=now)
+            return BreakerEntry(failures=failures)
         case "worked":
-            return worked(entry, TurnId(count.whose))
+            return CLOSED if tries else None
         case "given_back":
-            return given_back(entry, count.whose)
+            had = entry.trial is not None and entry.trial.cause == count.whose
+            return msgspec.structs.replace(entry, trial=None) if tries or had else None
 
 
-def failed(entry: BreakerEntry, rules: BreakerRules, turn: TurnId, now: int) -> BreakerEntry | None:
-    """Return the entry after a turn failed; None if that changes nothing."""
-    if not rules.failures or entry.state == "open":
-        return None
-    opened = BreakerEntry(state="open", opened_at=now)
-    if entry.state == "half_open":
-        return opened if _tries(entry, turn) else None
-    earliest = now - _us(rules.window_s)
-    others = [one for one in entry.failures if one.at > earliest and one.turn != turn]
-    counted = (*others, FailedTurn(turn, now))
-    return opened if len(counted) >= rules.failures else BreakerEntry(failures=counted)
-
-
-def worked(entry: BreakerEntry, turn: TurnId) -> BreakerEntry | None:
-    """Return the entry after a turn came to a move; None if that changes nothing."""
-    return CLOSED if _tries(entry, turn) else None
-
-
-def given_back(entry: BreakerEntry, whose: str) -> BreakerEntry | None:
-    """Return the entry after a trial came to nothing; None if it is another's.
-
-    Args:
-        whose: the cause that had the trial, or the turn that it opened.
-    """
-    if entry.trial is None or (entry.trial.cause != whose and not _tries(entry, TurnId(whose))):
-        return None
-    return msgspec.structs.replace(entry, trial=None)
-
-
-def _tries(entry: BreakerEntry, turn: TurnId) -> bool:
+def _opened(trial: Trial, turn: str) -> bool:
     """Return True if the trial's message opened `turn`: a turn's id is derived from its cause."""
-    trial = entry.trial
-    return trial is not None and any(event_id(trial.cause, opener, 0) == str(turn) for opener in _OPENERS)
+    return any(event_id(trial.cause, opener, 0) == turn for opener in _OPENERS)
 
 
 def _us(seconds: float) -> int:

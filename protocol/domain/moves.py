@@ -28,21 +28,16 @@ from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
     """Return the name that a message gives work to, or asks; None if it names nobody itself."""
-    what = command.what
-    if isinstance(what, Submit):
-        return what.to
-    if not isinstance(what, MoveProposed):
-        return getattr(what, "to", None)
-    match what.move:
-        case Transfer(to_agent=named):
+    match command.what:
+        case Submit(to=named):
             return named
-        case HandBack():
+        case MoveProposed(move=Transfer(to_agent=named) | commands.Ask(to_agent=named)):
+            return named
+        case MoveProposed(move=HandBack()):
             back = ledger.segment.resumed()
             return None if back is None else ledger.segment.path[back].agent
-        case Escalate():
+        case MoveProposed(move=Escalate()):
             return HUMAN
-        case commands.Ask(to_agent=asked):
-            return asked
     return None
 
 

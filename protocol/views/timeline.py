@@ -6,7 +6,7 @@ JSON of `mesh request show --json`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -148,12 +148,12 @@ class Timeline(_Entry, frozen=True, kw_only=True):
     """Open turns that no entry is about yet."""
 
 
-def _spent(usage: Usage, prices: Mapping[str, Price]) -> Cost:
+def _cost(usage: Usage, unpriced: bool) -> Cost:
     return Cost(
         nano_dollars=usage.nano_dollars,
         tokens=usage.tokens,
         model_calls=usage.model_calls,
-        unpriced=bool(unpriced_in(usage, prices)),
+        unpriced=unpriced,
     )
 
 
@@ -176,17 +176,17 @@ def timeline(
     if not happened:
         raise ValueError("no events, no timeline")
     ledger = Ledger()
-    told: list[TimelineEntry] = []
+    told: list[tuple[dict[str, Any], str | None]] = []
     trail: list[str] = []
     for event in happened:
         before = ledger.load()
         ledger.apply(event)
         if not isinstance(event, events.FactsWithheld):
-            told.append(_tell(ledger, event, before))
+            told.append((_tell(ledger, event, before), _about(ledger, event)))
         if event.opens_turn and event.work is not None:
             trail.append(event.work.handoff.to_agent)
     prices = prices_in(happened)
-    settled = [_with_turn_as_it_ended(ledger, move, prices) for move in told]
+    settled = [TimelineEntry(**fields, turn=_turn(ledger, about, prices)) for fields, about in told]
     running = [_turn(ledger, turn_id, prices) for turn_id in ledger.open]
     reported = [turn.report.usage for turn in ledger.turns.values()]
     unpriced = any(unpriced_in(usage, prices) for usage in reported)
@@ -194,32 +194,29 @@ def timeline(
         settled, running = _with_steps(settled, running, happened, journals)
     heard_of = {move.turn.id for move in settled if move.turn is not None}
     segment = ledger.segment if ledger.turns else None
-    submitted = _submitted(happened)
+    first = next((event for event in happened if not isinstance(event, events.FactsWithheld)), None)
+    submitted = first.submit if isinstance(first, events.RequestRefused) else first
+    known = submitted if isinstance(submitted, events.RequestOpened | Submit) else None
     return Timeline(
         request=str(ledger.request),
         status=ledger.status,
         policy=ledger.policy.name,
         topology=ledger.policy.topology,
         client=str(ledger.client or ""),
-        conversation=submitted.conversation,
-        rerun_of=submitted.rerun_of,
+        conversation=None if known is None else known.conversation,
+        rerun_of=None if known is None else known.rerun_of,
         entry=trail[0] if trail else None,
         path=() if segment is None else segment.names,
         trail=tuple(trail),
         depth=0 if segment is None else segment.depth,
         answer=ledger.ended.answer if isinstance(ledger.ended, events.RequestCompleted) else None,
         error=_error(ledger.ended),
-        cost=_sum(reduce(budget.plus, reported, budget.NOTHING), unpriced),
-        charged=_sum(ledger.spent, unpriced),
+        cost=_cost(reduce(budget.plus, reported, budget.NOTHING), unpriced),
+        charged=_cost(ledger.spent, unpriced),
         waiting=tuple(_waiting(ledger, happened)),
         moves=tuple(settled),
         running=tuple(turn for turn in running if turn is not None and turn.id not in heard_of),
     )
-
-
-def _sum(usage: Usage, unpriced: bool) -> Cost:
-    """Return what turns spent together: a model may have cost something in one of them and not in another."""
-    return msgspec.structs.replace(_spent(usage, {}), unpriced=unpriced)
 
 
 def _error(ended: AnyEvent | None) -> dict[str, str] | None:
@@ -234,22 +231,6 @@ def _error(ended: AnyEvent | None) -> dict[str, str] | None:
             who = named(by, sender)
             return {"code": "cancelled", "detail": f"by {who}: {reason}" if reason else f"by {who}"}
     return None
-
-
-class _Submitted(NamedTuple):
-    conversation: str | None = None
-    rerun_of: str | None = None
-
-
-def _submitted(happened: Sequence[AnyEvent]) -> _Submitted:
-    """Return what the submit said and no later event repeats."""
-    for event in happened[:2]:  # the first may hold what is withheld from the entry agent
-        match event:
-            case events.RequestOpened():
-                return _Submitted(event.conversation, event.rerun_of)
-            case events.RequestRefused(submit=Submit() as submit):
-                return _Submitted(submit.conversation, submit.rerun_of)
-    return _Submitted()
 
 
 def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
@@ -272,7 +253,8 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
         yield Awaited(for_=who, since=since, why=why)
 
 
-def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
+def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> dict[str, Any]:
+    """Return the fields of an entry, but for its turn: usage and rounds are known only afterwards."""
     after = ledger.load() if ledger.is_open else before
     opens = event.opens_turn
     fields: dict[str, Any] = {
@@ -283,10 +265,9 @@ def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> TimelineEntry:
         "facts": brought(before.facts, after.facts) if opens else (),
         "dropped": dropped(before.facts, after.facts) if opens else (),
         "withheld": event.work and event.work.withheld,
-        "turn": _turn(ledger, _about(ledger, event), {}),
         "sender": event.sender if event.control else None,
     }
-    return TimelineEntry(**(fields | _said(ledger, event)))
+    return fields | _said(ledger, event)
 
 
 def _about(ledger: Ledger, event: AnyEvent) -> str | None:
@@ -304,16 +285,9 @@ def _turn(ledger: Ledger, turn_id: str | None, prices: Mapping[str, Price]) -> T
         id=turn.id,
         agent=turn.agent,
         rounds=turn.round + 1,
-        usage=_spent(turn.report.usage, prices),
+        usage=_cost(turn.report.usage, bool(unpriced_in(turn.report.usage, prices))),
         status=turn.state,
     )
-
-
-def _with_turn_as_it_ended(ledger: Ledger, move: TimelineEntry, prices: Mapping[str, Price]) -> TimelineEntry:
-    """Return the entry with its turn as it stands now: usage and rounds are known only afterwards."""
-    if move.turn is None:
-        return move
-    return msgspec.structs.replace(move, turn=_turn(ledger, move.turn.id, prices))
 
 
 def _with_steps(

@@ -207,7 +207,7 @@ def parse_control(body: bytes) -> Control:
     control: Control = _read(_controls, body, "control")
     if not is_token(control.id):
         raise Malformed("control: `id` must be 1 to 64 characters of A-Z a-z 0-9 _ -")
-    if (turn := getattr(control, "turn", None)) is not None and not is_token(turn):
+    if control.turn is not None and not is_token(control.turn):
         raise Malformed("control: `turn` cannot be one")
     match control:
         case commands.Resolve():

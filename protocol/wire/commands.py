@@ -227,6 +227,15 @@ class _Control(_Message, tag_field="kind", frozen=True, kw_only=True):
     """The person's name, recorded; who may send it is a matter of credentials."""
     v: Literal[1] = 1
 
+    @property
+    def turn(self) -> TurnId | None:
+        """Return the turn that it is about, if any."""
+        return None
+
+    @property
+    def round(self) -> int:
+        return 0
+
 
 class Cancel(_Control, tag="cancel", frozen=True, kw_only=True):
     """End the request."""

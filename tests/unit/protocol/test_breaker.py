@@ -4,13 +4,25 @@ from typing import Any
 
 import pytest
 
-from protocol.domain.breaker import CLOSED, Use, asked, failed, given_back, speaks_of_the_agent, worked
+from protocol.domain.breaker import CLOSED, Count, Use, asked, counted, speaks_of_the_agent
 from protocol.wire.commands import Failure
 from protocol.wire.config import BreakerEntry, BreakerRules, FailedTurn, Trial
-from protocol.wire.ids import Cause, TurnId, event_id
+from protocol.wire.ids import AgentName, Cause, TurnId, event_id
 
 RULES = BreakerRules(failures=3, window_s=10.0, open_s=5.0, trial_s=20.0)
 T0 = 1_700_000_000_000_000
+
+
+def failed(entry: BreakerEntry, rules: BreakerRules, turn: TurnId, now: int) -> BreakerEntry | None:
+    return counted(entry, rules, Count(AgentName("a"), "failed", turn), now)
+
+
+def worked(entry: BreakerEntry, turn: TurnId) -> BreakerEntry | None:
+    return counted(entry, RULES, Count(AgentName("a"), "worked", turn), T0)
+
+
+def given_back(entry: BreakerEntry, whose: str) -> BreakerEntry | None:
+    return counted(entry, RULES, Count(AgentName("a"), "given_back", whose), T0)
 
 
 def at(seconds: float) -> int:
