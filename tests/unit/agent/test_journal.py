@@ -1,6 +1,7 @@
 """The journal: recorded before it is used, replayed in order, reused by later rounds, one writer."""
 
 import asyncio
+import sys
 import threading
 from typing import Any
 
@@ -416,6 +417,30 @@ async def test_the_same_no_is_the_outcome_of_an_effect_that_was_never_tried() ->
 
     with pytest.raises(ToolRefused, match="cannot be reached"):
         await given(MemorySteps()).call(refund)
+
+
+async def test_what_became_of_an_effect_is_asked_again_in_the_next_round() -> None:
+    asked, paid = list[str](), list[int]()
+
+    def reconcile(key: str) -> Any:
+        asked.append(key)
+        return sys.exit(2) if len(asked) == 1 else NOT_DONE
+
+    @tool(effect="reconcilable", reconcile=reconcile)
+    async def pay() -> str:
+        """Pay."""
+        paid.append(1)
+        if len(paid) == 1:
+            raise ConnectionError("it broke off")
+        return "paid"
+
+    steps = MemorySteps()
+    with pytest.raises(EffectUnknown):
+        await given(steps).call(pay)
+    with pytest.raises(EffectUnknown, match="pay broke: RuntimeError"):
+        await given(steps, past=[FAILED]).call(pay)
+    assert await given(steps, past=[FAILED, replace(FAILED, round=1)]).call(pay) == "paid"
+    assert len(set(asked)) == 1
 
 
 async def test_an_effect_that_was_tried_and_is_no_longer_allowed_is_in_doubt() -> None:

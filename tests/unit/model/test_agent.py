@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent.definition import key_will_do
-from mesh.agent.errors import ToolsUnusable
+from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
@@ -279,8 +279,12 @@ def test_what_is_not_there_is_said_to_be_not_there(
     name: str, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, name)
-    with pytest.raises(ModelUnavailable, match=name):
+    with pytest.raises(ModelUnavailable, match=name) as lacking:
         model_for("a", script=script)
+    assert (failure_of(lacking.value).code, failure_of(lacking.value).permanent) == (
+        "model.unavailable",
+        True,
+    )
     with pytest.raises(ModelUnavailable):
         mode()
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent.tools import tool
-from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry
+from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
 from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
 from mesh.testing import MemorySteps, turn
@@ -172,6 +172,12 @@ async def test_while_the_vendor_wants_a_pause_it_is_asked_at_once() -> None:
         assert (await model.reply(PROMPT)).text == "one"
         assert (await model.reply(PROMPT)).text == "two"
     assert whom(stub) == [MODEL, OTHER, OTHER]
+
+
+async def test_that_the_first_answer_was_none_stands_too() -> None:
+    async with claude(raw(b""), fails(404), fallback=OTHER) as (_, model):
+        with pytest.raises(ModelUnreadable, match="status 404"):
+            await model.reply(PROMPT)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,33 @@ def test_constraints_that_the_guard_could_not_read_are_told_to_the_model(constra
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "field", "read"),
+    [
+        pytest.param("transfer_to_b", {"intent": "whatever"}, "intent", "whatever", id="any-intent"),
+        pytest.param("transfer_to_b", {"summary": "two\n lines"}, "summary", "two lines", id="one-line"),
+        pytest.param(
+            "transfer_to_b",
+            {"facts": [{"key": "k", "value": 1}, {"key": "k", "value": 2}]},
+            "facts",
+            (Fact(key="k", value=2),),
+            id="of-a-key-that-is-said-twice-the-last",
+        ),
+        pytest.param(
+            "hand_back",
+            {"reason": "found", "artifacts": [{"name": "scan", "uri": "s3://b/scan.pdf"}]},
+            "artifacts",
+            (Artifact(name="scan", uri="s3://b/scan.pdf"),),
+            id="artifacts-of-a-hand-back",
+        ),
+    ],
+)
+def test_what_a_move_says_is_read_as_it_is_meant(name: str, given: Any, field: str, read: Any) -> None:
+    moves = MoveTools(turn(peers=["b"], path=["first", "agent"]))
+    default = {"summary": "s"} if name == "transfer_to_b" else {}
+    assert getattr(moves.read(ToolCall("1", name, default | given)), field) == read
+
+
 def test_a_question_goes_to_the_client_or_to_people_with_the_schema_of_its_reply() -> None:
     moves = MoveTools(turn_with_picky_peer())
     schema = {"type": "string", "enum": ["red", "blue"]}

@@ -9,11 +9,12 @@ from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Rejected
 from protocol.domain.control import resolves_to
 from protocol.wire import codec
-from protocol.wire.commands import Cancel, Escalate, Freeze, Reply, Resolve, Settle, Thaw
+from protocol.wire.commands import Assign, Cancel, Escalate, Freeze, Reply, Resolve, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.events import (
     EffectSettled,
+    EscalationAssigned,
     EscalationResolved,
     FactsWithheld,
     RequestCancelled,
@@ -143,6 +144,20 @@ def test_a_resolution_starts_a_fresh_segment() -> None:
     play.move(transfer("a"))  # on the old path, at the old depth's end
     assert play.ledger.segment.names == ("b", "a")
     assert play.ledger.frames[play.turn].giver == "b"
+
+
+def test_a_person_who_adds_no_summary_passes_the_old_one_on() -> None:
+    play = escalated()
+    event = is_(play.control(Resolve, turn=play.turn), EscalationResolved)
+    assert (event.work.handoff.summary, event.work.handoff.intent) == ("a person, please", "bill")
+
+
+def test_an_assignment_names_the_person_and_the_last_one_counts() -> None:
+    play = escalated()
+    event = is_(play.control(Assign, turn=play.turn, to="Ada", by="Bob"), EscalationAssigned)
+    assert (event.to, event.person, event.by) == ("_", "Ada", "Bob")
+    play.control(Assign, turn=play.turn, to="Cid")
+    assert play.holder.person == "Cid"
 
 
 def test_again_goes_on_under_the_ended_turns_id_however_often() -> None:
