@@ -78,13 +78,12 @@ def traced(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]
                 step = steps.send(said)
             except StopIteration as done:
                 if isinstance(done.value, Late | Rejected) and handled is not None:
-                    _tell(span or spans.enter_context(_verdict_span(handled, ledger)), done.value)
+                    _tell(span or spans.enter_context(_span(handled, ledger)), done.value)
                 return done.value  # type: ignore[no-any-return]
             if isinstance(step, Append | NeedVerdictContext) and (span is None or about is not step.command):
                 spans.pop_all().close()
                 about = step.command
-                opening = _consequence_span(ledger) if about is None else _verdict_span(about, ledger)
-                span = spans.enter_context(opening)
+                span = spans.enter_context(_span(about, ledger))
             if isinstance(step, Append):  # the current span is what brings the event about
                 event = replace(step.event, trace=tracing.current(step.event.trace))
                 step = step._replace(event=event)
@@ -96,32 +95,27 @@ def traced(steps: Steps[T], ledger: Ledger, handled: Command | None) -> Steps[T]
                     span = None
 
 
-def _verdict_span(command: Command, ledger: Ledger) -> AbstractContextManager[Span]:
-    """Open the span of a verdict, linked to the span that the message brought."""
-    what, came = command.what, command.trace
+def _span(command: Command | None, ledger: Ledger) -> AbstractContextManager[Span]:
+    """Open the span of a verdict, linked to the span that its message brought; of a consequence for None."""
+    what = None if command is None else command.what
     name = tracing.CONTROL if isinstance(what, Control) else tracing.VERDICT
-    said = _about(name, command.request) | {tracing.FROM: command.sender, tracing.MOVE: _asked(command)}
-    for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
-        if (value := getattr(what, field, None)) is not None:
-            said[attribute] = value
-    parent = trace_of(ledger.trace, came)
-    return tracing.span(name, tracing.CONSUMER, parent=parent, came=came, attributes=said)
-
-
-def _consequence_span(ledger: Ledger) -> AbstractContextManager[Span]:
-    """Open the span of a consequence, in its request's own trace."""
-    said = _about(tracing.CONSEQUENCE, str(ledger.request))
-    return tracing.span(tracing.CONSEQUENCE, tracing.CONSUMER, parent=ledger.trace, attributes=said)
-
-
-def _about(name: str, request: str) -> dict[str, str | int]:
-    return {
+    name = tracing.CONSEQUENCE if command is None else name
+    request = str(ledger.request) if command is None else command.request
+    said: dict[str, str | int] = {
         tracing.SYSTEM: tracing.NATS,
         tracing.MESSAGING_OPERATION: tracing.PROCESS,
         tracing.DESTINATION: _TEMPLATES[name],
         tracing.REQUEST: request,
         tracing.CONVERSATION: request,
     }
+    if command is None:
+        return tracing.span(name, tracing.CONSUMER, parent=ledger.trace, attributes=said)
+    said |= {tracing.FROM: command.sender, tracing.MOVE: _asked(command)}
+    for field, attribute in (("turn", tracing.TURN), ("round", tracing.ROUND)):
+        if (value := getattr(what, field, None)) is not None:
+            said[attribute] = value
+    parent = trace_of(ledger.trace, command.trace)
+    return tracing.span(name, tracing.CONSUMER, parent=parent, came=command.trace, attributes=said)
 
 
 def _tell_event(span: Span, step: Appended) -> None:

@@ -70,8 +70,8 @@ def unusable(request: str) -> Rejected | None:
     return None
 
 
-def may_come_yet(command: Command, now: int, within_s: float) -> bool:
-    """Return True if a control message may have overtaken its submit.
+def may_have_overtaken(command: Command, now: int, within_s: float) -> bool:
+    """Return True for a control message that may have overtaken its submit.
 
     Its request's id must be new. A client knows of no id but its own before the log does; an operator may
     have been told one.
@@ -81,7 +81,8 @@ def may_come_yet(command: Command, now: int, within_s: float) -> bool:
         within_s: how old the id may be at most.
     """
     is_told = command.role == "operator" or submitter_of(command.request) == command.sender
-    return is_told and submitted_ms(command.request) >= now // 1000 - int(within_s * 1000)
+    is_new = submitted_ms(command.request) >= now // 1000 - int(within_s * 1000)
+    return isinstance(command.what, Control) and is_told and is_new
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -210,7 +210,12 @@ class RequestProcessor:
         for attempt in range(ATTEMPTS):
             try:
                 known = self._cache.get(request)
-                cached = known or await self._cached_request(request, fresh=is_submit and not certain)
+                if known is not None:
+                    cached = known
+                else:  # a submit is taken for new: "no event yet" is in the compare-and-set
+                    fresh = is_submit and not certain
+                    cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
+                    self._cache.put(request, cached)
                 outcome = await self._session(cached, request, command)
                 # What a copy does not know, another guard may have written: the ask that is replied to, say.
                 unsure = isinstance(outcome, Rejected) or (is_control and isinstance(outcome, Late))
@@ -231,16 +236,6 @@ class RequestProcessor:
                 raise
             certain = True
         raise Contended(f"{request}: {ATTEMPTS} races lost")
-
-    async def _cached_request(self, request: str, *, fresh: bool) -> CachedRequest:
-        """Return the request as it is cached, read from the log unless it is `fresh`.
-
-        A submit that is not in the cache is taken for new without looking: if it is not, the
-        compare-and-set with "no event yet" fails, and the second attempt reads.
-        """
-        cached = CachedRequest(timer=Timer(0, None)) if fresh else await self._read(request)
-        self._cache.put(request, cached)
-        return cached
 
     async def _read(self, request: str) -> CachedRequest:
         cached = CachedRequest()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message, Puller
@@ -66,8 +66,11 @@ class Queues:
             return handler
 
         async def handle(message: Message) -> None:
-            async with self._turns.of(stream):
+            await self._turns.take(stream)
+            try:
                 await handler(message)
+            finally:
+                self._turns.give_back()
 
         return handle
 
@@ -126,17 +129,12 @@ class Turns:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """By sender, in the order in which they are served next."""
 
-    @contextlib.asynccontextmanager
-    async def of(self, sender: str) -> AsyncIterator[None]:
-        """Hold one of the turns of `sender`."""
+    async def take(self, sender: str) -> None:
+        """Wait for a turn of `sender`; it lasts until `give_back`."""
         if self._free:
             self._free -= 1
         else:
             await self._wait(sender)
-        try:
-            yield
-        finally:
-            self._next()
 
     async def _wait(self, sender: str) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -145,11 +143,11 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._next()  # it was given at the same moment
+                self.give_back()  # it was given at the same moment
             raise
 
-    def _next(self) -> None:
-        """Give a turn that got free to the sender who is next, or keep it."""
+    def give_back(self) -> None:
+        """End a turn; the next sender that waits gets it."""
         while self._waiting:
             sender, waiting = self._waiting.popitem(last=False)
             turn = waiting.popleft()

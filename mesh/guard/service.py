@@ -211,9 +211,12 @@ class Guard:
             await self._bury(message, found)
             return
         outcome = await self._processor.process(found)
-        if isinstance(outcome, Rejected) and self._may_have_overtaken(message, found, outcome):
-            message.nak(_AGAIN_S)
-            return
+        if isinstance(outcome, Rejected) and outcome.code == UNKNOWN_REQUEST:
+            now = self._context.now()
+            is_young = now - message.stored_us < OVERTAKEN_S * 1e6
+            if is_young and parsing.may_have_overtaken(found, now, OVERTAKEN_S):
+                message.nak(_AGAIN_S)
+                return
         self._tell_lag(message, "control" if isinstance(found.what, Control) else "proposal")
         if isinstance(outcome, Rejected):
             await self._bury(message, outcome)
@@ -227,12 +230,6 @@ class Guard:
     def _tell_lag(self, message: Message, kind: str) -> None:
         lag_s = max(0.0, (self._context.now() - message.stored_us) / 1e6)
         telemetry.guard_lag.record(lag_s, {tracing.KIND: kind})
-
-    def _may_have_overtaken(self, message: Message, command: Command, found: Rejected) -> bool:
-        if found.code != UNKNOWN_REQUEST or not isinstance(command.what, Control):
-            return False
-        waited_s = (self._context.now() - message.stored_us) / 1e6
-        return waited_s < OVERTAKEN_S and parsing.may_come_yet(command, self._context.now(), OVERTAKEN_S)
 
     # --- what came to nothing ---------------------------------------------------------------------
 

@@ -52,20 +52,15 @@ class Instructions:
             raise ValueError("instructions have to say something: the text is blank")
 
 
-def parse_instructions(source: str, name: str = "instructions") -> Instructions:
-    """Return the instructions in `source`. Raises ValueError without a version line or a text."""
-    first, _, rest = source.partition("\n")
+def load_instructions(path: Path) -> Instructions:
+    """Return the instructions in a file. Raises OSError; ValueError without a version line or a text."""
+    first, _, rest = path.read_text(encoding="utf-8").partition("\n")
     found = _FIRST.fullmatch(first.strip())
     if found is None:
-        raise ValueError(f"{name}: the first line has to be <!-- version: … -->")
+        raise ValueError(f"{path.name}: the first line has to be <!-- version: … -->")
     if not rest.strip():
-        raise ValueError(f"{name}: no text after the version line")
+        raise ValueError(f"{path.name}: no text after the version line")
     return Instructions(found["version"], rest.strip())
-
-
-def load_instructions(path: Path) -> Instructions:
-    """Return the instructions in a file. Raises OSError, and ValueError as `parse_instructions`."""
-    return parse_instructions(path.read_text(encoding="utf-8"), path.name)
 
 
 class PromptContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,12 +21,13 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded
 from mesh.agent.turn import Turn
 from mesh.bus.stores import StepTaken
+from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState
 from protocol.wire import events
 from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
-from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
@@ -107,13 +108,7 @@ def turn(
         for round_, (asked, rule) in enumerate(refused)
     )
     ended = (*refusals, *past)
-    names = (agent, *peers)
-    fleet = Fleet(
-        name="test",
-        entry=AgentName(names[0]),
-        agents={name: AgentEntry(name=AgentName(name)) for name in names},
-        human=human,
-    )
+    fleet = fleet_of(agent, *peers, human=human)
     handoff = Handoff(
         move=move,
         from_agent=AgentName(from_agent),

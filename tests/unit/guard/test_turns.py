@@ -23,9 +23,12 @@ class Work:
         await self._settled()
 
     async def _do(self, name: str) -> None:
-        async with self._turns.of(name[0]):
+        await self._turns.take(name[0])
+        try:
             self.began.append(name)
             await self._ends[name].wait()
+        finally:
+            self._turns.give_back()
 
     async def end(self, *names: str) -> None:
         for name in names:

@@ -17,7 +17,7 @@ from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
-from mesh.model.prompt import Instructions, load_instructions, parse_instructions
+from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, driven_by, fleet_of, turn
 from tests.claude_stub import StubClaude, says
@@ -144,9 +144,11 @@ def test_a_file_of_instructions_begins_with_the_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["Be kind.", "<!-- version: 1 -->\n\n", ""])
-def test_a_file_without_a_version_or_a_text_is_refused(text: str) -> None:
+def test_a_file_without_a_version_or_a_text_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.md"
+    file.write_text(text)
     with pytest.raises(ValueError, match=r"a\.md"):
-        parse_instructions(text, "a.md")
+        load_instructions(file)
 
 
 @pytest.mark.parametrize(("handoffs", "missing"), [(["b", "biling"], ["biling"]), (["b"], None)])
