@@ -11,7 +11,7 @@ from mesh.agent import _runtime
 from mesh.testing import LocalBus
 from tests.guard.stage import FLEET, Stage, furnish
 
-LEASE_S = 0.9
+LEASE_S = 1.5
 
 
 @pytest.fixture(scope="module", autouse=True)
