@@ -14,6 +14,7 @@ from protocol.wire.prices import each_model
 
 NOTHING = Usage()
 UNLIMITED = Budget()
+_NOTHING_MORE = Budget(nano_dollars=0, tokens=0, model_calls=0)
 
 
 def _each(combine: Callable[[int | None, int], int | None], budget: Budget, usage: Usage) -> Budget:
@@ -47,51 +48,38 @@ def grant(asked: Budget | None, rest: Budget) -> Budget:
 
 def excess(asked: Budget | None, rest: Budget) -> dict[str, tuple[int, int]]:
     """Return {dimension: (asked, left)} where more is asked for than is left."""
-    if asked is None:
-        return {}
-    pairs = {
-        "nano_dollars": (asked.nano_dollars, rest.nano_dollars),
-        "tokens": (asked.tokens, rest.tokens),
-        "model_calls": (asked.model_calls, rest.model_calls),
-    }
-    return {
-        name: (want, have)
-        for name, (want, have) in pairs.items()
-        if want is not None and have is not None and want > have
-    }
+    found: dict[str, tuple[int, int]] = {}
+    for name in Budget.__struct_fields__ if asked is not None else ():
+        want, have = getattr(asked, name), getattr(rest, name)
+        if want is not None and have is not None and want > have:
+            found[name] = (want, have)
+    return found
 
 
 def overdrawn(rest: Budget) -> dict[str, int]:
     """Return {dimension: how much too much was spent} where a rest is below nothing."""
-    rests = {"nano_dollars": rest.nano_dollars, "tokens": rest.tokens, "model_calls": rest.model_calls}
-    return {name: -have for name, have in rests.items() if have is not None and have < 0}
+    return {name: have - left for name, (have, left) in excess(_NOTHING_MORE, rest).items()}
 
 
 def plus(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        nano_dollars=one.nano_dollars + other.nano_dollars,
-        tokens=one.tokens + other.tokens,
-        model_calls=one.model_calls + other.model_calls,
-        models=each_model(one.models, other.models, operator.add),
-    )
+    return _both(operator.add, one, other)
 
 
 def minus(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        nano_dollars=one.nano_dollars - other.nano_dollars,
-        tokens=one.tokens - other.tokens,
-        model_calls=one.model_calls - other.model_calls,
-        models=each_model(one.models, other.models, operator.sub),
-    )
+    return _both(operator.sub, one, other)
 
 
 def larger(one: Usage, other: Usage) -> Usage:
     """Return the larger in each dimension: what was spent over all rounds cannot become less."""
+    return _both(max, one, other)
+
+
+def _both(combine: Callable[[int, int], int], one: Usage, other: Usage) -> Usage:
     return Usage(
-        nano_dollars=max(one.nano_dollars, other.nano_dollars),
-        tokens=max(one.tokens, other.tokens),
-        model_calls=max(one.model_calls, other.model_calls),
-        models=each_model(one.models, other.models, max),
+        nano_dollars=combine(one.nano_dollars, other.nano_dollars),
+        tokens=combine(one.tokens, other.tokens),
+        model_calls=combine(one.model_calls, other.model_calls),
+        models=each_model(one.models, other.models, combine),
     )
 
 

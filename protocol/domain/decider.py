@@ -287,7 +287,7 @@ class RequestDecider:
                     and rules.takes(peer, move.intent)
                 )
             )
-        moment: Moment = yield NEED_MOMENT
+        moment = yield from self._moment()
         grounds = Grounds(
             fleet=fleet.revision,
             sender=sender,
@@ -300,7 +300,7 @@ class RequestDecider:
             longest_s=fleet.log_max_age_s / 2 if submit else None,
         )
         return World(
-            now=self._not_before_the_head(moment.now),
+            now=moment.now,
             salt=moment.salt,
             grounds=grounds,
             policy=context.policy,
@@ -326,8 +326,7 @@ class RequestDecider:
         """
         ledger = self.ledger
         while (at := self.quiet_until()) is not None:
-            moment: Moment = yield NEED_MOMENT
-            now = self._not_before_the_head(moment.now)
+            now, salt = yield from self._moment()
             if at > now:
                 return at
             seen: Attendance | None = None
@@ -341,7 +340,7 @@ class RequestDecider:
                 served_since=None if seen is None else seen.since,
                 unbegun=seen is not None and seen.unbegun,
             )
-            world = World(now=now, salt=moment.salt, grounds=grounds, trace=ledger.trace)
+            world = World(now=now, salt=salt, grounds=grounds, trace=ledger.trace)
             follows = due(ledger, world, deciding)
             if follows is None:
                 return next_due(ledger, now, grounds)
@@ -369,14 +368,14 @@ class RequestDecider:
         at = self.quiet_until()
         if at is None:
             return None
-        moment: Moment = yield NEED_MOMENT
-        now = self._not_before_the_head(moment.now)
+        now, _ = yield from self._moment()
         return at if at > now else next_due(self.ledger, now, NOT_LOOKED)
 
-    def _not_before_the_head(self, now: int) -> int:
-        """Return the time of the next event: clocks differ, a request's time does not run back."""
+    def _moment(self) -> Steps[Moment]:
+        """Return when the next event is written: clocks differ, a request's time does not run back."""
+        moment: Moment = yield NEED_MOMENT
         head = self.ledger.head
-        return now if head is None else max(now, head.at)
+        return moment if head is None or moment.now >= head.at else moment._replace(now=head.at)
 
     # --- events -----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from protocol.wire.events import (
     type_of,
 )
 from protocol.wire.handoff import Fact, Handoff
-from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, RequestId, TurnId, event_id
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, event_id
 
 E = TypeVar("E", bound=Event)
 
@@ -76,7 +76,7 @@ class Draft:
             payload.setdefault("digest", ledger.submit_digest)
         return kind(
             v=VERSION,
-            id=self._id(kind),
+            id=payload.pop("id", None) or self._id(kind),
             request=self.request,
             n=ledger.n,
             at=world.now if head is None else max(world.now, head.at),
@@ -127,8 +127,9 @@ class Draft:
                 artifacts=rest.artifacts,
                 must_carry=rest.must_carry,
             )
+        turn = self._id(kind)  # the event's own id
         work = Assignment(
-            turn=TurnId(self._id(kind)),
+            turn=TurnId(turn),
             round=round_,
             handoff=shown,
             path=path,
@@ -139,7 +140,7 @@ class Draft:
             prices=payload.get("prices", self.ledger.prices),
             beneath=rest if withheld is None and rest != Beneath() else None,
         )
-        return self.event(kind, handoff.to_agent, work=work, **payload)
+        return self.event(kind, handoff.to_agent, id=turn, work=work, **payload)
 
     def for_client(
         self,
@@ -164,8 +165,7 @@ class Draft:
             return self.event(kind, to, **payload)
         return self.event(FactsWithheld, NOBODY, target=to, report=report, grounds=grounds, move=move)
 
-    def _id(self, kind: type[Event]) -> Any:
-        """Return the event's id; it is also that of the turn that the event opens."""
+    def _id(self, kind: type[Event]) -> EventId:
         type_ = type_of(kind)
         return event_id(self.cause, type_, self.ledger.count(self.cause, type_))
 

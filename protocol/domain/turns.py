@@ -63,7 +63,7 @@ class TurnState:
     report: Report = NO_REPORT
     reported: bool = False
     unaccounted: bool = False
-    """Whether a guard ended a round of it by the clock that had begun: nobody said what that cost."""
+    """True if a guard ended a round of it by the clock that had begun: nobody said what that cost."""
     tier: int = 0
     """Of an escalation: how often it was raised."""
     instead_of: TurnId | None = None

@@ -33,7 +33,7 @@ class Cost(_Entry, frozen=True, kw_only=True):
     tokens: int
     model_calls: int
     unpriced: bool = False
-    """Whether the dollars are too few: some of the calls were a model's that has no price."""
+    """True if the dollars are too few: some of the calls were a model's that has no price."""
 
 
 class StepEntry(_Entry, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Awaited(_Entry, frozen=True, kw_only=True):
     """UTC µs."""
     why: str
     served: bool | None = None
-    """Whether anybody serves the agent. None: nobody has looked; the log alone does not tell."""
+    """True if anybody serves the agent. None: nobody has looked; the log alone does not tell."""
 
 
 class Timeline(_Entry, frozen=True, kw_only=True):

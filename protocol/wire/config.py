@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -100,7 +101,7 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     operators: tuple[AgentName, ...] = ()
     viewers: tuple[AgentName, ...] = ()
     human: bool = False
-    """Whether people read the `human` queue. Without one, nothing can be escalated."""
+    """True if people read the `human` queue. Without one, nothing can be escalated."""
     tiers: tuple[str, ...] = ()
     """Who of the people has an escalation: the first tier at first, the next each time it is raised again."""
     log_max_age_s: SomeSeconds = 30 * 86_400.0
@@ -405,24 +406,6 @@ def read_prices(body: bytes) -> dict[str, Any]:
     return said
 
 
-# --- entries that guards write --------------------------------------------------------------------
-
-
-def read_freeze(body: bytes) -> FreezeEntry:
-    """Return whether the mesh is frozen. Raises DocumentInvalid."""
-    return read(body, FreezeEntry)
-
-
-def read_breaker(body: bytes) -> BreakerEntry:
-    """Return an agent's breaker. Raises DocumentInvalid."""
-    return read(body, BreakerEntry)
-
-
-def read_rate_limit(body: bytes) -> RateLimitEntry:
-    """Return the shares of a model's rate limits; agents write them. Raises DocumentInvalid."""
-    return read(body, RateLimitEntry)
-
-
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -444,3 +427,9 @@ def _in_words(wrong: Exception) -> str:
         return text
     what, path = placed["what"], placed["path"].removeprefix(".")
     return f"{path}: {what[:1].lower()}{what[1:]}" if path else what
+
+
+read_freeze = partial(read, type_=FreezeEntry)
+read_breaker = partial(read, type_=BreakerEntry)
+read_rate_limit = partial(read, type_=RateLimitEntry)
+"""Of a model, as agents write it."""

@@ -34,7 +34,7 @@ class Grounds(Part, frozen=True, kw_only=True):
     target: AgentEntry | None = None
     """The agent that the work would go to; None if it is not in the fleet."""
     human: bool = False
-    """Whether people read the `human` queue."""
+    """True if people read the `human` queue."""
     breaker: BreakerState = "closed"
     """Of the target. `half_open`: this very message is what is let through on trial."""
     breaker_since: int | None = None
@@ -44,14 +44,14 @@ class Grounds(Part, frozen=True, kw_only=True):
     peers: tuple[AgentName, ...] = ()
     """Where it is open: who else takes what the sender may give."""
     served: bool | None = None
-    """Whether anybody serves the agent that a wait is for; None if nothing hung on it."""
+    """True if anybody serves the agent that a wait is for; None if nothing hung on it."""
     longest_s: float | None = None
     """The longest deadline that a request may have: half of what the log keeps."""
     served_since: int | None = None
     """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
     span begins no earlier than the round left the queue, or than the queue before it last moved."""
     unbegun: bool = False
-    """Whether the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
+    """True if the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
 
 
 class RoundOutcome(Part, frozen=True, kw_only=True):

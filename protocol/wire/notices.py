@@ -39,7 +39,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: str = ""
     """The original bytes, base64."""
     truncated: bool = False
-    """Whether some of the data or of the headers was too much to keep."""
+    """True if some of the data or of the headers was too much to keep."""
 
     @property
     def original(self) -> bytes:

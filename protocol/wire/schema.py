@@ -133,7 +133,7 @@ CHANNELS: Mapping[str, Channel] = {
     "log": Channel(
         _address(subjects.evt, "to", "request"),
         "What is true: append-only, written by guards alone, one ordered history for each request. "
-        "An event lies in the inbox of whoever must act on it.",
+        "An event lies in the inbox of the name that must act on it.",
         _EVENTS,
     ),
     "notes": Channel(
@@ -177,7 +177,7 @@ CHANNELS: Mapping[str, Channel] = {
         ("BreakerEntry",),
     ),
     "freeze": Channel(
-        subjects.FREEZE, "Whether the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
+        subjects.FREEZE, "Tells if the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
     ),
     "rates": Channel(
         _address(subjects.rate, "model"),
