@@ -113,26 +113,34 @@ class Execution:
                 that broke, a result that is too large and a tool that is not allowed are recorded as
                 ToolRefused too, and told again in every round.
         """
+        told = f"{tool.name} is not among the allowed actions"
         allowed = self.allowed_actions is None or tool.name in self.allowed_actions
         if not allowed and not for_model:
-            raise ActionNotAllowed(_not_allowed(tool))
+            raise ActionNotAllowed(told)
         tool.check(arguments)
         digest = digest_of(arguments)
         key = self._key(tool.name, digest)
-        run = self._running(tool, arguments, key, for_model=for_model)
-        allow = None if tool.approve is None else lambda: self._require_approval(tool, arguments, key)
         if allowed:
             self.actions.add(tool.name)
-        else:
-            run, allow = _refusing(tool)
+
+        def allow() -> None:
+            if not allowed:
+                raise Recorded(ActionNotAllowed.code, told, begun=False)
+            if tool.approve is not None:
+                self._require_approval(tool, arguments, key)
+
+        async def run() -> Any:
+            if not allowed:
+                allow()
+            return await self._run(tool, arguments, key, for_model=for_model)
+
         try:
             if tool.effect is None:
                 return await self.journal.step(("call", tool.name, digest), run, refusals=for_model)
             await self.require_open()
             again = self._again(tool, run, key) if allowed else None
-            return await self.journal.effect(
-                ("effect", tool.name, digest), key, run, again=again, allow=allow
-            )
+            call = ("effect", tool.name, digest)
+            return await self.journal.effect(call, key, run, again=again, allow=allow)
         except Recorded as no:
             raise ToolRefused(no.reason, str(no)) from None
 
@@ -145,29 +153,25 @@ class Execution:
         self._ordinals[tool, digest] = ordinal + 1
         return derive(self.request, self.work.journal_id, tool, digest, ordinal)
 
-    def _running(self, tool: Tool, arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Produce:
-        """Return what runs the tool; its no becomes an outcome that can be recorded."""
+    async def _run(self, tool: Tool, arguments: Mapping[str, Any], key: str, *, for_model: bool) -> Any:
+        """Run a tool; its no becomes an outcome that can be recorded."""
         reads_for_model = for_model and tool.effect is None
-
-        async def run() -> Any:
-            if tool.effect is None:  # a recorded result needs no look
-                await self.require_open()
-            try:
-                with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
-                    value = plain(await tool.run(arguments, idempotency_key=key))
-            except ToolError as no:
-                raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
-            except Exception as broken:
-                if isinstance(broken, MeshError) or not reads_for_model:
-                    raise
-                _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
-                raise Recorded("tool.broke", f"{tool.name} broke: {type(broken).__name__}") from broken
-            if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:
-                told = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
-                raise Recorded("tool.too_large", f"{told}. Ask for less.")
-            return value
-
-        return run
+        if tool.effect is None:  # a recorded result needs no look
+            await self.require_open()
+        try:
+            with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
+                value = plain(await tool.run(arguments, idempotency_key=key))
+        except ToolError as no:
+            raise Recorded(no.code, str(no), begun=not isinstance(no, NotBegun)) from no
+        except Exception as broken:
+            if isinstance(broken, MeshError) or not reads_for_model:
+                raise
+            _log.warning("tool_broke", tool=tool.name, error=type(broken).__name__, exc_info=True)
+            raise Recorded("tool.broke", f"{tool.name} broke: {type(broken).__name__}") from broken
+        if reads_for_model and (size := len(msgspec.json.encode(value))) > MAX_RESULT_BYTES:
+            told = f"{tool.name} returned {size} bytes; at most {MAX_RESULT_BYTES} can be told"
+            raise Recorded("tool.too_large", f"{told}. Ask for less.")
+        return value
 
     def _again(self, tool: Tool, run: Produce, key: str) -> Produce | None:
         """Return what settles this effect after a crash in the middle of it; None: only a person can."""
@@ -343,19 +347,3 @@ class Execution:
                     turn=self.work.turn, round=self.work.round, effect=doubt, report=self.report
                 )
         return self.failed(failure_of(error))
-
-
-def _not_allowed(tool: Tool) -> str:
-    return f"{tool.name} is not among the allowed actions"
-
-
-def _refusing(tool: Tool) -> tuple[Produce, Callable[[], None]]:
-    """Return what stands in for running a tool, and for asking for a yes: a recorded no."""
-
-    def refuse() -> None:
-        raise Recorded(ActionNotAllowed.code, _not_allowed(tool), begun=False)
-
-    async def run() -> None:
-        refuse()
-
-    return run, refuse

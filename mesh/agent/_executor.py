@@ -78,7 +78,7 @@ class Executor:
             trace: the event's `traceparent`, passed on where this process does not trace.
         """
         failpoint("turn.taken")
-        heart = asyncio.create_task(self._beat(message))
+        heart = _Heart(message, self._around)
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
         begun = message.delivered > 1
@@ -103,10 +103,10 @@ class Executor:
                 proposal = await self._propose(round_)
             if proposal is not None:
                 failpoint("turn.journaled")
-                proposal = sound(proposal)
+                proposal, body = sound(proposal)
                 live.ended(proposal)  # before the proposal: nothing that follows from it comes earlier
                 with telling.proposal_span(self._agent, request, proposal, self._around.fleet):
-                    await store(self._bus, self._agent.name, request, proposal, trace)
+                    await store(self._bus, self._agent.name, request, proposal, body, trace)
                 telling.proposed(self._agent, proposal, time.perf_counter() - started)
                 failpoint("turn.proposed")
             message.ack()
@@ -122,15 +122,10 @@ class Executor:
             message.nak()  # draining: another instance takes it
             raise
         finally:
-            heart.cancel()
+            heart.stop()
             live.flush()
             self.presence.handled += 1
             self.presence.busy_s += time.perf_counter() - started
-
-    async def _beat(self, message: Message) -> None:
-        while True:
-            await asyncio.sleep(self._around.fleet.heartbeat_s)
-            message.in_progress()
 
     # --- may it run -------------------------------------------------------------------------------
 
@@ -254,6 +249,24 @@ class Executor:
         return proposal
 
 
+class _Heart:
+    """Extends the lease of a delivery, every third of it, until it is stopped."""
+
+    def __init__(self, message: Message, around: FleetWatcher) -> None:
+        self._message, self._around = message, around
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._around.fleet.heartbeat_s, self._beat)
+
+    def _beat(self) -> None:
+        self._message.in_progress()
+        self._arm()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
 # --- rounds of this process -----------------------------------------------------------------------
 
 
@@ -361,18 +374,20 @@ _UNSOUND = (MeshError, msgspec.MsgspecError, TypeError, ValueError, OverflowErro
 """Errors of encoding a handler's move, and of reading it as the guard will."""
 
 
-def sound(proposal: Proposal) -> Proposal:
-    """Return the proposal; if the guard could not read it, the failure that names the handler's mistake."""
+def sound(proposal: Proposal) -> tuple[Proposal, bytes]:
+    """Return the proposal and its bytes; if no guard could read it, the failure that names the mistake."""
     try:
-        codec.parse_proposal(codec.encode(proposal))
+        body = codec.encode(proposal)
+        codec.parse_proposal(body)
     except _UNSOUND as error:
         reason = str(error) if isinstance(error, Malformed) else type(error).__name__
         _log.error("proposal_unsound", turn=proposal.turn, reason=reason)
         failure = Failure(code="bug", message=f"the handler's move cannot be read: {reason}"[:MESSAGE_CHARS])
-        return ReportFailure(
+        failed = ReportFailure(
             turn=proposal.turn, round=proposal.round, error=failure, report=_readable(proposal.report)
         )
-    return proposal
+        return failed, codec.encode(failed)
+    return proposal, body
 
 
 def _readable(report: Report) -> Report:
@@ -385,35 +400,36 @@ def _readable(report: Report) -> Report:
     return report
 
 
-def _too_large(proposal: Proposal) -> ReportFailure:
+def _too_large(proposal: Proposal) -> bytes:
     """Return the failure that stands in for a proposal which the bus cannot hold."""
     told = "too large for the bus; pass large things on as artifacts"
     failure = Failure(code="proposal_too_large", message=told, permanent=True)
     spent = Report(usage=proposal.report.usage)  # the rest may be what is too large
-    return ReportFailure(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
+    failed = ReportFailure(turn=proposal.turn, round=proposal.round, error=failure, report=spent)
+    return codec.encode(failed)
 
 
-async def store(bus: Bus, agent: str, request: str, proposal: Proposal, trace: str = "") -> None:
+async def store(bus: Bus, agent: str, request: str, proposal: Proposal, body: bytes, trace: str = "") -> None:
     """Store a proposal, for as long as it takes: the guard knows a second one for the first.
 
     Args:
-        trace: the `traceparent` of what is answered; passed on if it is one, and nothing is traced here.
+        body: the proposal's bytes.
+        trace: the `traceparent` of the event; passed on if it is one, and nothing is traced here.
 
     Raises Denied.
     """
     subject = subjects.prop(agent, request)
     headers = tracing.headers(otherwise=tracing.sound(trace)) or None
     while True:
-        attempt = partial(bus.publish_durable, subject, codec.encode(proposal), headers)
         try:
-            await bus.retry_unavailable(attempt)
+            await bus.retry_unavailable(partial(bus.publish_durable, subject, body, headers))
         except TooLarge:
-            proposal = _too_large(proposal)
+            body = _too_large(proposal)
         except ApiError as error:
             if error.err_code != ApiCode.MESSAGE_EXCEEDS_MAXIMUM:
                 bus.conditions.raise_(NOT_STORED, error.code, held=subject, err_code=error.err_code)
                 await asyncio.sleep(STORE_AGAIN_S)
             else:
-                proposal = _too_large(proposal)
+                body = _too_large(proposal)
         else:
             return

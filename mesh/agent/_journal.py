@@ -34,6 +34,10 @@ async def never() -> bool:
     return False
 
 
+def _anyway() -> None:
+    """Allow an effect."""
+
+
 class Journal:
     """The journal of one round, with those of the rounds before it.
 
@@ -202,7 +206,7 @@ class Journal:
         produce: Produce,
         *,
         again: Produce | None,
-        allow: Callable[[], None] | None = None,
+        allow: Callable[[], None] = _anyway,
     ) -> Any:
         """Return an effect's value, with its intent recorded before it is tried.
 
@@ -268,7 +272,7 @@ class Journal:
         before: Named | None,
         produce: Produce,
         again: Produce | None,
-        allow: Callable[[], None] | None,
+        allow: Callable[[], None],
     ) -> Record:
         """Bring an effect about at its place, and record what came of it."""
         doubtful = before if place.intent is None else (place.name, place.intent)
@@ -282,7 +286,7 @@ class Journal:
         if attempt is None:
             assert doubtful is not None
             raise self.stop(InDoubt(doubtful[0], call[1], key))
-        if doubtful is None and allow is not None:
+        if doubtful is None:
             refused = self._refused(call, key, allow)
             if refused is not None:
                 return await self._write(place.name, refused, nth)

@@ -1,22 +1,22 @@
 """Replies to asks, held against the JSON Schema that the asking agent gave.
 
-The guard does not look: whoever sends a reply checks it first, so that a wrong one is refused where
-somebody can still mend it. A schema is an agent's text: nothing that it refers to is ever fetched, and one
-whose work nobody can foresee is judged by a process of its own, which is killed when its time is up.
+The guard does not look: the sender of a reply checks it first, so that a wrong one is refused where somebody
+can still mend it. A schema is an agent's text: nothing that it refers to is ever fetched. If nobody can
+foresee its work, a process of its own judges by it, which is killed when its time is up.
 """
 
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
 from mesh.errors import MeshError
 
 CPU_S = 5
-"""How much of the processor judging by a schema may cost (whole s), Python's own start included."""
+"""Processor time that judging by a schema may take (whole s), Python's own start included."""
 WITHIN_S = 60.0
-"""How long that may take: on a machine that is busy with much else, far longer than it costs."""
+"""Time that it may take: on a busy machine far longer than it costs."""
 MEMORY_BYTES = 1 << 30
 """Address space of the process that judges."""
 MAX_SCHEMA_BYTES = 16 * 1024
@@ -29,7 +29,7 @@ _SHOWN_CHARS = 300
 
 
 class ReplyInvalid(MeshError):
-    """A reply is not what the question's schema asks for; nothing was sent."""
+    """A reply does not fit the question's schema; nothing was sent."""
 
     code: ClassVar[str] = "client.reply_invalid"
 
@@ -40,46 +40,32 @@ class SchemaUnusable(MeshError):
     code: ClassVar[str] = "client.schema_unusable"
 
 
-class _Judged(msgspec.Struct, frozen=True):
-    """What came of it."""
-
-    verdict: Literal["fits", "invalid", "unusable"]
-    detail: str = ""
-
-
 def check_reply(schema: Mapping[str, Any] | None, value: Any) -> None:
     """Return if `value` (any JSON value) fits `schema` (2020-12 unless it says another); None fits all.
 
     It may take `WITHIN_S`: a coroutine calls it in a thread.
 
-    Raises ReplyInvalid, naming the place and what is wrong there, and SchemaUnusable.
+    Raises ReplyInvalid, naming the place and the mistake, and SchemaUnusable.
     """
-    if schema is None:
-        return
-    judged = _judged(schema, value) if _is_plain(schema) else _judged_apart(schema, value)
-    if judged.verdict == "invalid":
-        raise ReplyInvalid(judged.detail)
-    if judged.verdict == "unusable":
-        raise SchemaUnusable(judged.detail)
+    if schema is not None:
+        (_judge if _is_plain(schema) else _judge_apart)(schema, value)
 
 
 def check_schema(schema: Mapping[str, Any] | None) -> None:
     """Return if replies can be held against a schema, as far as that can be told without one.
 
-    Raises SchemaUnusable. For who asks: else only who is asked would find out.
+    Raises SchemaUnusable where an agent asks, before anybody is asked.
     """
     if schema is None:
         return
     size = _size(schema)
     if size > MAX_SCHEMA_BYTES:
         raise SchemaUnusable(f"it has {size} bytes of at most {MAX_SCHEMA_BYTES}")
-    judged = _judged_schema(schema)  # which runs none of its patterns and follows none of its references
-    if judged.verdict == "unusable":
-        raise SchemaUnusable(judged.detail)
+    _validator_of(schema)  # which runs none of its patterns and follows none of its references
 
 
 def _size(schema: Any) -> int:
-    """Return the bytes of a schema's JSON; 0 for what is none, as is said at once by who judges it."""
+    """Return the bytes of a schema's JSON; 0 for no JSON, which judging refuses at once."""
     try:
         return len(msgspec.json.encode(schema))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
@@ -105,42 +91,37 @@ def _is_plain(schema: Any) -> bool:
 # --- judging --------------------------------------------------------------------------------------
 
 
-def _judged(schema: Any, value: Any) -> _Judged:
+def _validator_of(schema: Any) -> Any:
+    """Return the class that validates by a schema. Raises SchemaUnusable."""
     # Slow to import, and most replies have no schema.
-    from jsonschema import exceptions  # type: ignore[import-untyped]  # it ships none
+    from jsonschema import FormatChecker, exceptions  # type: ignore[import-untyped]  # it ships none
     from jsonschema.validators import Draft202012Validator, validator_for  # type: ignore[import-untyped]
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    judged = _judged_schema(schema)
-    if judged.verdict != "fits":
-        return judged
-    try:
-        kind = validator_for(schema, default=Draft202012Validator)
-        wrong = exceptions.best_match(kind(schema, registry=Registry()).iter_errors(value))
-    except Unresolvable as unusable:
-        return _Judged("unusable", f"it refers to what is not in it: {_short(str(unusable))}")
-    except Exception as unusable:  # whatever else a stranger's pattern or reference can bring about
-        return _Judged("unusable", f"it cannot be used: {type(unusable).__name__}")
-    return (
-        _Judged("fits")
-        if wrong is None
-        else _Judged("invalid", f"at {wrong.json_path}: {_short(wrong.message)}")
-    )
-
-
-def _judged_schema(schema: Any) -> _Judged:
-    from jsonschema import FormatChecker, exceptions
-    from jsonschema.validators import Draft202012Validator, validator_for
 
     try:
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema, format_checker=FormatChecker(("regex",)))
-    except exceptions.SchemaError as unusable:
-        return _Judged("unusable", f"not a JSON Schema: at {unusable.json_path}: {_short(unusable.message)}")
-    except Exception as unusable:
-        return _Judged("unusable", f"it cannot be used: {type(unusable).__name__}")
-    return _Judged("fits")
+    except exceptions.SchemaError as wrong:
+        told = f"not a JSON Schema: at {wrong.json_path}: {_short(wrong.message)}"
+        raise SchemaUnusable(told) from wrong
+    except Exception as wrong:
+        raise SchemaUnusable(f"it cannot be used: {type(wrong).__name__}") from wrong
+    return kind
+
+
+def _judge(schema: Any, value: Any) -> None:
+    from jsonschema import exceptions
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    kind = _validator_of(schema)
+    try:
+        wrong = exceptions.best_match(kind(schema, registry=Registry()).iter_errors(value))
+    except Unresolvable as unusable:
+        raise SchemaUnusable(f"it refers to what is not in it: {_short(str(unusable))}") from unusable
+    except Exception as unusable:  # any other error that a stranger's pattern or reference can bring about
+        raise SchemaUnusable(f"it cannot be used: {type(unusable).__name__}") from unusable
+    if wrong is not None:
+        raise ReplyInvalid(f"at {wrong.json_path}: {_short(wrong.message)}")
 
 
 def _short(text: str) -> str:
@@ -151,7 +132,7 @@ def _short(text: str) -> str:
 # --- in a process of its own ----------------------------------------------------------------------
 
 
-def _judged_apart(schema: Any, value: Any) -> _Judged:
+def _judge_apart(schema: Any, value: Any) -> None:
     import signal
     import subprocess
 
@@ -166,27 +147,33 @@ def _judged_apart(schema: Any, value: Any) -> _Judged:
             check=False,
         )
         if ended.returncode == -signal.SIGXCPU:
-            return _Judged("unusable", f"judging by it takes more than {CPU_S} s of the processor")
-        return msgspec.json.decode(ended.stdout, type=_Judged)
+            raise SchemaUnusable(f"judging by it takes more than {CPU_S} s of the processor")
+        code, told = msgspec.json.decode(ended.stdout, type=tuple[str, str])
     except subprocess.TimeoutExpired:
-        return _Judged("unusable", f"judging by it takes longer than {WITHIN_S:g} s")
+        raise SchemaUnusable(f"judging by it takes longer than {WITHIN_S:g} s") from None
     except msgspec.MsgspecError:
-        return _Judged("unusable", "judging by it takes too much memory")
+        raise SchemaUnusable("judging by it takes too much memory") from None
     except (OSError, TypeError, ValueError, RecursionError) as wrong:
-        return _Judged("unusable", f"it cannot be used: {type(wrong).__name__}")
+        raise SchemaUnusable(f"it cannot be used: {type(wrong).__name__}") from wrong
+    if code:
+        raise (ReplyInvalid if code == ReplyInvalid.code else SchemaUnusable)(told)
 
 
 def _main() -> None:
-    """Judge (schema, value) from standard input and print what came of it; the argument limits CPU (s)."""
+    """Judge (schema, value) from standard input and print (error code, text); the argument limits CPU (s)."""
     import resource
 
     cpu_s = int(sys.argv[1])
-
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the signal that ends it would write one
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     schema, value = msgspec.json.decode(sys.stdin.buffer.read())
-    sys.stdout.buffer.write(msgspec.json.encode(_judged(schema, value)))
+    said = ("", "")
+    try:
+        _judge(schema, value)
+    except MeshError as no:
+        said = (no.code, str(no))
+    sys.stdout.buffer.write(msgspec.json.encode(said))
 
 
 if __name__ == "__main__":

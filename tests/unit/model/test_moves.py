@@ -92,7 +92,7 @@ def test_what_is_read_is_sound() -> None:
     facts = [{"key": "k" * 128, "value": value, "labels": ["l" * 64]}]
     move = MoveTools(turn(peers=["b"])).read(ToolCall("1", "transfer_to_b", {"summary": "s", "facts": facts}))
     proposal = MoveProposed(turn=TurnId("t"), round=0, move=move)
-    assert sound(proposal) is proposal
+    assert sound(proposal)[0] is proposal
 
 
 def test_a_label_of_an_old_log_is_not_brought_again() -> None:
