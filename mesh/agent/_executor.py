@@ -123,7 +123,7 @@ class Executor:
             raise
         finally:
             heart.stop()
-            live.flush()
+            live.close()
             self.presence.handled += 1
             self.presence.busy_s += time.perf_counter() - started
 

@@ -12,7 +12,7 @@ from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal, Produce
 from mesh.agent._step_store import Call, digest_of
 from mesh.agent.definition import Agent
-from mesh.agent.errors import JournalMismatch, TurnError
+from mesh.agent.errors import TurnError
 from mesh.agent.turn import Turn
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether this is what was sent."""
+        """True if this is what was sent."""
         return self.record is not None
 
 
@@ -53,8 +53,6 @@ class Rebuilt(NamedTuple):
     """The agent's that began the round; empty if it recorded nothing."""
     ended: str
     """Why the code stopped; empty if it came to its end."""
-    differs: bool
-    """Whether it stopped because it does other things than the journal says."""
 
 
 async def rebuild(
@@ -78,14 +76,13 @@ async def rebuild(
     )
     replies = [record for body in steps.values() if (record := decode_record(body)).kind == "model"]
     execution = _Execution(request, work, fleet, journal, replies)
-    ended, differs = "", False
+    ended = ""
     try:
         await agent(Turn(execution))
     except Exception as error:
         broken = journal.broken or error
-        differs = isinstance(broken, JournalMismatch) or not isinstance(broken, TurnError)
         ended = str(broken) if isinstance(broken, TurnError) else f"the code broke: {type(broken).__name__}"
-    return Rebuilt(tuple(execution.sent), journal.version or "", ended, differs)
+    return Rebuilt(tuple(execution.sent), journal.version or "", ended)
 
 
 class _Store:

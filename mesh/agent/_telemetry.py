@@ -44,6 +44,8 @@ _log = get_logger(__name__)
 
 # --- live notes -----------------------------------------------------------------------------------
 
+BEGAN_S = 0.05
+"""A round that comes to its move sooner and shows nothing else is not shown: who would see it?"""
 TEXT_S = 0.05
 """Text goes out at most this often: pieces that come faster are put together."""
 MOST_A_SECOND = 100
@@ -79,10 +81,19 @@ class LiveOutput:
         self._last_text = 0.0
         """When text went out (monotonic seconds)."""
         self._timer: asyncio.TimerHandle | None = None
+        self._beginning: asyncio.TimerHandle | None = None
+        """Set until the round's beginning is shown."""
 
     def began(self) -> None:
-        """Show that the round's code begins."""
-        self._say("began")
+        """Show that the round's code begins: in `BEGAN_S`, or before the first other note."""
+        if self._send is not None:
+            self._beginning = asyncio.get_running_loop().call_later(BEGAN_S, self._begin)
+
+    def _begin(self) -> None:
+        if self._beginning is not None:
+            self._beginning.cancel()
+            self._beginning = None
+            self._publish("began", {})
 
     def hear(self, piece: str | None) -> None:
         """Show another piece of a model's reply; None: all earlier pieces of it are void."""
@@ -99,7 +110,7 @@ class LiveOutput:
         if self._timer is None:
             with contextlib.suppress(RuntimeError):  # without a loop it goes out with the next note
                 wait_s = self._last_text + TEXT_S - time.monotonic()
-                self._timer = asyncio.get_running_loop().call_later(max(0.0, wait_s), self.flush)
+                self._timer = asyncio.get_running_loop().call_later(max(0.0, wait_s), self._flush)
 
     @contextlib.contextmanager
     def doing(self, what: What, name: str) -> Iterator[None]:
@@ -113,8 +124,10 @@ class LiveOutput:
             self._say("step", what=what, name=name[:_NAME_CHARS], state=state)
 
     def ended(self, proposal: Proposal) -> None:
-        """Show the round's proposal."""
+        """Show the round's proposal; a move only if anything was shown before."""
         if isinstance(proposal, MoveProposed):
+            if self._beginning is not None:
+                return
             move = proposal.move
             to = move.to_agent if isinstance(move, Transfer | HandBack | Ask) else ""
             self._say("ended", move=move_name(move)[:_NAME_CHARS], to=(to or "")[:_NAME_CHARS])
@@ -122,21 +135,30 @@ class LiveOutput:
             code = proposal.error.code if isinstance(proposal, ReportFailure) else "in_doubt"
             self._say("ended", failed=code[:_NAME_CHARS])
 
-    def flush(self) -> None:
-        """Send the text that waits. Idempotent."""
+    def close(self) -> None:
+        """Send the text that waits, and show nothing more. Idempotent."""
+        self._flush()
+        if self._beginning is not None:
+            self._beginning.cancel()
+            self._beginning = None
+
+    def _flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         text = "".join(self._text)
         self._text.clear()
         self._chars = 0
+        if text:
+            self._begin()
         for at in range(0, len(text), NOTE_CHARS):
             self._last_text = time.monotonic()
             self._publish("text", {"text": text[at : at + NOTE_CHARS]})
 
     def _say(self, kind: str, **said: object) -> None:
         if self._send is not None:
-            self.flush()
+            self._begin()
+            self._flush()
             self._publish(kind, said)
 
     def _publish(self, kind: str, said: dict[str, object]) -> None:

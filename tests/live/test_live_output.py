@@ -57,7 +57,7 @@ def proposing(move: Move) -> MoveProposed:
     return MoveProposed(turn=TurnId("t"), round=1, move=move)
 
 
-def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) -> None:
+async def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) -> None:
     said = output(sent)
     said.began()
     with said.doing("tool", "find"):
@@ -73,6 +73,19 @@ def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) 
         ("step", "tool", "find", "returned", "", ""),
         ("ended", "", "", "", "transfer", "b"),
     ]
+
+
+async def test_a_round_that_shows_nothing_is_shown_once_it_has_lasted_a_while_or_failed(sent: Sent) -> None:
+    quick, long, failing = output(sent), output(sent), output(sent)
+    quick.began()
+    quick.ended(proposing(Complete(answer="")))
+    quick.close()
+    long.began()
+    await until(lambda: len(sent.notes) == 1)
+    long.ended(proposing(Complete(answer="")))
+    failing.began()
+    failing.ended(ReportFailure(turn=TurnId("t"), round=1, error=Failure(code="bug")))
+    assert [(note.kind, note.n) for note in sent.notes] == [("began", 0), ("ended", 1)] * 2
 
 
 async def test_pieces_that_come_fast_go_out_together_and_in_their_order(sent: Sent) -> None:
@@ -105,14 +118,14 @@ async def test_text_waits_its_time_after_text(sent: Sent, still: Callable[[float
         said = output(sent)
         still(5000.0)
         said.hear("one")
-        said.flush()
+        said.close()
         still(5000.0 + _telemetry.TEXT_S / 4)
         said.hear("two")
         said.hear("three")
     assert asked[0] == 0.0
     assert asked[1] == pytest.approx(_telemetry.TEXT_S * 3 / 4)
     assert len(asked) == 2, "one timer for all that waits"
-    said.flush()
+    said.close()
     assert [note.text for note in sent.notes] == ["one", "twothree"]
 
 
@@ -123,18 +136,20 @@ async def test_a_flood_is_cut_and_the_numbers_show_it(sent: Sent, still: Callabl
             pass
     assert len(sent.notes) == MOST_A_SECOND
     still(1001.5)
-    said.began()
-    assert sent.notes[-1].n == MOST_A_SECOND * 6
+    with said.doing("tool", "spin"):
+        pass
+    assert sent.notes[-1].n == MOST_A_SECOND * 6 + 1
     said.hear("x" * (MOST_CHARS * 2))
-    said.flush()
+    said.close()
     assert max(len(note.text) for note in sent.notes) == NOTE_CHARS
     assert len(sent.text) == MOST_CHARS
 
 
 async def test_the_end_is_said_even_after_a_flood(sent: Sent, still: Callable[[float], None]) -> None:
     said = output(sent)
-    for _ in range(MOST_A_SECOND * 2):
-        said.began()
+    for _ in range(MOST_A_SECOND):
+        with said.doing("tool", "spin"):
+            pass
     said.ended(proposing(Complete(answer="")))
     assert sent.notes[-1].kind == "ended"
 
@@ -144,7 +159,7 @@ async def test_a_reply_that_begins_anew_makes_void_what_was_said(sent: Sent) -> 
     said.hear("half a")
     said.hear(None)
     said.hear("whole")
-    said.flush()
+    said.close()
     assert [(note.text, note.again) for note in sent.notes] == [("", True), ("whole", False)]
 
 
@@ -159,7 +174,7 @@ async def test_nothing_of_it_fails_a_turn() -> None:
         with pytest.raises(ValueError, match="own"), said.doing("tool", "t\ud800"):
             raise ValueError("the tool's own")
         said.ended(proposing(UnknownMove(name="\ud800")))
-        said.flush()
+        said.close()
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"v":1,"kind":"shout"}'])
