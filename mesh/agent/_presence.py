@@ -85,9 +85,10 @@ class Presence:
     def _answer(self, message: Incoming) -> None:
         if message.reply:
             verb = message.subject.split(".")[1]
-            self._bus.send(message.reply, msgspec.json.encode(self._said(verb.lower())))
+            self._bus.send(message.reply, msgspec.json.encode(self.answer(verb.lower())))
 
-    def _said(self, verb: str) -> dict[str, Any]:
+    def answer(self, verb: str) -> dict[str, Any]:
+        """Return the answer to `ping`, `info` or `stats`."""
         said: dict[str, Any] = {
             "type": f"io.nats.micro.v1.{verb}_response",
             "name": self._agent.name,

@@ -157,7 +157,7 @@ def test_the_answers_to_discovery_have_the_fields_that_the_runtime_answers_with(
 
     presence = Presence(cast(Bus, None), Agent(name="records", handler=handler, version="1.2"), "i1")
     shown = json.loads(next(block.text for block in EXAMPLES if block.kind == verb))
-    answered = presence._said(verb)
+    answered = presence.answer(verb)
     assert set(shown) == set(answered)
     assert (shown["type"], shown["version"]) == (answered["type"], answered["version"])
     for one, other in zip(shown.get("endpoints", ()), answered.get("endpoints", ()), strict=True):
