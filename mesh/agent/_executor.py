@@ -1,4 +1,4 @@
-"""How an agent's process executes rounds: what it is told, what runs, what it proposes.
+"""Executes rounds: one delivery of one round, from its lease to its stored proposal.
 
 One order holds: the inbox event is acknowledged only after the proposal is stored. A process that dies in
 between gets the event again, and the guard knows its second proposal as the first. While the code runs, the
@@ -227,7 +227,7 @@ class Executor:
                 return None if isinstance(error, Superseded) else self._ended(round_.stopped(error), error)
 
     async def _to_its_end(self, round_: Execution) -> Move:
-        """Run the agent's code, and wait for the effects that it left running. Raises what it raises."""
+        """Run the agent's code, and wait for the effects that it left running. Raises its errors."""
         try:
             move = await self._agent(Turn(round_))
         except Exception:

@@ -1,8 +1,8 @@
-"""A round built again from what it journaled, to see what its model was sent; nothing is done anew.
+"""A round built again from its journal, to see the prompts that its model got; nothing is done anew.
 
 The agent's own code runs over the recorded steps, and stops where they end: no tool is called, no model is
 asked, nothing is written. A prompt that comes out with the digest that was recorded is the one that was sent,
-to the letter; at the first one that does not, the journal says so, and whatever would follow is not told.
+to the letter. At the first other prompt the journal stops the code: later prompts are not known.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """What a round's code came to, over its journal."""
+    """The prompts of a round's code, over its journal."""
 
     sent: tuple[Sent, ...]
     """Its prompts in order, those of earlier rounds' conversation included; the last may not be exact."""
@@ -58,7 +58,7 @@ class Rebuilt(NamedTuple):
 async def rebuild(
     agent: Agent, request: str, work: Assignment, fleet: Fleet, steps: Mapping[str, bytes]
 ) -> Rebuilt:
-    """Return what the model was sent in one round, by running the agent's code over its journal.
+    """Return the prompts of one round, by running the agent's code over its journal.
 
     Args:
         work: the round.

@@ -52,7 +52,7 @@ def check_reply(schema: Mapping[str, Any] | None, value: Any) -> None:
 
 
 def check_schema(schema: Mapping[str, Any] | None) -> None:
-    """Return if replies can be held against a schema, as far as that can be told without one.
+    """Return if a schema itself is sound and small enough; no reply is looked at.
 
     Raises SchemaUnusable where an agent asks, before anybody is asked.
     """

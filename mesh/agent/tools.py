@@ -5,8 +5,8 @@ pass come from the same annotations. What a tool does to the world is declared, 
 
     @tool                        reads only; may run again at will
     @tool(effect="idempotent")   changes the world once for each key, however often it runs
-    @tool(effect="reconcilable") changes the world, and can be asked later whether it did
-    @tool(effect="once")         changes the world, and nobody can tell whether it did
+    @tool(effect="reconcilable") changes the world, and can be asked later if it did
+    @tool(effect="once")         changes the world, and nobody can tell if it did
 
 An effect may wait for somebody's yes: `approve="human"` or `approve="client"`.
 
@@ -34,7 +34,7 @@ Effect = Literal["idempotent", "reconcilable", "once"]
 """How a tool changes the world; None for one that only reads."""
 
 Approver = Literal["human", "client"]
-"""Who says yes to an effect before it happens: people, or whoever submitted the request."""
+"""Who says yes to an effect before it happens: people, or the request's submitter."""
 
 KEY = "idempotency_key"
 """The parameter that the runtime fills in. No model sees it."""
@@ -102,7 +102,7 @@ class Threads:
             value, error = None, None
             try:
                 value = context.run(call)
-            except BaseException as raised:  # whoever awaits the result gets it
+            except BaseException as raised:  # the awaiter of the result gets it
                 error = raised
             self.under_way.discard(name)
             with suppress(RuntimeError):  # the loop is closed
@@ -181,7 +181,7 @@ class Tool:
         Its time begins as it does: a thread may be waited for as long again.
 
         Raises ToolArgumentsInvalid, ToolBusy, ToolTimedOut, EffectUnknown for an effect that took too long,
-        and whatever the function raises. A thread cannot be stopped: what it does later is not waited for.
+        and the function's own errors. A thread cannot be stopped: nobody waits for its later work.
         """
         given = self.check(arguments)
         if self.takes_key:

@@ -153,7 +153,7 @@ class Turn:
     ) -> tuple[T, bool]:
         """Return a model's reply to `prompt`, and True if this round is the one that pays for it.
 
-        The prompt is recorded by its digest, the reply as JSON; with it `cost`, which returns what it cost.
+        The prompt is recorded by its digest, the reply as JSON; with it its cost, as `cost` returns it.
 
         Raises BudgetExhausted before a call that the budget does not allow; a recorded reply costs nothing.
         """

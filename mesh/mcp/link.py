@@ -4,7 +4,7 @@ The SDK's scopes have to be left by the task that entered them, so a connection 
 the tools, and stays until it is told to close or the server ends. Callers only wait for answers.
 
 The SDK tears a whole connection down when one HTTP request of many does not get through. `_http` answers
-such a request in the server's place, so that the others go on and each caller learns what is known.
+such a request in the server's place, so that the others go on and each caller learns of its own.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ Ended = Callable[[], None]
 def by_process(command: Sequence[str], env: Mapping[str, str], cwd: str | None, ended: Ended) -> "Client":
     """Return a client that will start a process and speak to it.
 
-    The process gets `env` and what it takes to run at all (HOME, LOGNAME, PATH, SHELL, TERM, USER), and
-    nothing else of this one's environment. Its standard error is this process's. It ends when its standard
-    input closes; the SDK sees to that, and kills it if it does not.
+    The process gets `env` and the variables without which nothing runs (HOME, LOGNAME, PATH, SHELL, TERM,
+    USER), and nothing else of this one's environment. Its standard error is this process's. It ends when its
+    standard input closes; the SDK sees to that, and kills it if it does not.
 
     Raises ModuleNotFoundError.
     """
@@ -123,7 +123,7 @@ def _http(headers: Mapping[str, str]) -> "httpx2.AsyncClient":
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 Connect = Callable[[Callable[[], None]], "Client"]
-"""Makes a client that is not connected yet; it is to call what it is given when the server has ended."""
+"""Makes a client that is not connected yet; it calls its argument when the server has ended."""
 _Failed = tuple[type[McpDown | McpUnusable], str]
 
 
@@ -139,7 +139,7 @@ class Link:
     def __init__(self, name: str, connect: Connect, start_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = False
-        """Whether nothing can be sent any more; another one has to be opened."""
+        """True if nothing can be sent any more; another one has to be opened."""
         self._name, self._connect, self._start_s = name, connect, start_s
         self._client: Client | None = None
         self._listed: tuple[Tool, ...] = ()

@@ -215,7 +215,7 @@ class McpServer:
                 connection.leave()
             raise meaning_of(tool, error) from error
         except RuntimeError as wrong:  # the SDK has checked it against the tool's own output schema
-            raise McpUnreadable(f"{name} ran, but its result is not what it says it returns") from wrong
+            raise McpUnreadable(f"{name} ran, but its result does not fit its own schema") from wrong
         except Exception as broken:
             why = f"{name} answered with what is no result"
             if tool.effect is not None:
@@ -225,7 +225,7 @@ class McpServer:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no connection: not yet, or not any more. The next call opens one."""
+        """True if there is no connection: not yet, or not any more. The next call opens one."""
         return self._link is None or self._link.over
 
     # --- its connection ---------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class McpTool(Tool):
 
     @cached_property
     def takes_key(self) -> bool:
-        """Whether the server has a parameter for the idempotency key, and an admin said that it means it."""
+        """True if the server has a parameter for the idempotency key, and an admin called it idempotent."""
         return self.effect == "idempotent" and KEY in self.input_schema.get("properties", ())
 
     @cached_property
@@ -344,7 +344,7 @@ class McpTool(Tool):
 
 
 def _has_patterns(node: Any) -> bool:
-    """Say whether a schema may have patterns; `pattern` is also what a parameter can be called."""
+    """Return True if a schema may have patterns; a parameter can be called `pattern`, too."""
     if isinstance(node, list):
         return any(map(_has_patterns, node))
     if not isinstance(node, dict):
@@ -354,7 +354,7 @@ def _has_patterns(node: Any) -> bool:
 
 
 def _without_patterns(kind: Any) -> Any:
-    """Return a kind of validator that takes every pattern for matched, and what it cannot tell for right."""
+    """Return a kind of validator that takes patterns, and all that rests on them, for right."""
     from jsonschema.validators import extend
 
     def nothing(*_: Any) -> tuple[()]:
