@@ -234,7 +234,7 @@ def _stands(happened: Sequence[AnyEvent]) -> str:
         return "no guard has taken it up"
     last, holder = happened[-1], fold(happened).holder
     led = [event for event in reversed(happened) if event.turn and event.turn == last.turn]
-    codes = ": ".join(dict.fromkeys(filter(None, map(_code, led))))
+    codes = ": ".join(dict.fromkeys(code for event in led if (code := _code(event))))
     whose = "nobody" if holder is None else holder.asked or holder.agent
     return f"the last event is {type_of(last)}{codes and f' ({codes})'}, and {whose} has it"
 

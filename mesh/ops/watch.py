@@ -95,14 +95,9 @@ class Watch:
             yield msgspec.structs.replace(alarm, tier_name=fleet.tier_for(raised))
 
     async def _alarms(self, since: str | None, *, waiting: bool, goes_on: bool) -> AsyncIterator[Alarm]:
-        log_from = (await bounds(self._bus, "LOG"))[1] + 1
-        dead_from = (await bounds(self._bus, dead_letters.STREAM))[1] + 1
-        if since is not None:
-            first = await first_since(self._bus, "LOG", subjects.EVENTS, since)
-            log_from = first.seq if first is not None else log_from
-            first = await first_since(self._bus, dead_letters.STREAM, dead_letters.SUBJECTS, since)
-            dead_from = first.seq if first is not None else dead_from
-        elif waiting:
+        log_from = await self._begin("LOG", subjects.EVENTS, since)
+        dead_from = await self._begin(dead_letters.STREAM, dead_letters.SUBJECTS, since)
+        if since is None and waiting:
             found = await queue(self._bus)
             self._on_unreadable(found.unreadable)
             for each in found.waiting:
@@ -116,6 +111,12 @@ class Watch:
                 yield alarm
             async for seq, letter in dead_letters.letters(self._bus, dead_from):
                 yield self._dead(seq, letter)
+
+    async def _begin(self, stream: str, subject: str, since: str | None) -> int:
+        """Return the sequence to begin with: of the first message since a time, else of the next one."""
+        last = (await bounds(self._bus, stream))[1]
+        first = None if since is None else await first_since(self._bus, stream, subject, since)
+        return last + 1 if first is None else first.seq
 
     async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
         """Yield what both sources bring, as it comes."""
