@@ -26,17 +26,6 @@ with connected() as db:
 """
 
 
-def test_the_first_use_creates_and_fills_it() -> None:
-    with connected() as db:
-        count = {
-            table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in ("customers", "subscriptions", "charges", "refunds", "devices", "help")
-        }
-        assert count["customers"] >= 20
-        assert all(count.values())
-        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-
-
 def test_the_seed_is_consistent() -> None:
     with connected() as db:
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -41,6 +41,14 @@ def told(**submit: Any) -> Play:
     return play
 
 
+def before_the_verdict(play: Play, fleet: dict[str, Any]) -> Play:
+    """Return a play whose guard died after it withheld, and before it decided."""
+    died = Play(fleet=fleet)
+    for event in play.events[:-1]:
+        died.append(event)
+    return died
+
+
 def test_what_the_target_may_not_see_is_kept_just_before_the_handoff() -> None:
     play = told()
     event = is_(play.move(transfer("b")), HandoffAdmitted)
@@ -139,9 +147,7 @@ def test_a_guard_that_dies_after_withholding_is_finished_by_the_next() -> None:
     play = told()
     turn = play.turn
     whole = is_(play.move(transfer("b")), HandoffAdmitted)
-    died = Play(fleet=FLEET)
-    for event in play.events[:-1]:
-        died.append(event)
+    died = before_the_verdict(play, FLEET)
     assert died.turn == turn
     assert died.move(transfer("b")) == whole
 
@@ -149,9 +155,7 @@ def test_a_guard_that_dies_after_withholding_is_finished_by_the_next() -> None:
 def test_a_clearance_that_changed_meanwhile_is_withheld_by_as_it_is_now() -> None:
     play = told()
     whole = play.move(transfer("b"))
-    died = Play(fleet=FLEET | {"b": agent("b", clearance=("pii",))})
-    for event in play.events[:-1]:
-        died.append(event)
+    died = before_the_verdict(play, FLEET | {"b": agent("b", clearance=("pii",))})
     event = is_(died.move(transfer("b")), HandoffAdmitted)
     assert event.work.withheld is None
     assert event != whole
@@ -166,9 +170,7 @@ def test_a_withholding_that_nothing_followed_is_forgotten() -> None:
     """The guard died after it withheld; then the round timed out, and its agent asked for something else."""
     play = told()
     play.move(transfer("b", fact("pin", 1, "secret")))
-    died = Play(fleet=FLEET)
-    for event in play.events[:-1]:
-        died.append(event)
+    died = before_the_verdict(play, FLEET)
     died.now = play.now
     died.wait(900)
     died.wait(60)
@@ -181,9 +183,7 @@ def test_a_withholding_that_nothing_followed_is_forgotten() -> None:
 def test_a_move_that_was_deferred_between_its_withholding_and_its_verdict_is_decided_after_the_thaw() -> None:
     play = told()
     play.move(transfer("b"))
-    died = Play(fleet=FLEET)
-    for event in play.events[:-1]:
-        died.append(event)
+    died = before_the_verdict(play, FLEET)
     died.control(Freeze)
     died.move(transfer("b"))
     died.control(Thaw)

@@ -137,13 +137,6 @@ def test_a_handoffs_deadline_holds_while_an_effect_is_in_doubt_and_a_person_is_t
     assert isinstance(late, Late)
 
 
-def test_without_people_a_deadline_that_passes_while_a_turn_waits_ends_the_request() -> None:
-    play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)), human=False)
-    play.fail(retry_after_s=100)
-    failed = is_(play.wait(10)[-1], RequestFailed)
-    assert failed.reason == "failed with deadline"
-
-
 def test_a_deadline_that_was_passed_is_not_handed_on_by_whoever_resolves_it() -> None:
     play = played(transfer("b", constraints=Constraints(max_resolution_time_s=10)))
     play.wait(10)
@@ -358,12 +351,6 @@ def test_a_look_that_finds_a_patient_agent_served_looks_again_one_period_later()
     assert play.next_due == START + seconds(200)
     play.served = False
     assert kinds(play.wait(100)) == [TurnFailed, EscalationRaised]
-
-
-def test_a_policy_without_unattended_after_waits_for_the_requests_deadline() -> None:
-    play = opened(served=False, policy=Policy(unattended_after_s=None))
-    assert play.wait(DAY - 1) == []
-    assert kinds(play.wait(1)) == [RequestExpired]
 
 
 def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
