@@ -253,21 +253,19 @@ async def test_whom_the_agent_was_not_made_to_hand_to_is_not_named_either() -> N
     assert [tool.name for tool in prompt.tools if tool.name.startswith("transfer")] == ["transfer_to_b"]
 
 
-async def test_where_the_answer_has_a_form_words_are_none() -> None:
-    model = TalkingModel(says("It is seven."), calls(("complete", {"answer": {"sum": 7}})))
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        pytest.param(says("It is seven."), "call `complete`", id="words"),
+        pytest.param(calls(("complete", {"answer": {"sum": "seven"}})), "answer.sum", id="another-form"),
+    ],
+)
+async def test_where_the_answer_has_a_form_nothing_else_is_one(reply: Reply, said: str) -> None:
+    model = TalkingModel(reply, calls(("complete", {"answer": {"sum": 7}})))
     move = await drive(turn(), model, instructions="", tools=(), answer=dict[str, int])
     assert move == Complete(answer={"sum": 7})
     (told,) = results(model)
-    assert (told.is_error, "call `complete`" in told.text) == (True, True)
-
-
-async def test_an_answer_in_another_form_is_told_to_the_model() -> None:
-    model = TalkingModel(
-        calls(("complete", {"answer": {"sum": "seven"}})), calls(("complete", {"answer": {"sum": 7}}))
-    )
-    move = await drive(turn(), model, instructions="", tools=(), answer=dict[str, int])
-    assert move == Complete(answer={"sum": 7})
-    assert "answer.sum" in results(model)[0].text
+    assert (told.is_error, said in told.text) == (True, True)
 
 
 TO_B = Transfer(to_agent="b", summary="Do it.")  # type: ignore[arg-type]
@@ -386,10 +384,13 @@ async def test_effects_happen_one_after_the_other() -> None:
     assert [each.text for each in model.prompts[1].transcript[1:]] == ['"one"', '"other"']
 
 
-@pytest.mark.parametrize("stop", ["refusal", "model_context_window_exceeded"])
-async def test_a_stop_that_nothing_cures_fails_for_good(stop: str) -> None:
-    with pytest.raises(ModelGaveUp) as failed:
-        await drive(turn(), TalkingModel(Reply(text="no", stop=stop)), instructions="", tools=())
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [("refusal", "declines"), ("model_context_window_exceeded", "longer than"), ("tired", "tired")],
+)
+async def test_a_stop_that_is_no_end_of_an_answer_gives_up_for_good(stop: str, said: str) -> None:
+    with pytest.raises(ModelGaveUp, match=said) as failed:
+        await drive(turn(), TalkingModel(Reply(text="half", stop=stop)), instructions="", tools=())
     assert failed.value.permanent
 
 
@@ -413,11 +414,6 @@ async def test_a_pause_goes_on_with_its_own_words() -> None:
     answer = Complete(answer="So far, so good.")
     assert await drive(turn(), model, instructions="", tools=()) == answer
     assert [each.text for each in model.prompts[1].transcript] == ["So far, "]
-
-
-async def test_a_stop_that_nobody_knows_is_no_answer() -> None:
-    with pytest.raises(ModelGaveUp, match="tired"):
-        await drive(turn(), TalkingModel(Reply(text="half an ans", stop="tired")), instructions="", tools=())
 
 
 async def test_of_two_moves_in_one_reply_the_journal_says_that_one_counts() -> None:
