@@ -18,7 +18,7 @@ from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from mesh.model.moves import Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
-from mesh.model.pricing import Pricing, replied, reply_span
+from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
 from protocol.wire.commands import Ask, Escalate, Move
@@ -176,7 +176,7 @@ class _Conversation:
         reply, is_paid_now = await self.turn.execution.model(
             self.model.mode,
             prompt,
-            lambda: self._reply(prompt),
+            lambda: self.pricing.reply(prompt, self.hear),
             Reply,
             cost=self.pricing.cost,
             began=self.begins,
@@ -191,15 +191,6 @@ class _Conversation:
                 f"the model stopped for an unknown reason: {one_line(reply.stop)[:_SHOWN_CHARS]}"
             )
         self.transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model))
-        return reply
-
-    async def _reply(self, prompt: Prompt) -> Reply:
-        agent = self.turn.agent
-        model = self.pricing.before()
-        with reply_span(model, agent, self.turn.request) as span:
-            reply = await model.reply(prompt, self.hear)
-            replied(span, self.model, agent, reply, self.pricing.cost(reply))
-        self.pricing.after(reply)
         return reply
 
     async def _take_up(self, reply: Reply) -> Move | None:

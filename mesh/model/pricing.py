@@ -11,7 +11,7 @@ from opentelemetry.trace import Span
 
 from mesh.agent.errors import Permanent
 from mesh.agent.turn import Turn
-from mesh.model.port import Model, Reply
+from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.service import telemetry, tracing
 from mesh.service.logs import get_logger
 from protocol.wire.commands import Usage
@@ -23,6 +23,10 @@ _told: set[str] = set()
 """Models that this process has reported to have no price."""
 
 
+_KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")
+_NANO = 1e-9
+
+
 class BudgetUnpriced(Permanent):
     """The budget is in dollars, and the model has no price: no (further) call is made."""
 
@@ -30,7 +34,7 @@ class BudgetUnpriced(Permanent):
 
 
 class Pricing:
-    """The cost of one turn's model."""
+    """Asks one turn's model, and knows what its replies cost."""
 
     def __init__(self, turn: Turn, model: Model) -> None:
         self._turn, self._model = turn, model
@@ -50,11 +54,26 @@ class Pricing:
         asked = reply.asked or self._model.asked_of(reply.model)
         return price_of(reply.model, prices) or price_of(asked, prices)
 
-    def before(self) -> Model:
-        """Return the model to ask. On a budget of dollars it asks no fallback that has no price.
+    async def reply(self, prompt: Prompt, hear: Hear | None) -> Reply:
+        """Return a fresh reply, after it is counted.
 
-        Raises BudgetUnpriced if the model itself is a vendor's and has none.
+        Raises BudgetUnpriced if the model is a vendor's and has no price, and as the model itself.
         """
+        model = self._to_ask()
+        with self._span(model) as span:
+            reply = await model.reply(prompt, hear)
+            self._count(span, reply)
+        if unpriced := self._unpriced(reply):
+            self._say_once(unpriced, "in requests of before, its calls count as 0 dollars")
+        return reply
+
+    def require(self, reply: Reply) -> None:
+        """Raise BudgetUnpriced for a reply without a price, fresh or recorded, on a budget of dollars."""
+        if unpriced := self._unpriced(reply):
+            self._refuse(unpriced)
+
+    def _to_ask(self) -> Model:
+        """Return the model to ask. On a budget of dollars it asks no fallback that has no price."""
         model, fallback = self._model, self._model.fallback
         if model.is_billed and self._is_unpriced(model.mode):
             self._refuse(model.mode)
@@ -71,22 +90,12 @@ class Pricing:
         granted = self._turn.handoff.constraints.budget
         return granted is not None and granted.nano_dollars is not None
 
-    def after(self, reply: Reply) -> None:
-        """Report once that a fresh reply has no price."""
-        if unpriced := self._unpriced(reply):
-            self._say_once(unpriced, "in requests of before, its calls count as 0 dollars")
-
     @staticmethod
     def _say_once(model: str, meanwhile: str) -> None:
         if model not in _told:
             _told.add(model)
             hint = f"add it to [prices] in the fleet file; {meanwhile}"
             _log.warning("model_unpriced", model=model, hint=hint)
-
-    def require(self, reply: Reply) -> None:
-        """Raise BudgetUnpriced for a reply without a price, fresh or recorded, on a budget of dollars."""
-        if unpriced := self._unpriced(reply):
-            self._refuse(unpriced)
 
     def _unpriced(self, reply: Reply) -> str:
         """Return the model of a reply that has no price; empty for a reply that has one."""
@@ -101,45 +110,33 @@ class Pricing:
                 "began with; or limit tokens or model_calls"
             )
 
+    # --- telemetry --------------------------------------------------------------------------------
 
-_KINDS = ("input", "cache_read", "cache_write", "cache_write_1h", "output")
-_NANO = 1e-9
+    def _span(self, model: Model) -> AbstractContextManager[Span]:
+        """Open the span of one call, unless the model's SDK makes one."""
+        if not tracing.traced() or model.makes_spans:
+            return tracing.OFF
+        said = {
+            tracing.OPERATION: tracing.CHAT,
+            tracing.REQUEST_MODEL: model.mode,
+            tracing.AGENT: self._turn.agent,
+            tracing.CONVERSATION: self._turn.request,
+            tracing.REQUEST: self._turn.request,
+        }
+        return tracing.span(f"{tracing.CHAT} {model.mode}", tracing.CLIENT, attributes=said)
 
-
-def reply_span(model: Model, agent: str, request: str) -> AbstractContextManager[Span]:
-    """Open the span of one call, unless the model's SDK does so (`makes_spans`)."""
-    if not tracing.traced() or model.makes_spans:
-        return tracing.OFF
-    said = {
-        tracing.OPERATION: tracing.CHAT,
-        tracing.REQUEST_MODEL: model.mode,
-        tracing.AGENT: agent,
-        tracing.CONVERSATION: request,
-        tracing.REQUEST: request,
-    }
-    return tracing.span(f"{tracing.CHAT} {model.mode}", tracing.CLIENT, attributes=said)
-
-
-def replied(span: Span, model: Model, agent: str, reply: Reply, spent: Usage) -> None:
-    """Count a fresh reply, and complete its span.
-
-    Args:
-        spent: its cost.
-    """
-    name = reply.model or model.mode
-    if span.is_recording():
-        span.set_attributes(
-            {
-                tracing.RESPONSE_MODEL: name,
-                tracing.INPUT_TOKENS: reply.tokens.prompt,
-                tracing.OUTPUT_TOKENS: reply.tokens.output,
-            }
-        )
-    labels = {tracing.AGENT: agent, tracing.MODEL: name}
-    for kind in _KINDS:
-        if count := getattr(reply.tokens, kind):
-            telemetry.tokens.add(count, {**labels, tracing.KIND: kind})
-    if not reply.tokens.total and spent.tokens:
-        telemetry.tokens.add(spent.tokens, {**labels, tracing.KIND: "all"})
-    if spent.nano_dollars > 0:
-        telemetry.cost.add(spent.nano_dollars * _NANO, labels)
+    def _count(self, span: Span, reply: Reply) -> None:
+        """Count a fresh reply, and complete its span."""
+        spent, tokens, name = self.cost(reply), reply.tokens, reply.model or self._model.mode
+        if span.is_recording():
+            span.set_attribute(tracing.RESPONSE_MODEL, name)
+            span.set_attribute(tracing.INPUT_TOKENS, tokens.prompt)
+            span.set_attribute(tracing.OUTPUT_TOKENS, tokens.output)
+        labels = {tracing.AGENT: self._turn.agent, tracing.MODEL: name}
+        for kind in _KINDS:
+            if count := getattr(tokens, kind):
+                telemetry.tokens.add(count, {**labels, tracing.KIND: kind})
+        if not tokens.total and spent.tokens:
+            telemetry.tokens.add(spent.tokens, {**labels, tracing.KIND: "all"})
+        if spent.nano_dollars > 0:
+            telemetry.cost.add(spent.nano_dollars * _NANO, labels)
