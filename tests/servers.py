@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -61,6 +62,19 @@ async def eventually(ask: Callable[[], Awaitable[bool]], within_s: float = PATIE
         while not await ask():
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.2, 0.1)
+
+
+def ran(*command: str | Path, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments to its end, with this checkout's code."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 class Child:

@@ -1,14 +1,9 @@
 """Reading our own pages, blocks, tables and sections of Markdown, so that tests can hold them to the code."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-from tests.servers import PATIENCE_S, ROOT
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -70,19 +65,6 @@ def table(text: str, first: str) -> list[list[str]]:
 def codes(text: str) -> list[str]:
     """Return what stands in backticks."""
     return _CODE.findall(text)
-
-
-def ran(*command: str | Path, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments to its end, as a reader of a page would."""
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
 
 
 def written(blocks: list[Block], folder: Path) -> list[str]:

@@ -8,7 +8,8 @@ from mesh import mcp
 from mesh.agent.definition import DOWN
 from mesh.mcp import results, server
 from mesh.mcp.results import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
-from tests.docs.pages import DOCS, blocks, ran, written
+from tests.docs.pages import DOCS, blocks, written
+from tests.servers import ran
 
 PAGE = (DOCS / "mcp.md").read_text()
 

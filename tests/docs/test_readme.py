@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ran
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, ran
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -7,7 +7,8 @@ import mesh.testing
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
-from tests.docs.pages import DOCS, blocks, codes, ran, section, table, tables
+from tests.docs.pages import DOCS, blocks, codes, section, table, tables
+from tests.servers import ran
 
 PAGE = (DOCS / "testing.md").read_text()
 BLOCKS = [block for block in blocks(PAGE) if block.language == "python"]

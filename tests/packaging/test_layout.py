@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, ran
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"anthropic", "nats", "nkeys", "pydantic"}
@@ -26,10 +26,7 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):
 def loaded(code: str) -> set[str]:
     """Return the top-level modules that are loaded in a fresh interpreter after `code`."""
     report = "\nimport json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-    command = [sys.executable, "-c", code + report]
-    finished = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    finished = ran("-c", code + report)
     assert finished.returncode == 0, finished.stderr
     return set(json.loads(finished.stdout))
 

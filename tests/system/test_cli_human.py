@@ -14,7 +14,7 @@ from protocol.wire.commands import Ask, Complete
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, RequestId
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
 
 COLOUR = {"type": "string", "enum": ["red", "blue"]}
@@ -188,10 +188,7 @@ async def test_a_client_at_its_terminal_is_asked_until_the_reply_is_what_was_ask
     a = await stage.actor("a")
     typing = asyncio.create_task(office.typed("maybe\ntrue\n", "send", "hello", who="c1"))
 
-    async def submitted() -> bool:
-        return bool(a.got)
-
-    await eventually(submitted)
+    await until(lambda: bool(a.got))
     request = RequestId(next(iter(a.got)))
     ask = Ask(to_agent=AgentName("c1"), question="may I?", schema={"type": "boolean"})
     await a.propose(request, await a.work(request), ask)

@@ -22,7 +22,7 @@ from mesh.ops.watch import Watch
 from protocol.wire.commands import Escalate, Resolve
 from protocol.wire.notices import DeadLetter
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, eventually, until
+from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
 from tests.system.terminal import Folder
 
@@ -223,10 +223,7 @@ async def test_a_watch_outlives_its_broker(own_stage: Stage, tmp_path: Path) -> 
         await own_stage.buried("unknown_turn", request=second)
         await asyncio.to_thread(watch.wait_for, "dead_letter")
 
-        async def all_told() -> bool:
-            return {first, second} <= {each["facts"]["MESH_REQUEST"] for each in told(tmp_path)}
-
-        await eventually(all_told)
+        await until(lambda: {first, second} <= {each["facts"]["MESH_REQUEST"] for each in told(tmp_path)})
         assert watch.said.count(first) == 1
         assert watch.said.count(f"escalation  {second}") == 1
 

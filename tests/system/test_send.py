@@ -24,7 +24,7 @@ from protocol.wire.commands import Ask, Complete
 from protocol.wire.ids import AgentName
 from tests.guard.actor import Actor
 from tests.guard.stage import Stage
-from tests.servers import PATIENCE_S, eventually, until
+from tests.servers import PATIENCE_S, until
 from tests.system.office import Office
 from tests.system.terminal import environment
 
@@ -96,10 +96,7 @@ async def asked(stage: Stage, **ask: object) -> tuple[Actor, str]:
     """Have agent `a` ask the client of the next request; return the agent and the request."""
     a = await stage.actor("a")
 
-    async def submitted() -> bool:
-        return bool(a.got)
-
-    await eventually(submitted)
+    await until(lambda: bool(a.got))
     request = next(iter(a.got))
     move = Ask(to_agent=AgentName("c1"), question="which one?", **ask)  # type: ignore[arg-type]
     await a.propose(request, await a.work(request), move)
@@ -203,11 +200,7 @@ async def test_whoever_is_interrupted_knows_what_goes_on(
 ) -> None:
     a = await stage.actor("a")
     with seated(office, "send", "hello", *follow) as seat:
-
-        async def submitted() -> bool:
-            return bool(a.got)
-
-        await eventually(submitted)
+        await until(lambda: bool(a.got))
         request = next(iter(a.got))
         assert (await office.mesh("request", "show", request)).status == Exit.DONE
         if follow:
