@@ -74,7 +74,7 @@ $$pip install -qq --no-compile
 endef
 
 $(RUN): requirements-demo.txt pyproject.toml
-	@echo "make: installing what running takes into $(VENV), once"
+	@echo "make: installing the packages that mesh needs into $(VENV); this happens once"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "make: $(PYTHON) is not Python 3.11 or newer; name one with: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv --without-pip $(VENV) || { \
@@ -84,6 +84,6 @@ $(RUN): requirements-demo.txt pyproject.toml
 	@touch $@
 
 $(ENV): constraints.txt $(RUN)
-	@echo "make: installing the developers' tools into $(VENV), once"
+	@echo "make: installing the developers' tools into $(VENV); this happens once"
 	@$(PIP) --require-hashes -r constraints.txt
 	@touch $@
