@@ -24,6 +24,9 @@ JSON_SCHEMA = schema.json_schema()
 ASYNCAPI = schema.asyncapi()
 
 
+FAILED = {"kind": "turn_failed", "turn": "t", "round": 0, "error": {"code": "x"}}
+
+
 def validator(definition: str) -> Any:
     return Draft202012Validator({"$ref": f"#/$defs/{definition}", "$defs": JSON_SCHEMA["$defs"]})
 
@@ -87,6 +90,13 @@ def test_what_we_write_follows_the_schema(definition: str, message: msgspec.Stru
     [
         pytest.param("Submit", {}, id="a-submit-without-text"),
         pytest.param("Submit", {"text": "x", "v": 2}, id="a-submit-of-another-version"),
+        pytest.param("Submit", {"text": "x", "conversation": "c" * 129}, id="too-long-a-conversation"),
+        pytest.param("Submit", {"text": "x", "constraints": {"deadline": -1}}, id="a-deadline-before-time"),
+        pytest.param("Proposal", {**FAILED, "round": -1}, id="a-round-that-cannot-be"),
+        pytest.param("Proposal", {**FAILED, "report": {"usage": {"tokens": -1}}}, id="negative-usage"),
+        pytest.param(
+            "Proposal", {**FAILED, "error": {"code": "x", "retry_after_s": 1e9}}, id="a-wait-beyond-ten-years"
+        ),
         pytest.param("Proposal", {"kind": "move", "turn": "t", "round": 0}, id="a-proposal-without-move"),
         pytest.param("Proposal", {"kind": "wish", "turn": "t", "round": 0}, id="an-unknown-proposal"),
         pytest.param("Control", {"kind": "cancel"}, id="a-control-without-id"),
@@ -101,6 +111,10 @@ def test_what_we_write_follows_the_schema(definition: str, message: msgspec.Stru
 )
 def test_what_we_would_not_read_does_not_follow_it(definition: str, message: Any) -> None:
     assert not validator(definition).is_valid(message)
+
+
+def test_a_failure_without_a_mistake_follows_it() -> None:
+    validator("Proposal").validate(FAILED)
 
 
 def meta() -> Any:
