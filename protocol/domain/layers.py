@@ -4,8 +4,8 @@ Nothing is lost by accident. A proposal names what is new and what to drop; the 
 label of a key stays with it through the request, so that nobody can make a secret public by repeating it
 without its label.
 
-A key may have several *layers*. Who is withheld what stands under a key, and brings a fact under it, cannot
-know that it is there: the fact becomes another layer beneath, and what was there stays. A reader sees the
+A key may have several *layers*. An agent may bring a fact under a key of which it is withheld one. It cannot
+know of that: its fact becomes another layer beneath, and the first stays. A reader sees the
 first layer that it is cleared for. So what an agent sees is what it would see if nothing were withheld.
 """
 

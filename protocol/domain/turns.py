@@ -54,7 +54,7 @@ class TurnState:
     failures: int = 0
     asks: int = 0
     asked: AgentName | None = None
-    """Who has to reply while it is suspended."""
+    """The name that has to reply while it is suspended."""
     approval: str = ""
     """The digest that a suspended turn's ask wants approved; empty for an ordinary question."""
     doubted: str = ""
@@ -69,7 +69,7 @@ class TurnState:
     instead_of: TurnId | None = None
     """Of a person's turn: the agent's turn that the escalation ended."""
     person: str = ""
-    """Of a person's turn: whom it was assigned to."""
+    """Of a person's turn: the person that it was assigned to."""
     ended_by: AnyEvent | None = None
     """What ended it."""
 

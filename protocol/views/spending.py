@@ -28,7 +28,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     turn: TurnId
     agent: AgentName
     giver: AgentName
-    """Who gave it the work: with `agent`, the edge that the cost came over."""
+    """The name that gave it the work: with `agent`, the edge that the cost came over."""
     at: int
     """UTC µs of the newest report, or of the newest step that was counted."""
     usage: Usage

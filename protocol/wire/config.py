@@ -103,7 +103,7 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     human: bool = False
     """True if people read the `human` queue. Without one, nothing can be escalated."""
     tiers: tuple[str, ...] = ()
-    """Who of the people has an escalation: the first tier at first, the next each time it is raised again."""
+    """The people who get an escalation: the first tier at first, the next each time it is raised again."""
     log_max_age_s: SomeSeconds = 30 * 86_400.0
     """How long the log keeps events. A request's deadline is at most half of it, and a request id
     older than a quarter is refused, since its first run may have been forgotten."""

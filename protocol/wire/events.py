@@ -276,7 +276,7 @@ class TurnFailed(_OfRound, frozen=True, kw_only=True, tag="turn.failed"):
     """UTC µs of the next round; none: the turn escalates."""
     report: Report = Report()
     sender: AgentName | None = None
-    """Who said so; none: the guard, by the clock."""
+    """The agent that said so; none: the guard, by the clock."""
     grounds: Grounds | None = None
 
 
@@ -316,7 +316,7 @@ class EscalationRaised(_OfRound, frozen=True, kw_only=True, tag="escalation.rais
 
 
 class EscalationAssigned(Event, frozen=True, kw_only=True, tag="escalation.assigned"):
-    """Who looks at it."""
+    """A person looks at an escalation."""
 
     turn: TurnId
     person: str
@@ -326,7 +326,7 @@ class EscalationAssigned(Event, frozen=True, kw_only=True, tag="escalation.assig
 
 
 class EscalationResolved(Event, frozen=True, kw_only=True, tag="escalation.resolved"):
-    """A person gave the work on: whom it names gets a turn, in a fresh segment."""
+    """A person gave the work on: an agent gets a turn, in a fresh segment."""
 
     turn: TurnId
     """The human's turn that ends."""
@@ -365,7 +365,7 @@ class RequestFrozen(_Ordered, frozen=True, kw_only=True, tag="request.frozen"):
 
 
 class RequestThawed(_Ordered, frozen=True, kw_only=True, tag="request.thawed"):
-    """Moves are judged again; one that was deferred is judged first."""
+    """Moves are judged again; a deferred one is judged first."""
 
 
 class RequestCompleted(_OfRound, frozen=True, kw_only=True, tag="request.completed"):

@@ -21,7 +21,7 @@ class Delivered(NamedTuple):
 
 
 class Addressed(NamedTuple):
-    """Who sent a message and about which request, as the subject (hence the broker) has it."""
+    """The sender and the request of a message, as the subject (hence the broker) has them."""
 
     sender: str
     request: str

@@ -716,7 +716,7 @@ export interface EscalationRaised {
   grounds?: Grounds | null;
 }
 /**
- * Who looks at it.
+ * A person looks at an escalation.
  */
 export interface EscalationAssigned {
   type: "escalation.assigned";
@@ -737,7 +737,7 @@ export interface EscalationAssigned {
   control: string;
 }
 /**
- * A person gave the work on: whom it names gets a turn, in a fresh segment.
+ * A person gave the work on: an agent gets a turn, in a fresh segment.
  */
 export interface EscalationResolved {
   type: "escalation.resolved";
@@ -827,7 +827,7 @@ export interface RequestFrozen {
   reason?: string;
 }
 /**
- * Moves are judged again; one that was deferred is judged first.
+ * Moves are judged again; a deferred one is judged first.
  */
 export interface RequestThawed {
   type: "request.thawed";
