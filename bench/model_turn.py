@@ -29,8 +29,8 @@ from mesh.model.loop import drive
 from mesh.model.port import Hear, Model, Prompt, Reply
 from mesh.service.logs import configure_logging
 from mesh.service.run import collect_rarely
+from mesh.testing.claude_stub import Answer, StubClaude, calls
 from protocol.wire import codec
-from tests.claude_stub import Answer, StubClaude, calls
 
 ADDED_MS = Target("at most", 8.0)
 AGENT, NEXT, STUB = "a", "b", "stub"

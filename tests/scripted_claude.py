@@ -17,7 +17,7 @@ import pytest
 from mesh.model import agent as driven
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.scripted import ScriptedModel, load_script
-from tests.claude_stub import Answer, StubClaude, calls, says
+from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 from tests.servers import ROOT
 
 _AGENT = "You are: "

@@ -10,9 +10,9 @@ from mesh.bus.reader import get
 from mesh.model import ROUTING
 from mesh.model import agent as driven
 from mesh.testing import LocalBus
+from mesh.testing.claude_stub import Answer, StubClaude, says
 from protocol.wire import config, subjects
 from protocol.wire.config import ModelLimits
-from tests.claude_stub import Answer, StubClaude, says
 from tests.guard.stage import FLEET, Stage, furnish
 from tests.live import prompted
 from tests.scripted_claude import ask_at

@@ -10,9 +10,9 @@ import pytest_asyncio
 from mesh.cli.exits import Exit
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
+from mesh.testing.claude_stub import StubClaude, calls, fails, says
 from protocol.domain.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
-from tests.claude_stub import StubClaude, calls, fails, says
 from tests.guard.stage import Stage
 from tests.live import prompted
 from tests.scripted_claude import ask_at

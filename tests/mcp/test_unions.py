@@ -12,8 +12,8 @@ from mesh.mcp.server import McpTool
 from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.testing import turn
+from mesh.testing.claude_stub import StubClaude, calls, says
 from protocol.wire.commands import Complete
-from tests.claude_stub import StubClaude, calls, says
 
 ID, NAME = {"type": "integer"}, {"type": "string"}
 BY_EITHER = {"properties": {"id": ID, "name": NAME}, "anyOf": [{"required": ["id"]}, {"required": ["name"]}]}

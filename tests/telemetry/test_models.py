@@ -12,11 +12,11 @@ from mesh.model.loop import drive
 from mesh.model.port import Model, Prompt, Reply
 from mesh.replay.rejudge import rejudge
 from mesh.service import tracing
+from mesh.testing.claude_stub import StubClaude, calls, fails, says, writes
 from mesh.testing.harness import REQUEST, turn
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Usage
 from protocol.wire.prices import Price, Tokens
-from tests.claude_stub import StubClaude, calls, fails, says, writes
 from tests.golden.make import LOGS
 from tests.telemetry.seen import Readings, Seen, id_of, parent_of, said
 from tests.unit.model.vendor import PROMPT, claude, raw

@@ -15,9 +15,9 @@ from mesh.fleet.setup import listed
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
 from mesh.model.prompt import render
+from mesh.testing.claude_stub import StubClaude
 from protocol.wire.handoff import Fact
 from protocol.wire.prices import price_list
-from tests.claude_stub import StubClaude
 from tests.scripted_claude import ask_at, scripted_claude
 from tests.unit.agents.crews import CREWS, RECRUITING, SUPPORT, Crew, Sample, disagreements, walk
 

@@ -20,7 +20,7 @@ from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
 from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, driven_by, fleet_of, turn
-from tests.claude_stub import StubClaude, says
+from mesh.testing.claude_stub import StubClaude, says
 from tests.logs import captured_logs
 from tests.servers import ROOT
 

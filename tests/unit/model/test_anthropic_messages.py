@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mesh.model.port import Exchange, Said, ToolCall, ToolResult
-from tests.claude_stub import Answer, calls, says, thinks
+from mesh.testing.claude_stub import Answer, calls, says, thinks
 from tests.unit.model.vendor import after, begun, block, claude, ended, kinds, raw, said, sent
 
 LOOKED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}

@@ -12,10 +12,10 @@ from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, Mo
 from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
 from mesh.testing import MemorySteps, turn
+from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from protocol.wire.commands import Complete
 from protocol.wire.journal_records import decode_record
 from protocol.wire.prices import MTOK, Price, Tokens
-from tests.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from tests.unit.model.vendor import MODEL, OTHER, PROMPT, claude, kinds, raw, sent
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mesh.model.anthropic.messages import MOST_TOKENS, BrokenOff, Streamed, Unreadable, reply_of, request_of
 from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
 from mesh.model.port import Prompt, ToolResult
+from mesh.testing.claude_rules import violations
+from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 from protocol.wire.prices import Tokens
-from tests.claude_rules import violations
-from tests.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 from tests.unit.model.vendor import (
     MODEL,
     PROMPT,

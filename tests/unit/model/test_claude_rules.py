@@ -5,8 +5,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.claude_rules import signed, violations
-from tests.claude_stub import StubClaude, says
+from mesh.testing.claude_rules import signed, violations
+from mesh.testing.claude_stub import StubClaude, says
 
 ASK = {"model": "claude-haiku-5-5", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 

@@ -9,11 +9,11 @@ from mesh.model.loop import drive
 from mesh.model.port import Model, Reply
 from mesh.model.pricing import BudgetUnpriced
 from mesh.testing import MemorySteps, turn
+from mesh.testing.claude_stub import StubClaude, fails
+from mesh.testing.claude_stub import says as answers
 from protocol.wire.commands import Complete, Move, Usage
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens
-from tests.claude_stub import StubClaude, fails
-from tests.claude_stub import says as answers
 from tests.logs import captured_logs
 from tests.unit.model.doubles import TalkingModel, says
 

@@ -13,8 +13,8 @@ from mesh.bus.rate_limit import LONGEST_ASKED_S, HeldBack, RateLimiter
 from mesh.fleet.file import FleetFileError, parse_fleet
 from mesh.model.anthropic.model import ClaudeModel, ModelRetry
 from mesh.model.port import Prompt
+from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.wire.config import ModelLimits
-from tests.claude_stub import Answer, StubClaude, fails, says
 from tests.servers import until
 
 PROMPT = Prompt(agent="a", instructions="Help.", brief="You are: a")

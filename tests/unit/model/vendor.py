@@ -8,7 +8,7 @@ from typing import Any
 
 from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.port import Exchange, Prompt, Reply, Said, ToolSpec
-from tests.claude_stub import Answer, StubClaude
+from mesh.testing.claude_stub import Answer, StubClaude
 
 MODEL, OTHER = "claude-haiku-5-5", "claude-sonnet-5-5"
 PROMPT = Prompt(

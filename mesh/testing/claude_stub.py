@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from tests.claude_rules import signed, violations
+from mesh.testing.claude_rules import signed, violations
 
 Block = Mapping[str, Any]
 """A content block as the API has it: `text`, `tool_use`, `thinking`."""
