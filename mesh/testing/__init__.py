@@ -1,6 +1,7 @@
 """Doubles and servers for the tests of this project, and of every fleet built with it (docs/testing.md)."""
 
 from mesh.local.mesh import LocalBus, LocalMesh, fleet_of
+from mesh.testing.claude_stub import StubClaude
 from mesh.testing.harness import FleetHarness, MemorySteps, turn, turn_in
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
@@ -13,6 +14,7 @@ __all__ = [
     "MemorySteps",
     "NotDecided",
     "StrictModel",
+    "StubClaude",
     "calls",
     "driven_by",
     "fleet_of",
