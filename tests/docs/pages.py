@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
+MOST_CHARS = 120
+"""Of a line of prose. A table's row, a line of code and a link may be longer."""
 _CODE = re.compile(r"`([^`]+)`")
+_BEGINS = re.compile(r"\s*([-*] |\d+\. |[#|<]|$)")
+"""A line that goes on no paragraph: an item, a heading, a table's row, an empty line."""
 
 
 class Block(NamedTuple):
@@ -17,6 +21,31 @@ class Block(NamedTuple):
     kind: str
     text: str
     line: int
+
+
+def read(name: str) -> str:
+    """Return a page of `docs/` with each paragraph and each item of a list on one line."""
+    lines = [""]
+    fenced = False
+    for line in (DOCS / name).read_text().splitlines():
+        fence = line.lstrip().startswith("```")
+        goes_on = not (fenced or fence or _BEGINS.match(line) or _BEGINS.fullmatch(lines[-1]))
+        if goes_on and not lines[-1].startswith(("#", "|", "```")):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        fenced ^= fence
+    return "\n".join([*lines[1:], ""])
+
+
+def prose(text: str) -> Iterator[str]:
+    """Yield a page's lines of prose: no tables, no fenced blocks."""
+    fenced = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("|"):
+            yield line
 
 
 def blocks(page: str) -> Iterator[Block]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, codes, section, tables
+from tests.docs.pages import DOCS, codes, read, section, tables
 
 ROOT = DOCS.parent
-PAGE = (DOCS / "design.md").read_text()
+PAGE = read("design.md")
 [WALK] = tables(section(PAGE, "The walk of one request"))
 ROOMS = ("protocol/domain", "mesh", "mesh/bus", "mesh/guard", "mesh/agent")
 

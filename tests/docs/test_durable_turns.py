@@ -6,10 +6,10 @@ import pytest
 
 from mesh.agent import _execution, _journal, _step_store, definition
 from protocol.wire.config import LEASE_S
-from tests.docs.pages import DOCS, Block, blocks
+from tests.docs.pages import Block, blocks, read
 from tests.servers import ran
 
-PAGE = (DOCS / "durable-turns.md").read_text()
+PAGE = read("durable-turns.md")
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "python"]
 
 

@@ -6,10 +6,24 @@ from pathlib import Path
 import pytest
 
 from tests.docs.adr_index import ADR, INDEX, index, records
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, MOST_CHARS, prose
 from tests.servers import ROOT
 
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "node_modules" not in path.parts)
+PROSE = [
+    *(page for page in PAGES if page.parent != ADR),
+    *(
+        ROOT / page
+        for page in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+            "deploy/README.md",
+            "clients/node/README.md",
+        )
+    ),
+]
+_LONG_LINK = re.compile(r"\S{60}")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`((?:protocol|mesh|tests|docs|agents)/[\w./-]+\.\w+)`")
 
@@ -37,6 +51,12 @@ def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = set(_FILE.findall(page.read_text()))
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_prose_is_longer_than_an_editor_is_wide(page: Path) -> None:
+    long = [line for line in prose(page.read_text()) if len(line) > MOST_CHARS]
+    assert [line for line in long if not _LONG_LINK.search(line)] == []
 
 
 HEADINGS = re.findall(r"^## .+$", (ADR / "template.md").read_text(), re.MULTILINE)

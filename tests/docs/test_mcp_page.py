@@ -8,10 +8,10 @@ from mesh import mcp
 from mesh.agent.definition import DOWN
 from mesh.mcp import results, server
 from mesh.mcp.results import McpRefused, McpTimedOut, McpTooLarge, McpUnreached, McpUnreadable
-from tests.docs.pages import DOCS, blocks, written
+from tests.docs.pages import blocks, read, written
 from tests.servers import ran
 
-PAGE = (DOCS / "mcp.md").read_text()
+PAGE = read("mcp.md")
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import price_list, unsaid
-from tests.docs.pages import DOCS, blocks, codes, section, table, tables, written
+from tests.docs.pages import blocks, codes, read, section, table, tables, written
 from tests.servers import ran
 from tests.system.terminal import commands_of
 
-PAGE = (DOCS / "models.md").read_text()
+PAGE = read("models.md")
 BLOCKS = list(blocks(PAGE))
 FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n'
 

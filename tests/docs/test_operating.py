@@ -10,10 +10,10 @@ import pytest
 from mesh.cli import app
 from mesh.cli.exits import Exit
 from mesh.ops.watch import Alarm, environment
-from tests.docs.pages import DOCS, blocks, codes, section
+from tests.docs.pages import blocks, codes, read, section
 from tests.system.terminal import commands_of
 
-PAGE = (DOCS / "operating.md").read_text()
+PAGE = read("operating.md")
 TYPED = [
     line.removeprefix("$ ")
     for block in blocks(PAGE)

@@ -36,10 +36,10 @@ from protocol.wire.events import AnyEvent, Assignment, Event, Grounds, RoundOutc
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.schema import json_schema
-from tests.docs.pages import DOCS, Block, blocks, codes, section, table
+from tests.docs.pages import Block, blocks, codes, read, section, table
 from tests.servers import FLEET, ROOT
 
-PAGE = (DOCS / "protocol.md").read_text()
+PAGE = read("protocol.md")
 EXAMPLES = [block for block in blocks(PAGE) if block.language == "json"]
 SCHEMA = json_schema()
 
@@ -192,7 +192,7 @@ def _sent(kind: type[msgspec.Struct], found: dict[str, bool]) -> dict[str, bool]
 
 
 def test_the_fields_that_may_be_null_are_those_that_the_page_says() -> None:
-    listed = set(codes(PAGE.split('`null` means "missing" in these alone:', 1)[1].split("\n", 1)[0]))
+    listed = set(codes(PAGE.split('`null` means "missing" in these alone:', 1)[1].split(". ", 1)[0]))
     found: dict[str, bool] = {}
     for kind in (Submit, *Proposal.__args__, *Control.__args__, *Move.__args__):
         _sent(kind, found)

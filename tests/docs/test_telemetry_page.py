@@ -4,9 +4,9 @@ import re
 from typing import Final
 
 from mesh.service import telemetry, tracing
-from tests.docs.pages import DOCS, codes, section, table
+from tests.docs.pages import codes, read, section, table
 
-PAGE = (DOCS / "telemetry.md").read_text()
+PAGE = read("telemetry.md")
 SPANS = {
     tracing.SUBMIT,
     tracing.SEND_CONTROL,

@@ -7,10 +7,10 @@ import mesh.testing
 from mesh.model import ClaudeAgent
 from mesh.model.prompt import Instructions
 from mesh.testing import LocalBus, StrictModel, driven_by, fleet_of, says, turn
-from tests.docs.pages import DOCS, blocks, codes, section, table, tables
+from tests.docs.pages import blocks, codes, read, section, table, tables
 from tests.servers import ran
 
-PAGE = (DOCS / "testing.md").read_text()
+PAGE = read("testing.md")
 BLOCKS = [block for block in blocks(PAGE) if block.language == "python"]
 
 
