@@ -1,24 +1,23 @@
 """The queues that a guard takes from: one for each sender, and one for fired timers.
 
-Each queue has slots of its own, and senders are served in turn: a flood keeps only its own sender's slots
-busy. What operators say waits for no turn. Queues of new members are found when the fleet changes.
+Each queue has slots of its own: a flood keeps only its own sender's slots busy. Queues of new members are
+found when the fleet changes.
 """
 
 import asyncio
 import contextlib
 import hashlib
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 
 from mesh.bus.connection import Bus
-from mesh.bus.consumer import Handler, Message, Puller
+from mesh.bus.consumer import Handler, Puller
 from mesh.bus.provision import standing_queues
 from mesh.bus.streams import CONTROLS, GUARD_GROUP, QUEUE_CONSUMERS, Kind, kind_of
 
 SLOTS = 4
-"""Messages of one sender's partition that a guard has in hand at most."""
-AT_ONCE = 8
-"""Messages that it works on at once: as many as keep it busy while its appends are on their way."""
+"""Messages of one sender's partition that a guard works on at once. A sender who floods gets no more.
+
+With fewer the server would send and store nearly one message at a time, which costs it twice as much."""
 IDLE_PULLS_PER_S = 100
 """Pulls that a guard without work sends each second at most, of all queues together."""
 
@@ -40,7 +39,6 @@ class Queues:
         self._handlers = handlers
         self._expires_s = expires_s
         self._pullers: dict[str, list[Puller]] = {}
-        self._turns = Turns(AT_ONCE)
         self._paused = self._leaving = False
 
     async def find(self) -> None:
@@ -49,7 +47,7 @@ class Queues:
             kind = kind_of(stream)
             if stream not in self._pullers and kind is not None:
                 self._pullers[stream] = [
-                    self._puller(stream, self._in_turn(stream, self._handlers[kind]), partition)
+                    self._puller(stream, self._handlers[kind], partition)
                     for partition in range(len(QUEUE_CONSUMERS))
                 ]
         for stream, pullers in self._pullers.items():
@@ -60,19 +58,6 @@ class Queues:
                     return
                 if not puller.running:
                     await self._bus.retry_unavailable(puller.start)
-
-    def _in_turn(self, stream: str, handler: Handler) -> Handler:
-        if stream == CONTROLS:
-            return handler
-
-        async def handle(message: Message) -> None:
-            await self._turns.take(stream)
-            try:
-                await handler(message)
-            finally:
-                self._turns.give_back()
-
-        return handle
 
     def _puller(self, stream: str, handler: Handler, partition: int) -> Puller:
         return Puller(
@@ -114,46 +99,3 @@ class Queues:
             async with asyncio.timeout(grace_s):
                 await asyncio.gather(*(puller.drain() for puller in pullers))
         await asyncio.gather(*(puller.close() for puller in pullers))
-
-
-class Turns:
-    """Gives so many turns at once, to senders one after the other. Used on one event loop.
-
-    A guard works on a few messages at once, so that it is busy while its appends are on their way. More would
-    only make each of them slower: they share one processor. A sender that waits is served after one message
-    of each other sender that waits.
-    """
-
-    def __init__(self, at_once: int) -> None:
-        self._free = at_once
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By sender, in the order in which they are served next."""
-
-    async def take(self, sender: str) -> None:
-        """Wait for a turn of `sender`; it lasts until `give_back`."""
-        if self._free:
-            self._free -= 1
-        else:
-            await self._wait(sender)
-
-    async def _wait(self, sender: str) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(sender, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back()  # it was given at the same moment
-            raise
-
-    def give_back(self) -> None:
-        """End a turn; the next sender that waits gets it."""
-        while self._waiting:
-            sender, waiting = self._waiting.popitem(last=False)
-            turn = waiting.popleft()
-            if waiting:
-                self._waiting[sender] = waiting  # behind all others
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
