@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
@@ -102,14 +103,14 @@ class ParentDeath:
                 watcher.stdin.close()
 
 
-class Lifecycle:
+class Lifecycle(ABC):
     """Base of what `async with` starts and stops: a start that fails leaves nothing behind."""
 
-    async def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def start(self) -> None: ...
 
-    async def stop(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def stop(self) -> None: ...
 
     async def __aenter__(self) -> Self:
         try:
