@@ -20,7 +20,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import every, get, microseconds, up_to
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_names
-from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
+from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError, TimedOut
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.ops.log import read_each
@@ -230,26 +230,34 @@ def _varz(url: str) -> Varz | None:
 
 async def _durability(look: Look) -> Results:
     """Find crashes through which messages are lost."""
-    replicas: dict[str, int] = {}
-    holders: dict[str, None] = {}
-    """Servers that have a stream; none where the server does not say."""
-    behind: set[str] = set()
-    for stream in stream_names(await fleet_of(look.bus)):
-        info = await look.bus.api(f"STREAM.INFO.{stream}")
+    replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
+    streams = stream_names(await fleet_of(look.bus))
+    infos = await asyncio.gather(*(_info(look, each) for each in streams))
+    for stream, info in zip(streams, infos, strict=True):
+        if info is None:
+            silent.append(stream)
+            continue
         replicas[stream] = int(info["config"]["num_replicas"])
-        cluster = info.get("cluster") or {}
-        others = cluster.get("replicas") or ()
-        names = [str(cluster.get("leader") or ""), *(str(other.get("name", "")) for other in others)]
-        holders |= dict.fromkeys(filter(None, names))
-        behind |= {
-            str(other.get("name", "")) for other in others if other.get("offline") or not other["current"]
-        }
-    log = replicas["LOG"]
+        cluster = info.get("cluster", {})
+        others = cluster.get("replicas", ())
+        holders |= dict.fromkeys(filter(None, (cluster.get("leader"), *(each["name"] for each in others))))
+        behind |= {each["name"] for each in others if each.get("offline") or not each["current"]}
+    if silent:
+        yield "found", f"nobody answers for {', '.join(silent)}: no server of theirs is up, or they elect"
+    if not (log := replicas.get("LOG", 0)):
+        return
     if fewer := [f"{stream} ({count})" for stream, count in replicas.items() if count < log]:
         yield "found", f"kept by fewer servers than the log ({log}): {', '.join(fewer)}; run `mesh setup`"
     if behind:
         yield "found", f"away, or without everything yet: {', '.join(sorted(behind))}"
     yield _synced(log, holders, {_name(server): server for server in look.varz})
+
+
+async def _info(look: Look, stream: str) -> dict[str, Any] | None:
+    try:
+        return await look.bus.api(f"STREAM.INFO.{stream}")
+    except TimedOut:  # it has no leader
+        return None
 
 
 def _synced(replicas: int, holders: Iterable[str], seen: Mapping[str, Varz]) -> tuple[State, str]:
@@ -276,9 +284,7 @@ def _synced(replicas: int, holders: Iterable[str], seen: Mapping[str, Varz]) -> 
 
 
 def _loses(replicas: int) -> str:
-    if replicas == 1:
-        return "a machine stops"
-    return f"machines stop at the same time, or one stops before the other {replicas - 1} have it all"
+    return "a machine stops" if replicas == 1 else "machines stop at once, or one before the others have it"
 
 
 def _survives(replicas: int) -> str:
@@ -313,11 +319,8 @@ async def _documents(look: Look) -> Results:
                 refused = "requests under it"
                 read_policy(kept.data, name)
         except DocumentInvalid as invalid:
-            so = f"{invalid}; guards refuse {refused}"
-            yield (
-                "found",
-                f"{kept.subject} cannot be read: {so}: say it in the fleet file, and run `mesh setup`",
-            )
+            so = f"{invalid}; guards refuse {refused}: say it in the fleet file, and run `mesh setup`"
+            yield "found", f"{kept.subject} cannot be read: {so}"
 
 
 async def _freeze(look: Look) -> Results:
@@ -332,10 +335,7 @@ async def _breakers(look: Look) -> Results:
         try:
             entry = read_breaker(kept.data)
         except DocumentInvalid as invalid:
-            yield (
-                "found",
-                f"the entry of {agent} cannot be read ({invalid}): it is taken for open, until a trial",
-            )
+            yield "found", f"the entry of {agent} cannot be read ({invalid}): taken for open, until a trial"
             continue
         if entry.state != "closed":
             work = "no work" if entry.state == "open" else "one piece of work, to see how that goes"
