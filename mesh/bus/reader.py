@@ -231,9 +231,9 @@ async def first_since(bus: Bus, stream: str, subject: str, since: str) -> Stored
 
 
 async def bounds(bus: Bus, stream: str) -> tuple[int, int]:
-    """Return the first and the last sequence number of a stream; (1, 0) or alike when it is empty."""
+    """Return the first and the last sequence number of a stream; the first is the larger when it is empty."""
     state = (await bus.api(f"STREAM.INFO.{stream}"))["state"]
-    return int(state["first_seq"]), int(state["last_seq"])
+    return max(1, int(state["first_seq"])), int(state["last_seq"])  # the server says 0 before anything came
 
 
 def stored_message(message: Incoming) -> StoredMessage:

@@ -29,6 +29,7 @@ COMMANDS = {
     "doctor": "mesh.cli.fleet:doctor",
     "cost": "mesh.cli.audit:cost",
     "check-agent": "mesh.cli.agent:check_agent",
+    "ui": "mesh.cli.ui:ui",
     "schema": "mesh.cli.local:schema",
     "bench": "mesh.cli.local:bench",
 }

@@ -1,0 +1,85 @@
+"""`mesh ui`: the page, in a browser."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mesh.cli.exits import ended_by_signals
+from mesh.cli.options import A_PATH, PEOPLE, READERS, Where, framed
+from mesh.cli.output import note, say
+from mesh.errors import UsageWrong
+
+if TYPE_CHECKING:
+    from mesh.settings import Access
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=int, help="The port to listen on; by default 8420 if it is free.")
+@click.option("--name", "names", multiple=True, help="A further host name under which browsers reach it.")
+@click.option("--token-file", type=A_PATH, help="A file with the token that a visitor has to show.")
+@click.option("--allow-write/--read-only", default=False, help="Let visitors act, with an operator's key.")
+@click.option("--by", default="", help="The name of who acts; by default each visitor says it.")
+@click.option(
+    "--store",
+    type=A_PATH,
+    default=Path(".mesh"),
+    show_default=True,
+    help="The folder of the list that the page keeps of requests.",
+)
+@framed
+async def ui(
+    where: Where,
+    *,
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+    token_file: Path | None,
+    allow_write: bool,
+    by: str,
+    store: Path,
+) -> None:
+    """Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."""
+    import asyncio
+
+    from mesh.settings import NoCredentials
+    from mesh.ui import Keys, Options, require_installed, serving
+    from mesh.ui.options import free_port
+
+    require_installed()
+    options = Options(
+        host=host,
+        port=free_port(host) if port is None else port,
+        token=_token(token_file),
+        allow_write=allow_write,
+        by=by,
+        names=names,
+        store=store,
+    )
+
+    def access(name: str) -> "Access | None":
+        try:
+            return where.named(name).access()
+        except NoCredentials:
+            return None
+
+    reader = where.access(*(PEOPLE if allow_write else READERS))
+    keys = Keys(reader, access, reader.name if allow_write else None)
+    async with ended_by_signals(), serving(keys, options) as address:
+        say(f"the page is at {address}")
+        note("Ctrl-C ends it" if allow_write else "it only shows: --allow-write lets it act. Ctrl-C ends it")
+        await asyncio.Event().wait()
+
+
+def _token(path: Path | None) -> str | None:
+    """Return the token in a file. Raises UsageWrong."""
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise UsageWrong(f"--token-file {path} cannot be read: {wrong}") from wrong
+    if len(token) < 16:
+        raise UsageWrong(f"--token-file {path}: a token has 16 characters or more")
+    return token

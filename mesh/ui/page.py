@@ -1,0 +1,125 @@
+"""What all routes of the page share: connections, templates, and who is asking."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from mesh.bus.connection import Bus
+from mesh.errors import MeshError
+from mesh.service.printable import printable, printable_json, short, when
+from mesh.ui.options import Keys, Options
+from mesh.ui.security import Security, Visit
+
+
+class ReadOnly(MeshError):
+    """The page shows and does nothing; the text says how it could act."""
+
+    code: ClassVar[str] = "ui.read_only"
+
+
+class Page:
+    """One served page: `async with Page(keys, options, port) as page`.
+
+    Args:
+        port: on which it listens.
+    """
+
+    def __init__(self, keys: Keys, options: Options, port: int) -> None:
+        self.keys, self.options = keys, options
+        self.security = Security(options, port)
+        self.stopping = asyncio.Event()
+        """Set when the page ends: streams end, too."""
+        self._templates = _environment()
+        self._stack = contextlib.AsyncExitStack()
+        self._buses: dict[str, asyncio.Task[Bus | None]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises as `Access.connect`."""
+        self.bus = await self._stack.enter_async_context(await self.keys.reader.connect())
+        """A viewer's, or an operator's: for everything that is shown."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stopping.set()
+        await self._stack.aclose()
+
+    # --- connections ------------------------------------------------------------------------------
+
+    async def bus_of(self, name: str) -> Bus | None:
+        """Return the one connection of a name; None if its key is not at hand. Raises as `Access.connect`."""
+        opening = self._buses.get(name)
+        if opening is None or (opening.done() and opening.exception() is not None):
+            opening = self._buses[name] = asyncio.create_task(self._connect(name))
+        return await asyncio.shield(opening)
+
+    async def _connect(self, name: str) -> Bus | None:
+        access = self.keys.of(name)
+        return None if access is None else await self._stack.enter_async_context(await access.connect())
+
+    async def operator(self) -> Bus:
+        """Return the connection that the page acts with. Raises ReadOnly."""
+        name = self.keys.operator
+        bus = None if name is None or not self.options.allow_write else await self.bus_of(name)
+        if bus is None:
+            raise ReadOnly("this page only shows: start it with --allow-write and an operator's key")
+        return bus
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def render(self, request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
+        """Return a page, or a piece of one, made by a template."""
+        visit: Visit = request.scope["mesh.visit"]
+        made = self._templates.get_template(template).render(
+            context,
+            path=request.url.path,
+            query=dict(request.query_params),
+            csrf=self.security.csrf(visit),
+            by=self.options.by or visit.by,
+            can_write=self.options.allow_write and self.keys.operator is not None,
+            has_token=self.options.token is not None,
+        )
+        return HTMLResponse(made, status)
+
+    def error(self, request: Request, status: int, text: str, code: str) -> Response:
+        """Return the page that says what went wrong."""
+        return self.render(request, "error.html", status=status, status_code=status, text=text, code=code)
+
+
+def _environment() -> Environment:
+    """Return the templates. All text of strangers is escaped, and made harmless to whoever copies it."""
+    made = Environment(
+        loader=PackageLoader("mesh.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_harmless,
+    )
+    made.filters |= {"when": when, "short": short, "money": money, "pretty": pretty}
+    return made
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, Markup):
+        return value
+    return "" if value is None else printable(str(value), lines=True)
+
+
+def money(nano_dollars: int) -> str:
+    """Return an amount as `$0.0123`; nothing for none."""
+    return "" if not nano_dollars else f"${nano_dollars / 1e9:,.4f}"
+
+
+def pretty(value: Any) -> str:
+    """Return a value as indented JSON; bytes are JSON already."""
+    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    return printable_json(msgspec.json.format(body, indent=2).decode())

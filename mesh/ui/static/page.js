@@ -1,0 +1,1 @@
+// The page's behaviour: small, and the page works without it.
