@@ -74,7 +74,8 @@ QUICK = Amount(
     fleets=[5, 50],
     flood=2_000,
 )
-UNSYNCED, SYNCED = Goal(latency=1.5, rate=0.6), Goal(latency=1.4, rate=0.7)
+UNSYNCED = Goal(latency=1.3, rate=0.6, peer_rate=8.0)
+SYNCED = Goal(latency=1.3, rate=0.75, peer_rate=4.0)
 
 
 def main(argv: list[str]) -> int:
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="mesh bench", description="Measure the mesh on this machine.")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke run: seconds, and rough figures")
-    parser.add_argument("--rounds", type=int, help="rounds of mesh and ring in turns")
+    parser.add_argument("--rounds", type=int, help="rounds of mesh, ring and LangGraph in turns")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--dir", type=Path, help="measure on this directory's disk; it must be empty")
     told = parser.parse_args(argv)

@@ -32,7 +32,7 @@ from mesh.service.run import collect_rarely
 from mesh.testing.claude_stub import Answer, StubClaude, calls
 from protocol.wire import codec
 
-ADDED_MS = Target("at most", 8.0)
+ADDED_MS = Target("at most", 5.0)
 AGENT, NEXT, STUB = "a", "b", "stub"
 INSTRUCTIONS = "You take requests first. Look up who is asking, then give the work to b. " * 8
 _PATIENCE_S = 60.0

@@ -16,7 +16,7 @@ def as_text(report: Report) -> str:
 
 
 def _figures(figures: Iterable[Figure]) -> list[list[str]]:
-    rows = [["measured", "", "median (min-max)", "ring", "ratio (min-max)", "target", ""]]
+    rows = [["measured", "", "median (min-max)", "beside", "ratio (min-max)", "target", ""]]
     for figure in figures:
         target = figure.target
         rows.append(

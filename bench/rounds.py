@@ -1,18 +1,20 @@
-"""Mesh and ring in turns: one round of one, one of the other, so that both meet the machine in one mood."""
+"""Mesh, ring and LangGraph in turns: a round of each, so that all meet the machine in one mood."""
 
+import asyncio
 import contextlib
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from bench.chain import DRIVER, chain, sizes
-from bench.crew import Crew
+from bench.crew import Member
 from bench.figures import Figure, Target, Use, percentile, ratio, spread
 from bench.load import Done, Task
-from bench.place import Place, place
+from bench.peer import WORKERS, peer
+from bench.place import place
 from bench.ring import ring
 from bench.usage import Usage, usage
 
@@ -31,12 +33,14 @@ class Plan(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """What we aim at, as ratios to the ring."""
+    """What we aim at, as ratios."""
 
     latency: float
-    """p50 of a request by itself: at most."""
+    """p50 of a request by itself, to the ring's: at most."""
     rate: float
-    """Requests a second with many under way: at least."""
+    """Requests a second with many under way, to the ring's: at least."""
+    peer_rate: float
+    """The same, to LangGraph's: at least. The p50 of a request by itself shall be no worse than its one."""
 
 
 class PerRequest(NamedTuple):
@@ -47,12 +51,16 @@ class PerRequest(NamedTuple):
 
 
 class Side:
-    """Mesh or ring, and what its rounds came to."""
+    """Mesh, ring or LangGraph, and what its rounds came to.
 
-    def __init__(self, name: str, place: Place, crew: Crew) -> None:
+    Args:
+        pids: its processes, by name.
+        drivers: those that are told how many requests to send; many at a time are shared out among them.
+    """
+
+    def __init__(self, name: str, pids: dict[str, int], drivers: Sequence[Member]) -> None:
         self.name = name
-        self._driver = crew.members[DRIVER]
-        self._pids = {SERVER: place.server.pid} | {name: one.pid for name, one in crew.members.items()}
+        self._pids, self._drivers = pids, drivers
         self.p50_ms: list[float] = []
         self.p99_ms: list[float] = []
         self.per_s: list[float] = []
@@ -63,26 +71,32 @@ class Side:
         await self._drive(Task(requests, MANY))
 
     async def measure_alone(self, requests: int) -> None:
-        done = await self._drive(Task(requests, 1))
+        done = msgspec.convert(await self._drivers[0].ask(Task(requests, 1)), Done)
         self.p50_ms.append(percentile(done.took_ms, 0.5))
         self.p99_ms.append(percentile(done.took_ms, 0.99))
 
     async def measure_crowded(self, requests: int) -> None:
         before = {name: usage(pid) for name, pid in self._pids.items()}
         done = await self._drive(Task(requests, MANY))
+        sent = len(done.took_ms)
         self.per_s.append(done.per_s)
         self.use.append(
-            {name: _each(usage(pid).since(before[name]), requests) for name, pid in self._pids.items()}
+            {name: _each(usage(pid).since(before[name]), sent) for name, pid in self._pids.items()}
         )
 
     async def _drive(self, task: Task) -> Done:
-        return msgspec.convert(await self._driver.ask(task), Done)
+        """Share a task out among the drivers; return what they did together."""
+        part = Task(*(-(-number // len(self._drivers)) for number in (task.requests, task.concurrency)))
+        said = await asyncio.gather(*(driver.ask(part) for driver in self._drivers))
+        done = [msgspec.convert(each, Done) for each in said]
+        took_ms = [one for each in done for one in each.took_ms]
+        return Done(max(each.elapsed_s for each in done), took_ms)
 
     def used(self) -> list[Use]:
         """Return what each process used per request, agents together."""
         groups: dict[str, list[str]] = {}
         for name in self._pids:
-            groups.setdefault(name if len(name) > 1 else "agents (5)", []).append(name)
+            groups.setdefault(_group(name), []).append(name)
         return [
             Use(
                 self.name,
@@ -94,6 +108,12 @@ class Side:
         ]
 
 
+def _group(member: str) -> str:
+    if len(member) == 1:
+        return "agents (5)"
+    return f"langgraph ({WORKERS})" if member.startswith("langgraph") else member
+
+
 def _each(used: Usage, requests: int) -> PerRequest:
     return PerRequest(used.cpu_s * 1e3 / requests, used.wakeups / requests)
 
@@ -101,7 +121,7 @@ def _each(used: Usage, requests: int) -> PerRequest:
 async def compare(
     directory: Path, plan: Plan, goal: Goal, *, sync_always: bool
 ) -> tuple[list[Figure], list[Use], str]:
-    """Measure mesh and ring in turns; return figures, use, and a sentence about the load."""
+    """Measure mesh, ring and LangGraph in turns; return figures, use, and a sentence about the load."""
     async with contextlib.AsyncExitStack() as stack:
         places = [
             await stack.enter_async_context(place(directory / name, sync_always=sync_always))
@@ -110,8 +130,13 @@ async def compare(
         mesh_crew = await stack.enter_async_context(chain(places[0], directory / "mesh"))
         sent = await sizes(places[0], mesh_crew.members[DRIVER])
         ring_crew = await stack.enter_async_context(ring(places[1], directory / "ring", sent))
-        mesh, yardstick = Side("mesh", places[0], mesh_crew), Side("ring", places[1], ring_crew)
-        sides = (mesh, yardstick)
+        mesh, yardstick = (
+            Side(name, {SERVER: at.server.pid, **_pids(crew.members)}, [crew.members[DRIVER]])
+            for name, at, crew in (("mesh", places[0], mesh_crew), ("ring", places[1], ring_crew))
+        )
+        workers = await stack.enter_async_context(peer(directory / "langgraph", sync_always=sync_always))
+        other = Side("LangGraph", _pids(workers.members), list(workers.members.values()))
+        sides = (mesh, yardstick, other)
         for side in sides:
             await side.warm(plan.crowded)
         for _ in range(plan.rounds):
@@ -119,19 +144,25 @@ async def compare(
                 await side.measure_alone(plan.alone)
             for side in sides:
                 await side.measure_crowded(plan.crowded)
-        sync = "fsync always" if sync_always else "no fsync"
-        figures = [
-            _compared(f"{sync}: p50 of one request alone", "ms", mesh.p50_ms, yardstick.p50_ms,
-                      Target("at most", goal.latency)),
-            _compared(f"{sync}: p99 of one request alone", "ms", mesh.p99_ms, yardstick.p99_ms, None),
-            _compared(f"{sync}: requests a second, {MANY} at a time", "1/s", mesh.per_s, yardstick.per_s,
-                      Target("at least", goal.rate)),
-        ]  # fmt: skip
-        note = (
-            f"{sync}: {sent.publishes} durable publishes a request, on both sides; bytes of proposals "
-            f"{_listed(sent.proposals.values())}, of events {_listed(sent.events.values())}"
-        )
-        return figures, [*mesh.used(), *yardstick.used()], note
+    sync = "fsync always" if sync_always else "no fsync"
+    alone, crowded = f"{sync}: p50 of one request alone", f"{sync}: requests a second, {MANY} at a time"
+    figures = [
+        _compared(alone, "ms", mesh.p50_ms, yardstick.p50_ms, Target("at most", goal.latency)),
+        _compared(f"{sync}: p99 of one request alone", "ms", mesh.p99_ms, yardstick.p99_ms, None),
+        _compared(crowded, "1/s", mesh.per_s, yardstick.per_s, Target("at least", goal.rate)),
+        _compared(f"{alone}, beside LangGraph", "ms", mesh.p50_ms, other.p50_ms, Target("at most", 1.0)),
+        _compared(f"{crowded}, beside LangGraph", "1/s", mesh.per_s, other.per_s,
+                  Target("at least", goal.peer_rate)),
+    ]  # fmt: skip
+    note = (
+        f"{sync}: {sent.publishes} durable publishes a request, mesh and ring; bytes of proposals "
+        f"{_listed(sent.proposals.values())}, of events {_listed(sent.events.values())}"
+    )
+    return figures, [use for side in sides for use in side.used()], note
+
+
+def _pids(members: Mapping[str, Member]) -> dict[str, int]:
+    return {name: member.pid for name, member in members.items()}
 
 
 def _compared(name: str, unit: str, ours: list[float], theirs: list[float], target: Target | None) -> Figure:

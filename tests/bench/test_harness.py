@@ -15,6 +15,7 @@ from bench.filling import fill
 from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.members import members
+from bench.peer import WORKERS
 from bench.place import FLEET, place
 from bench.recovery import recovery
 from bench.rounds import Plan, compare
@@ -27,22 +28,23 @@ from tests.logs import kept_logging
 SMALL = Plan(rounds=2, alone=3, crowded=8)
 
 
-async def test_mesh_and_ring_are_measured_in_the_same_rounds(tmp_path: Path) -> None:
+async def test_mesh_ring_and_langgraph_are_measured_in_the_same_rounds(tmp_path: Path) -> None:
     figures, use, note = await compare(tmp_path, SMALL, UNSYNCED, sync_always=False)
-    assert [figure.unit for figure in figures] == ["ms", "ms", "1/s"]
-    assert [figure.target is not None for figure in figures] == [True, False, True]
+    assert [figure.unit for figure in figures] == ["ms", "ms", "1/s", "ms", "1/s"]
+    assert [figure.target is not None for figure in figures] == [True, False, True, True, True]
     assert all(figure.ratio is not None and figure.yardstick is not None for figure in figures)
-    assert {(each.side, each.member) for each in use} == {
+    ours = {
         (side, member)
         for side in ("mesh", "ring")
         for member in ("nats-server", "guard", "agents (5)", "driver")
     }
+    assert {(each.side, each.member) for each in use} == ours | {("LangGraph", f"langgraph ({WORKERS})")}
     assert "14 durable publishes" in note
 
 
 async def test_a_whole_log_is_folded_from_jetstream_and_from_a_file(tmp_path: Path) -> None:
     figures = await whole_log(tmp_path, events=3000, rounds=1)
-    assert [figure.target is not None for figure in figures] == [True, False, True, False]
+    assert [figure.target is not None for figure in figures] == [True, False, True, True]
 
 
 async def test_a_request_is_read_cold_at_every_size_of_the_log(tmp_path: Path) -> None:
