@@ -58,6 +58,12 @@ class BudgetExhausted(Permanent):
     code: ClassVar[str] = "budget_exhausted"
 
 
+class FactUnusable(Permanent):
+    """A fact that the code asked for is not there, or is not of the type that it was asked as."""
+
+    code: ClassVar[str] = "fact_unusable"
+
+
 class JournalFull(Permanent):
     """More steps, or a larger value, than a turn may journal."""
 

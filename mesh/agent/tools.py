@@ -22,13 +22,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, get_args, get_type_hints, overload
 from weakref import WeakKeyDictionary
 
 from mesh.agent.errors import EffectUnknown, ToolArgumentsInvalid, ToolBusy, ToolTimedOut
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)  # so that `Tool` alone is a tool of any signature
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R = ParamSpec("P"), TypeVar("R")
 
 Effect = Literal["idempotent", "reconcilable", "once"]
 """How a tool changes the world; None for one that only reads."""
@@ -37,7 +45,9 @@ Approver = Literal["human", "client"]
 """Who says yes to an effect before it happens: people, or the request's submitter."""
 
 KEY = "idempotency_key"
-"""The parameter that the runtime fills in. No model sees it."""
+"""The parameter that the runtime fills in. No model sees it.
+
+It needs a default for type checkers, which else expect it of each `turn.call`."""
 
 NAME_SYNTAX = "1 to 64 of a-z A-Z 0-9 _ -"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -137,13 +147,16 @@ NOT_DONE = NotDone()
 
 
 @dataclass(frozen=True)
-class Tool:
-    """A function with what a model and the journal need to know of it. Calling it calls the function."""
+class Tool(Generic[P, R]):
+    """A function with what a model and the journal need to know of it. Calling it calls the function.
+
+    Type checkers know its parameters: `turn.call(add, a=1, c="2")` is a mistake before anything runs.
+    """
 
     name: str
     description: str
     effect: Effect | None
-    fn: Callable[..., Any]
+    fn: Callable[P, R]
     reconcile: Callable[[str], Any] | None = None
     """Of a reconcilable effect: what became of the one with this key; `NOT_DONE` if it did not happen."""
     approve: Approver | None = None
@@ -153,8 +166,17 @@ class Tool:
     timeout_s: float | None = None
     """How long one call may take; None: as long as the round."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
+
+    def named(self, given: tuple[Any, ...], by_name: dict[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments by name. Raises ToolArgumentsInvalid for places that fit no parameter."""
+        if not given:
+            return by_name
+        try:
+            return dict(inspect.signature(self.fn).bind_partial(*given, **by_name).arguments)
+        except TypeError as wrong:
+            raise ToolArgumentsInvalid(self.name, (str(wrong),)) from wrong
 
     @cached_property
     def takes_key(self) -> bool:
@@ -186,12 +208,14 @@ class Tool:
         given = self.check(arguments)
         if self.takes_key:
             given[KEY] = idempotency_key
-        if inspect.iscoroutinefunction(self.fn):
-            answer = self.fn(**given)
+        call: Callable[..., Any] = self.fn
+        answer: Awaitable[Any]
+        if inspect.iscoroutinefunction(call):
+            answer = call(**given)
         else:
             try:
                 answer = await self._threads.begin(
-                    partial(self.fn, **given), name=idempotency_key, within_s=self.timeout_s
+                    partial(call, **given), name=idempotency_key, within_s=self.timeout_s
                 )
             except NoThread as none:
                 raise ToolBusy(f"{self.name} was not called: {none}") from none
@@ -308,7 +332,7 @@ def untitled(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @overload
-def tool(fn: Callable[..., Any], /) -> Tool: ...
+def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
 
 
 @overload
@@ -321,7 +345,7 @@ def tool(
     timeout_s: float | None = None,
     name: str | None = None,
     description: str | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
 def tool(
@@ -340,7 +364,7 @@ def tool(
 
     Args:
         effect: how it changes the world; None if it only reads. An idempotent one may have a parameter
-            `idempotency_key: str`, which the runtime fills in: the same key, the same effect.
+            `idempotency_key: str = ""`, which the runtime fills in: the same key, the same effect.
         reconcile: for a reconcilable effect: a function from the idempotency key to the result, or to
             `NOT_DONE`. It is asked when a process died between an effect's beginning and its end.
         approve: who has to say yes to an effect before it happens: `human` or `client`. The turn is

@@ -5,14 +5,16 @@ the top with a new one, in which `refusals`, `failures` or `reply` say what happ
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import SystemRandom
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
 from mesh.agent._reply_schema import check_schema
+from mesh.agent._values import Facts, Unfit, facts_of, jsonable, read_as
+from mesh.agent.errors import FactUnusable
 from mesh.agent.tools import Tool
 from protocol.wire.commands import (
     Ask,
@@ -27,12 +29,12 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import AgentEntry
 from protocol.wire.events import RoundOutcome
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
+from protocol.wire.handoff import Artifact, Budget, Constraints, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
 
 T = TypeVar("T")
-Facts = Mapping[str, Any] | Iterable[Fact] | None
+P = ParamSpec("P")
 
 
 class Refusal(NamedTuple):
@@ -129,9 +131,24 @@ class Turn:
         """
         return self.execution.budget_left
 
+    def fact(self, key: str, kind: type[T]) -> T:
+        """Return a fact as an object of `kind`: a pydantic model, or any type that pydantic reads.
+
+        Raises FactUnusable if there is no such fact, or it does not fit: a person gets the turn.
+        """
+        if key not in self.facts:
+            there = f"there are {', '.join(self.facts)}" if self.facts else "there are none"
+            hidden = f"; withheld from this agent: {', '.join(self.withheld)}" if self.withheld else ""
+            raise FactUnusable(f"no fact {key!r}: {there}{hidden}")
+        try:
+            return read_as(kind, self.facts[key])
+        except Unfit as wrong:
+            name = getattr(kind, "__name__", str(kind))
+            raise FactUnusable(f"the fact {key!r} is no {name}: {wrong}") from wrong
+
     # --- doing ------------------------------------------------------------------------------------
 
-    async def call(self, tool: Tool, /, **arguments: Any) -> Any:
+    async def call(self, tool: Tool[P, Any], /, *args: P.args, **arguments: P.kwargs) -> Any:
         """Run a tool and return its result, as JSON makes it; a step that was recorded is not run again.
 
         Raises ActionNotAllowed before anything is run, ToolArgumentsInvalid for arguments that do not
@@ -140,7 +157,7 @@ class Turn:
         The code does not catch an error that stops the round (`mesh.agent.errors`): an effect that broke is
         one.
         """
-        return await self.execution.call(tool, arguments, for_model=False)
+        return await self.execution.call(tool, tool.named(args, arguments), for_model=False)
 
     async def model(
         self,
@@ -194,7 +211,8 @@ class Turn:
 
         Args:
             summary: one line: what is wanted and why.
-            facts: only new ones. The facts that were handed to this turn are carried on by themselves.
+            facts: only new ones; values as in `complete`. The facts that were handed to this turn are carried
+                on by themselves.
             drop: keys of facts not to carry on.
             constraints: only where they narrow this turn's own.
             return_to: whom a hand-back goes to, if on the path; by default to this agent.
@@ -204,7 +222,7 @@ class Turn:
             to_agent=AgentName(to),
             summary=_line(summary),
             intent=intent,
-            facts=_facts(facts),
+            facts=facts_of(facts),
             artifacts=tuple(artifacts),
             drop=tuple(drop),
             constraints=constraints or Constraints(),
@@ -225,7 +243,7 @@ class Turn:
         return HandBack(
             summary=_line(reason),
             to_agent=None if to is None else AgentName(to),
-            facts=_facts(facts),
+            facts=facts_of(facts),
             artifacts=tuple(artifacts),
             drop=tuple(drop),
         )
@@ -247,12 +265,15 @@ class Turn:
         return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
 
     def complete(self, answer: Any) -> Move:
-        """Answer the request; any JSON value, mostly a string."""
-        return Complete(answer=answer)
+        """Answer the request: a JSON value, mostly a string, or a pydantic object, a dataclass, a struct.
+
+        Raises TypeError for any other object.
+        """
+        return Complete(answer=jsonable(answer))
 
     def escalate(self, reason: str, *, facts: Facts = None) -> Move:
         """Give the work to a person."""
-        return Escalate(summary=_line(reason), facts=_facts(facts))
+        return Escalate(summary=_line(reason), facts=facts_of(facts))
 
     def fail(self, reason: str) -> Move:
         """Give the request up."""
@@ -261,11 +282,3 @@ class Turn:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _facts(facts: Facts) -> tuple[Fact, ...]:
-    if facts is None:
-        return ()
-    if isinstance(facts, Mapping):
-        return tuple(Fact(key=key, value=value) for key, value in facts.items())
-    return tuple(facts)

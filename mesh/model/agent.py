@@ -73,7 +73,7 @@ class ClaudeAgent(Agent):
         script: rules for the scripted model, which stands in without a key.
         labels: labels that facts of a key must have, whatever the model says.
         live: True if the request's client may read along while the model replies.
-        answer: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
+        output_type: the type of its answers, as pydantic reads it (a model, `list[Flight]`); None for words.
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
 
@@ -94,7 +94,7 @@ class ClaudeAgent(Agent):
         script: Path | None = None,
         labels: Labels | None = None,
         live: bool = True,
-        answer: Any = None,
+        output_type: Any = None,
         max_calls: int = MAX_CALLS,
         max_tokens: int | None = None,
         version: str = "1",
@@ -126,14 +126,14 @@ class ClaudeAgent(Agent):
                 max_calls=max_calls,
                 labels=labels,
                 live=live,
-                answer=answer,
+                output_type=output_type,
             )
 
         async def prepare() -> None:
             require_apart(await unpacked(own))
             await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
-            if answer is not None:
-                await asyncio.to_thread(answer_form, answer)
+            if output_type is not None:
+                await asyncio.to_thread(answer_form, output_type)
             await asyncio.to_thread(chosen(name).warm)  # a vendor's SDK would block the loop for long
 
         super().__init__(

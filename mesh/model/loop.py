@@ -64,7 +64,7 @@ async def drive(
     max_calls: int = MAX_CALLS,
     labels: Labels | None = None,
     live: bool = True,
-    answer: Any = None,
+    output_type: Any = None,
 ) -> Move:
     """Return the move that a model makes of this round.
 
@@ -79,7 +79,7 @@ async def drive(
         max_calls: calls, wrong ones and empty replies included, from one move to the next.
         labels: labels that facts of a key must have, whatever the model says.
         live: True if the request's client may read along while the model replies.
-        answer: the type of the answer, as pydantic reads it; None for words.
+        output_type: the type of the answer, as pydantic reads it; None for words.
 
     Raises Retry and Permanent, the model's or a tool's, and whatever else stops a round. The model reads any
     other error of a tool that only reads as the call's result. Raises ToolsUnusable for a tool that has the
@@ -95,7 +95,7 @@ async def drive(
             instructions=instructions,
             brief=render(turn, seen, handoffs),
             tools={tool.name: tool for tool in offered if tool.name in seen.tools},
-            moves=MoveTools(turn, seen, labels, handoffs, answer),
+            moves=MoveTools(turn, seen, labels, handoffs, output_type),
             hear=turn.execution.live.hear if live else None,
             begins=seen if is_new else None,
             most=max_calls,

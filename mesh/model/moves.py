@@ -149,13 +149,13 @@ class MoveTools:
         seen: PromptContext | None = None,
         labels: Labels | None = None,
         handoffs: Container[str] | None = None,
-        answer: Any = None,
+        output_type: Any = None,
     ) -> None:
         self._turn = turn
         self._labels = labels or {}
-        self.words_answer = answer is None
+        self.words_answer = output_type is None
         """True where a reply without a call is the answer; False where the answer has a form of its own."""
-        offers = _offers(turn, seen or context_now(turn), handoffs, answer)
+        offers = _offers(turn, seen or context_now(turn), handoffs, output_type)
         self._offers = {offer.spec.name: offer for offer in offers}
 
     @property
@@ -249,7 +249,7 @@ def _require_readable(name: str, move: Move) -> None:
 
 
 def _offers(
-    turn: Turn, seen: PromptContext, handoffs: Container[str] | None, answer: Any
+    turn: Turn, seen: PromptContext, handoffs: Container[str] | None, output_type: Any
 ) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
     for peer in seen.peers:
@@ -260,7 +260,9 @@ def _offers(
     if len(turn.path) > 1:
         yield _offer(HAND_BACK, _HAND_BACK_WORDS, HandBackArguments)
     words, form = (
-        (_COMPLETE_WORDS, CompleteArguments) if answer is None else (_FORM_WORDS, answer_form(answer))
+        (_COMPLETE_WORDS, CompleteArguments)
+        if output_type is None
+        else (_FORM_WORDS, answer_form(output_type))
     )
     yield _offer(COMPLETE, words, form)
     yield _offer(ASK, _ASK_WORDS, AskAnybodyArguments if seen.human else AskArguments)
@@ -273,13 +275,13 @@ def _offer(name: str, description: str, arguments: type[BaseModel]) -> _Offer:
 
 
 @lru_cache(_KEPT)
-def answer_form(answer: Any) -> type[BaseModel]:
-    """Return the arguments of a `complete` whose answer is of the type `answer`.
+def answer_form(output_type: Any) -> type[BaseModel]:
+    """Return the arguments of a `complete` whose answer is of this type.
 
     Raises ToolsUnusable for a type that has no JSON schema.
     """
     try:
-        form = create_model("CompleteArguments", __base__=CompleteArguments, answer=(answer, ...))
+        form = create_model("CompleteArguments", __base__=CompleteArguments, answer=(output_type, ...))
         form.model_json_schema()
     except (PydanticUserError, PydanticSchemaGenerationError) as wrong:
         why = short(str(wrong).partition("\n")[0])

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from mesh.agent import Turn, agent, tool
+from mesh.agent import Tool, Turn, agent, tool
 from mesh.agent._runtime import Runtime
 from mesh.agent.tools import NOT_DONE
 from mesh.bus.connection import connect
@@ -83,7 +83,7 @@ async def post(what: str) -> str:
     return "posted"
 
 
-TOOLS = {"look": look, "pay": pay, "ship": ship, "call": call, "wire": wire, "post": post}
+TOOLS: dict[str, Tool] = {"look": look, "pay": pay, "ship": ship, "call": call, "wire": wire, "post": post}
 
 
 async def ask_model(turn: Turn, prompt: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.agent import Budget, Constraints, Turn, tool
+from mesh.agent import Budget, Constraints, Tool, Turn, tool
 from mesh.agent._executor import RunningRounds
 from mesh.agent._runtime import Runtime
 from mesh.agent._step_store import Attempts
@@ -28,7 +28,7 @@ class Costly:
         self.paid = 0
 
         @tool(effect="idempotent")
-        async def pay(idempotency_key: str) -> None:
+        async def pay(idempotency_key: str = "") -> None:
             """Pay."""
             self.paid += 1
 
@@ -111,7 +111,7 @@ async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_its_next_ste
         """Look at something."""
         read.append("looked")
 
-    tools = {"effect": costly.pay, "read": look}
+    tools: dict[str, Tool] = {"effect": costly.pay, "read": look}
 
     async def deaf(turn: Turn) -> Move:
         await turn.remark("before")

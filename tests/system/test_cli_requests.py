@@ -150,7 +150,7 @@ async def look() -> str:
 
 
 @tool(effect="idempotent")
-async def pay(idempotency_key: str) -> str:
+async def pay(idempotency_key: str = "") -> str:
     """Pay."""
     return "paid"
 

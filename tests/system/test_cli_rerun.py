@@ -106,7 +106,7 @@ async def test_what_the_old_request_did_is_said_first_and_happens_again_under_ne
     paid, mended = list[str](), False
 
     @tool(effect="idempotent")
-    async def pay(amount: int, *, idempotency_key: str) -> str:
+    async def pay(amount: int, *, idempotency_key: str = "") -> str:
         paid.append(idempotency_key)
         return "receipt"
 

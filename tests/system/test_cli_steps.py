@@ -35,7 +35,7 @@ async def decline() -> str:
 
 
 @tool(effect="idempotent")
-async def pay(idempotency_key: str) -> str:
+async def pay(idempotency_key: str = "") -> str:
     """Pay."""
     return "paid"
 

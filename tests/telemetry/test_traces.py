@@ -33,7 +33,7 @@ async def look(order: str) -> str:
 
 
 @tool(effect="idempotent")
-async def pay(order: str, idempotency_key: str) -> str:
+async def pay(order: str, idempotency_key: str = "") -> str:
     """Pay."""
     raise ToolError(f"no money for {CANARY}")
 

@@ -36,13 +36,13 @@ def find(key: str) -> object:
 
 
 @tool(effect="reconcilable", reconcile=find)
-async def pay(request: str, idempotency_key: str) -> str:
+async def pay(request: str, idempotency_key: str = "") -> str:
     note(f"pay {request} {idempotency_key}")
     return "done"
 
 
 @tool(effect="reconcilable", reconcile=find)
-async def ship(request: str, idempotency_key: str) -> str:
+async def ship(request: str, idempotency_key: str = "") -> str:
     note(f"ship {request} {idempotency_key}")
     return "done"
 

@@ -390,7 +390,7 @@ async def test_a_no_that_came_before_it_began_is_no_outcome_of_an_effect_that_wa
     tried: list[str] = []
 
     @tool(effect="idempotent")
-    async def refund(idempotency_key: str) -> str:
+    async def refund(idempotency_key: str = "") -> str:
         """Refund."""
         tried.append(idempotency_key)
         if len(tried) == 2:
@@ -483,7 +483,7 @@ async def test_an_idempotent_effect_is_not_begun_beside_its_own_thread() -> None
     may_end, begun, ended = threading.Event(), list[str](), list[str]()
 
     @tool(effect="idempotent", timeout_s=0.05)
-    def pay(cents: int, idempotency_key: str) -> str:
+    def pay(cents: int, idempotency_key: str = "") -> str:
         """Pay: look for the key, and book under it; no other system knows it before."""
         begun.append(idempotency_key)
         may_end.wait(60)

@@ -26,7 +26,7 @@ async def look(key: str) -> str:
 
 
 @tool(effect="idempotent")
-async def pay(amount: int, idempotency_key: str) -> str:
+async def pay(amount: int, idempotency_key: str = "") -> str:
     """Pay."""
     return idempotency_key
 

@@ -189,7 +189,7 @@ async def test_the_schemas_are_made_before_the_first_turn_and_not_on_its_loop() 
             where.append(threading.current_thread() is threading.main_thread())
             return {"type": "object", "properties": {}}
 
-    await prepared(Made("look", "Look.", None, lambda: None))
+    await prepared(Made("look", "Look.", None, dict))
     assert where == [False]
 
 

@@ -262,7 +262,7 @@ async def test_whom_the_agent_was_not_made_to_hand_to_is_not_named_either() -> N
 )
 async def test_where_the_answer_has_a_form_nothing_else_is_one(reply: Reply, said: str) -> None:
     model = TalkingModel(reply, calls(("complete", {"answer": {"sum": 7}})))
-    move = await drive(turn(), model, instructions="", tools=(), answer=dict[str, int])
+    move = await drive(turn(), model, instructions="", tools=(), output_type=dict[str, int])
     assert move == Complete(answer={"sum": 7})
     (told,) = results(model)
     assert (told.is_error, said in told.text) == (True, True)

@@ -187,7 +187,7 @@ class Flight(BaseModel):
 
 
 def test_an_answer_has_the_form_that_the_agent_says() -> None:
-    moves = MoveTools(turn(), answer=list[Flight])
+    moves = MoveTools(turn(), output_type=list[Flight])
     move = moves.read(ToolCall("1", "complete", {"answer": [{"number": "LH1", "on": "2026-11-22"}]}))
     assert move == Complete(answer=[{"number": "LH1", "on": "2026-11-22"}])
     with pytest.raises(ToolArgumentsInvalid, match=r"answer\.0\.on"):

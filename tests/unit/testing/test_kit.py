@@ -190,7 +190,7 @@ done: list[str] = []
 
 
 @tool(effect="idempotent")
-async def book(what: str, idempotency_key: str) -> str:
+async def book(what: str, idempotency_key: str = "") -> str:
     """Book something."""
     done.append(idempotency_key)
     return what

@@ -1,0 +1,89 @@
+"""Python values as the JSON that travels: how an author's objects are written, and read back as a type.
+
+pydantic objects, dataclasses and msgspec structs become JSON objects; a date, a decimal or an enum becomes
+what JSON has. pydantic is imported when a value is first read as a type.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from protocol.wire.handoff import Fact
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+Facts = Mapping[str, Any] | Iterable[Fact] | None
+"""Facts as authors give them: by key, or with their labels."""
+
+_KEPT = 256
+_AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+
+
+class Unfit(Exception):
+    """A value is not of the type that it is read as.
+
+    Args:
+        mistakes: each as `where: what`, without the value.
+    """
+
+    def __init__(self, mistakes: tuple[str, ...]) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
+
+
+def jsonable(value: Any) -> Any:
+    """Return an author's value as JSON values. Raises TypeError for an object that is none."""
+    return value if type(value) in _AS_IT_IS else msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
+
+
+def _dumped(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is None or isinstance(value, type):
+        wanted = "JSON values, pydantic objects, dataclasses and msgspec structs can be handed on"
+        raise TypeError(f"a {type(value).__name__} is no JSON value: {wanted}")
+    return dump(mode="json")
+
+
+def facts_of(given: Facts) -> tuple[Fact, ...]:
+    """Return facts as a handoff holds them. Raises TypeError for a value that is not JSON."""
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        return tuple(Fact(key=key, value=jsonable(value)) for key, value in given.items())
+    return tuple(
+        fact if (value := jsonable(fact.value)) is fact.value else msgspec.structs.replace(fact, value=value)
+        for fact in given
+    )
+
+
+def read_as(kind: type[T], value: Any) -> T:
+    """Return a JSON value as an object of `kind`, as msgspec reads its structs and pydantic the rest.
+
+    Raises Unfit.
+    """
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as wrong:
+            raise Unfit((str(wrong),)) from wrong
+    from pydantic import ValidationError
+
+    from mesh.agent.tools import mistakes_in
+
+    adapter: TypeAdapter[T] = _adapter(cast(Any, kind))
+    try:
+        return adapter.validate_json(msgspec.json.encode(value))
+    except ValidationError as wrong:
+        raise Unfit(mistakes_in(wrong)) from wrong
+
+
+@lru_cache(_KEPT)
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
