@@ -3,19 +3,21 @@
 Everything is read from the log; nothing is judged again here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from mesh.errors import NotFound
+from mesh.service.printable import counted, one_line, when
 from protocol.domain.ledger import fold
 from protocol.domain.rules import RULES_FOR
 from protocol.views.timeline import named, timeline
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
-from protocol.wire.config import Policy
+from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent, Grounds, type_of
+from protocol.wire.handoff import Budget
 
 VERDICTS = (
     events.RequestOpened,
@@ -170,3 +172,98 @@ def _followed(happened: Sequence[AnyEvent], event: AnyEvent) -> str:
     if work is not None:
         return f"{event.to} got the work"
     return ""
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def sentences(why: Explanation) -> Iterator[str]:
+    """Yield the reasons, a sentence or two a line. A quoted text never breaks its line."""
+    for sentence in _sentences(why):
+        yield one_line(sentence)
+
+
+def _sentences(why: Explanation) -> Iterator[str]:
+    asked = f"{why.move} to {why.to}" if why.to else why.move
+    yield f"{why.request}, event {why.n} ({why.type}) at {when(why.at)}."
+    if why.rerun_of is not None:
+        yield f"It does {why.rerun_of} again."
+    said = f"{asked} ({why.summary})" if why.summary else asked
+    yield f"{why.who}: {said}." if why.verdict == "recorded" else f"{why.who} asked for: {said}."
+    yield from _verdict(why)
+    if why.path:
+        most = why.policy["max_depth"]
+        hops = counted(why.depth, "hop") if why.depth else "no hop"
+        yield f"The path then: {' → '.join(why.path)}; {hops} of at most {most}."
+    if why.edges:
+        taken = ", ".join(f"{giver} → {taker}" for giver, taker in why.edges)
+        yield f"Handed over in this segment until then: {taken}."
+    if why.grounds is not None:
+        yield from _grounds(why.grounds)
+    yield f"Policy {why.policy['name']!r}, version {why.policy['version']}: {_numbers_of(why.policy)}."
+    if why.followed:
+        yield f"What came of it: {why.followed}."
+
+
+def _verdict(why: Explanation) -> Iterator[str]:
+    if why.rule is not None:
+        yield f"Refused by rule `{why.rule}`: {why.detail}."
+        if why.numbers:
+            numbers = ", ".join(f"{key} = {_shown(value)}" for key, value in why.numbers.items())
+            yield f"Numbers: {numbers}."
+        if why.hint:
+            yield f"What would be allowed: {why.hint}."
+    elif why.verdict == "admitted" and why.rules:
+        yield f"Admitted: none of the rules that judge this move refused it ({', '.join(why.rules)})."
+    elif why.verdict == "admitted":
+        yield "Admitted."
+    elif why.verdict == "deferred":
+        yield "Deferred: the request is frozen. It is judged by every rule after the thaw."
+    else:
+        yield "Recorded; no rule judges this" + (f": {why.detail}." if why.detail else ".")
+    if why.failure:
+        yield f"The turn had failed: {why.failure.rstrip('.')}."
+
+
+def _grounds(grounds: Grounds) -> Iterator[str]:
+    yield f"It rested on fleet revision {grounds.fleet}" + (
+        "; people read the human queue." if grounds.human else "; nobody reads a human queue."
+    )
+    if grounds.sender is not None:
+        yield f"The sender, as the fleet file has it: {_entry(grounds.sender)}."
+    if grounds.target is not None:
+        yield f"The target: {_entry(grounds.target)}; its breaker was {grounds.breaker}."
+
+
+def _entry(entry: AgentEntry) -> str:
+    said = [f"{entry.name}"]
+    said.append("may hand to anybody" if entry.to is None else f"may hand to {_listed(entry.to)}")
+    said.append("takes every intent" if entry.intents is None else f"takes intents {_listed(entry.intents)}")
+    said.append("every action" if entry.actions is None else f"actions {_listed(entry.actions)}")
+    said.append(f"sees labels {_listed(entry.clearance)}")
+    return ", ".join(said)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "/".join(names) or "none"
+
+
+def _numbers_of(policy: Mapping[str, Any]) -> str:
+    shown = ("max_depth", "max_refusals", "max_retries", "max_asks", "max_escalations", "max_handoff_bytes")
+    said = [f"{name} = {policy[name]}" for name in shown]
+    if policy["budget"] is not None:
+        said += [f"budget = {_granted(policy['budget'])}", f"on_budget = {policy['on_budget']}"]
+    return ", ".join(said)
+
+
+def _granted(grant: Budget) -> str:
+    said = [] if grant.nano_dollars is None else [f"{grant.nano_dollars / 1e9:.6f} dollars"]
+    said += [] if grant.tokens is None else [counted(grant.tokens, "token")]
+    said += [] if grant.model_calls is None else [counted(grant.model_calls, "model call")]
+    return " and ".join(said) or "no limit"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " → ".join(map(str, value))
+    return str(value)

@@ -3,12 +3,11 @@
 import click
 import pytest
 
-from mesh.cli.audit import sentences
 from mesh.cli.exits import Exit
 from mesh.cli.send import conclude
 from mesh.cli.story import ending, story
 from mesh.client.client import outcome_of
-from mesh.ops.explain import explain
+from mesh.ops.explain import explain, sentences
 from mesh.service.printable import counted
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.views.timeline import timeline
