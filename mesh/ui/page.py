@@ -9,13 +9,17 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from mesh.bus.connection import Bus
+from mesh.client import Client
 from mesh.errors import MeshError
 from mesh.service.printable import printable, printable_json, short, when
 from mesh.ui.options import Keys, Options
 from mesh.ui.security import Security, Visit
+
+MOST_SHOWN = 4_000
+"""Characters of one value on a view; the event's JSON has the whole."""
 
 
 class ReadOnly(MeshError):
@@ -39,6 +43,9 @@ class Page:
         self._templates = _environment()
         self._stack = contextlib.AsyncExitStack()
         self._buses: dict[str, asyncio.Task[Bus | None]] = {}
+        self._clients: dict[str, asyncio.Task[Client]] = {}
+        self.streams = 0
+        """Live views that are open."""
 
     async def __aenter__(self) -> Self:
         """Connect. Raises as `Access.connect`."""
@@ -65,6 +72,15 @@ class Page:
         access = self.keys.of(name)
         return None if access is None else await self._stack.enter_async_context(await access.connect())
 
+    async def client_of(self, name: str) -> Client | None:
+        """Return the one client of a name, as `bus_of`."""
+        bus = await self.bus_of(name)
+        if bus is None:
+            return None
+        if name not in self._clients:
+            self._clients[name] = asyncio.create_task(Client.on(bus, name))
+        return await asyncio.shield(self._clients[name])
+
     async def operator(self) -> Bus:
         """Return the connection that the page acts with. Raises ReadOnly."""
         name = self.keys.operator
@@ -78,16 +94,30 @@ class Page:
     def render(self, request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
         """Return a page, or a piece of one, made by a template."""
         visit: Visit = request.scope["mesh.visit"]
+        request.scope["mesh.visit"] = msgspec.structs.replace(visit, told="")  # it is told once
         made = self._templates.get_template(template).render(
             context,
             path=request.url.path,
             query=dict(request.query_params),
             csrf=self.security.csrf(visit),
-            by=self.options.by or visit.by,
+            by=self.person(request),
+            done=visit.told,
             can_write=self.options.allow_write and self.keys.operator is not None,
             has_token=self.options.token is not None,
         )
         return HTMLResponse(made, status)
+
+    def done(self, request: Request, path: str, words: str) -> Response:
+        """Return the answer to a form that was obeyed: go to a view, which tells so."""
+        request.scope["mesh.visit"] = msgspec.structs.replace(
+            request.scope["mesh.visit"], told=short(words, 300)
+        )
+        return RedirectResponse(path, 303)
+
+    def person(self, request: Request) -> str:
+        """Return in whose name a visitor acts; empty if nobody has said so."""
+        visit: Visit = request.scope["mesh.visit"]
+        return self.options.by or visit.by
 
     def error(self, request: Request, status: int, text: str, code: str) -> Response:
         """Return the page that says what went wrong."""
@@ -104,7 +134,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_harmless,
     )
-    made.filters |= {"when": when, "short": short, "money": money, "pretty": pretty}
+    made.filters |= {"when": when, "short": short, "money": money, "pretty": pretty, "shown": shown}
+    made.globals["parts"] = parts
     return made
 
 
@@ -117,6 +148,17 @@ def _harmless(value: Any) -> Any:
 def money(nano_dollars: int) -> str:
     """Return an amount as `$0.0123`; nothing for none."""
     return "" if not nano_dollars else f"${nano_dollars / 1e9:,.4f}"
+
+
+def parts(shown: int, last: int) -> list[int]:
+    """Return which parts of something long are named: the first, the last, and those around the one shown."""
+    return sorted({0, last, *range(max(0, shown - 3), min(last, shown + 3) + 1)})
+
+
+def shown(value: Any) -> str:
+    """Return a value as people read it: text as it is, all else as JSON; the beginning of what is long."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} … ({len(text)} characters)"
 
 
 def pretty(value: Any) -> str:

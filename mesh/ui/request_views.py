@@ -1,27 +1,104 @@
-"""Requests, as a list, and one with everything that happened in it."""
+"""One request: what happened, how it stood after each event, why, and what happens now."""
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mesh.ops import log, requests
-from mesh.ops.roster import with_served
+from mesh.errors import UsageWrong
+from mesh.ops import control, queue, requests
+from mesh.ops.explain import VERDICTS, explain, sentences
+from mesh.ui.fields import number
+from mesh.ui.live import live
 from mesh.ui.page import Page
-from protocol.views.timeline import timeline
+from mesh.ui.story import Stories, standing
+from protocol.wire.events import type_of
 
 PAGE = 50
+EVENTS = 100
+"""Entries of one part of a request's list."""
 
 
 def routes(page: Page) -> list[Route]:
+    stories = Stories(page.bus)
+
     async def many(request: Request) -> Response:
         found, _ = await requests.recent(page.bus, limit=PAGE)
         return page.render(request, "requests.html", rows=found)
 
     async def one(request: Request) -> Response:
-        bodies = await log.whole_request(page.bus, request.path_params["request"])
-        happened = log.decoded(bodies)
-        journals = await log.journals_of(page.bus, happened)
-        told = await with_served(page.bus, timeline(happened, journals.steps))
-        return page.render(request, "request.html", told=told)
+        story = await stories.read(request.path_params["request"])
+        at = number(request.query_params, "at", None)
+        at = None if at is None or at >= len(story.happened) - 1 else at
+        told = await stories.told(story, at)
+        shown = story.until(at)
+        last = max(0, (len(told.moves) - 1) // EVENTS)
+        part = min(number(request.query_params, "part", 0) or 0, last)
+        return page.render(
+            request,
+            "story.html" if _is_piece(request) else "request.html",
+            told=told,
+            happened=shown,
+            stands=standing(shown),
+            at=at,
+            head=len(story.happened) - 1,
+            moves=told.moves[part * EVENTS : (part + 1) * EVENTS],
+            part=part,
+            last_part=last,
+            waiting=queue.waiting_in(story.happened),
+        )
 
-    return [Route("/requests", many), Route("/requests/{request}", one)]
+    async def event(request: Request) -> Response:
+        story = await stories.read(request.path_params["request"])
+        n = request.path_params["n"]
+        found = story.until(n)[-1]
+        why = list(sentences(explain(story.happened, n))) if isinstance(found, VERDICTS) else []
+        return page.render(
+            request,
+            "event_piece.html" if _is_piece(request) else "event.html",
+            name=request.path_params["request"],
+            event=found,
+            type=type_of(found),
+            body=story.bodies[n],
+            why=why,
+            head=len(story.happened) - 1,
+        )
+
+    async def download(request: Request) -> Response:
+        name = request.path_params["request"]
+        story = await stories.read(name)
+        document = story.document(await stories.told(story))
+        body = msgspec.json.format(msgspec.json.encode(document), indent=2)
+        kept = {"content-disposition": f'attachment; filename="{name}.json"'}
+        return Response(body, media_type="application/json", headers=kept)
+
+    async def ordered(request: Request) -> Response:
+        """Freeze, thaw or cancel a request."""
+        name, form = request.path_params["request"], request.scope["mesh.form"]
+        order = {"freeze": control.freeze, "thaw": control.thaw, "cancel": control.cancel}.get(
+            request.path_params["order"]
+        )
+        if order is None:
+            raise UsageWrong("a request can be frozen, thawed and cancelled")
+        event = await order(
+            await page.operator(), name, by=page.person(request), reason=form.get("reason", "").strip()
+        )
+        return page.done(request, f"/requests/{name}", f"{type_of(event)} (event {event.n})")
+
+    async def live_notes(request: Request) -> Response:
+        return await live(page, request.path_params["request"])
+
+    one_path = "/requests/{request}"
+    return [
+        Route("/requests", many),
+        Route(one_path, one),
+        Route(one_path + "/events/{n:int}", event),
+        Route(one_path + "/live", live_notes),
+        Route(one_path + "/download/json", download),
+        Route(one_path + "/order/{order}", ordered, methods=["POST"]),
+    ]
+
+
+def _is_piece(request: Request) -> bool:
+    """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
+    return "hx-request" in request.headers

@@ -52,6 +52,8 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     """Who they say they are."""
     known: bool = False
     """True if they have shown the token."""
+    told: str = ""
+    """What the next view tells: how the last form ended."""
     until: int
     """UTC s."""
 

@@ -30,3 +30,36 @@ async def test_a_request_is_shown_with_what_happened_in_it(serve: Serve, office:
         assert "\x1b" not in shown
         waiting = (await browser.get("/people")).text
         assert request in waiting
+
+
+async def test_a_request_is_shown_as_it_stood_after_an_event(serve: Serve, office: Office) -> None:
+    request = await office.escalated("hello")
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        then = (await browser.get(f"/requests/{request}", params={"at": 0})).text
+        assert "a person, please" not in then.partition("<h2")[2]
+        for wrong in ("x", "-1", "9" * 20):
+            answer = await browser.get(f"/requests/{request}", params={"at": wrong})
+            assert answer.status_code == 400, wrong
+
+
+async def test_every_event_has_its_json_and_each_verdict_its_grounds(serve: Serve, office: Office) -> None:
+    request = await office.escalated("hello")
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        shown = (await browser.get(f"/requests/{request}/events/1")).text
+        assert "escalation.raised" in shown
+        assert "asked for: escalate" in shown
+        assert "&#34;prev&#34;" in shown
+        piece = await browser.get(f"/requests/{request}/events/1", headers={"hx-request": "true"})
+        assert "<html" not in piece.text
+        assert "asked for: escalate" in piece.text
+        assert (await browser.get(f"/requests/{request}/events/99")).status_code == 404
+
+
+async def test_a_request_is_downloaded_as_its_documented_json(serve: Serve, office: Office) -> None:
+    request = await office.escalated("hello")
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        answer = await browser.get(f"/requests/{request}/download/json")
+        assert answer.headers["content-disposition"] == f'attachment; filename="{request}.json"'
+        document = answer.json()
+        assert document["request"] == request
+        assert [event["n"] for event in document["events"]] == [0, 1]

@@ -1,0 +1,121 @@
+"""One request as its page shows it: the timeline up to an event, and how the request stood then."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.errors import NotFound
+from mesh.ops import log
+from mesh.ops.roster import with_served
+from protocol.domain import budget
+from protocol.domain.ledger import fold
+from protocol.views.timeline import StepEntry, Timeline, timeline
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Budget, Fact
+from protocol.wire.ids import HUMAN
+
+_KEPT = 8
+"""Requests whose events are kept at hand: people look at one again and again."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request stood after an event: the fold of its log up to there."""
+
+    n: int
+    """Number of that event."""
+    at: int
+    """UTC µs of that event."""
+    status: str
+    path: tuple[str, ...]
+    depth: int
+    max_depth: int
+    left: Budget | None
+    """What its holder may still spend; None: no limit."""
+    deadline: int | None
+    frozen_at: int | None
+    facts: tuple[tuple[Fact, ...], ...]
+    """By key, in order of the keys: all layers, the top one first."""
+    withheld: tuple[str, ...]
+    """Labels of what its holder may not see."""
+    must_carry: tuple[str, ...]
+    deferred: int
+    """Proposals that wait for a thaw."""
+
+
+def standing(happened: Sequence[AnyEvent]) -> Standing:
+    """Return how a request stands after these events, of which there is at least one. Raises BrokenLog."""
+    ledger, last = fold(happened), happened[-1]
+    segment = ledger.segment if ledger.turns else None
+    holder = ledger.holder
+    work = None if holder is None or holder.agent == HUMAN else holder.work
+    rest = None if segment is None else budget.public(budget.left(segment.top.ceiling, ledger.spent))
+    return Standing(
+        n=last.n,
+        at=last.at,
+        status=ledger.status,
+        path=() if segment is None else segment.names,
+        depth=0 if segment is None else segment.depth,
+        max_depth=ledger.policy.max_depth,
+        left=rest,
+        deadline=ledger.deadline,
+        frozen_at=ledger.frozen_at,
+        facts=tuple(ledger.load().facts.values()),
+        withheld=() if work is None or work.withheld is None else work.withheld.labels,
+        must_carry=() if work is None else work.handoff.constraints.must_carry,
+        deferred=len(ledger.deferred),
+    )
+
+
+class Story(msgspec.Struct, frozen=True):
+    """A request as it was read."""
+
+    bodies: Sequence[bytes]
+    happened: Sequence[AnyEvent]
+
+    def until(self, n: int | None) -> Sequence[AnyEvent]:
+        """Return the events up to number `n`, or all. Raises NotFound."""
+        if n is None:
+            return self.happened
+        if not 0 <= n < len(self.happened):
+            raise NotFound(f"there is no event {n}; this request has 0 to {len(self.happened) - 1}")
+        return self.happened[: n + 1]
+
+    def document(self, told: Timeline) -> dict[str, Any]:
+        """Return the documented JSON of the whole request."""
+        return log.documented(told, self.bodies)
+
+
+class Stories:
+    """Reads requests, and keeps those that were looked at last: an event that is stored never changes."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._kept = OrderedDict[str, Story]()
+
+    async def read(self, request: str) -> Story:
+        """Return a request. Raises NotFound, UsageWrong, Impossible, UnknownEvent, Malformed, BusError."""
+        story = self._kept.get(log.checked_id(request))
+        if story is None or not log.has_ended(story.bodies[-1]):
+            bodies = await log.whole_request(self._bus, request)
+            if story is None or len(bodies) != len(story.bodies):
+                story = Story(bodies, log.decoded(bodies))
+        self._kept[request] = story
+        self._kept.move_to_end(request)
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return story
+
+    async def told(self, story: Story, n: int | None = None) -> Timeline:
+        """Return the timeline up to event `n`, or of all, with the steps of its turns. Raises as `read`."""
+        happened = story.until(n)
+        until = None if n is None or n + 1 == len(story.happened) else story.happened[n + 1].at
+        told = timeline(happened, await self._steps(happened, until))
+        return told if until is not None else await with_served(self._bus, told)
+
+    async def _steps(
+        self, happened: Sequence[AnyEvent], until: int | None
+    ) -> dict[str, tuple[StepEntry, ...]]:
+        return (await log.journals_of(self._bus, happened, until)).steps
