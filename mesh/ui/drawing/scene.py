@@ -1,0 +1,220 @@
+"""The scene of a request: lanes, and one row for each thing that passed between them or happened on one.
+
+A row is an entry of the timeline with its place. What repeats itself is folded: a request that went in
+circles a thousand times is as short as its circle.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from protocol.views.timeline import Timeline, TimelineEntry, named
+from protocol.wire.ids import HUMAN
+
+Form = Literal["arrow", "broken", "note", "band", "fold"]
+"""`arrow` passes between lanes, `broken` was refused, `note` happens on a lane, `band` to the whole request;
+`fold` stands for rows that repeat those before it."""
+State = Literal["", "working", "waiting", "failed", "doubt"]
+"""What a holder does once a row has happened; empty: there is no holder."""
+
+GUARD = "guard"
+LONGEST_CYCLE = 8
+"""Rows that a repeated pattern can have: an arrow, a refusal and an answer for each of a few agents."""
+_WORTH_FOLDING = 4
+"""Rows that a fold stands for at least: fewer are shown."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, and where."""
+
+    seq: int
+    last: int
+    """Number of the last event that it stands for; `seq` but for a fold."""
+    at: int
+    """UTC µs."""
+    form: Form
+    move: str
+    lane: str
+    """Where it begins."""
+    to: str | None = None
+    """Where it ends; None: on the same lane, or nowhere."""
+    aim: str | None = None
+    """Whom a refused move was for, if that is no lane."""
+    who: str = ""
+    """Who did it, if that is another name than the lane's: a person, an operator, the guard."""
+    text: str = ""
+    rule: str | None = None
+    detail: str = ""
+    holder: str = ""
+    state: State = ""
+    cycle: int = 0
+    """Of a fold: how many rows it repeats."""
+    times: int = 0
+    """Of a fold: how often it repeats them."""
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as lanes and rows."""
+
+    lanes: tuple[str, ...]
+    """The client, the agents in the order in which they held the work, then `human`."""
+    everyone: tuple[str, ...]
+    """The lanes of the whole request: a name's place gives it its colour in every part."""
+    client: str
+    began: int
+    """UTC µs of the first event."""
+    rows: tuple[Row, ...]
+
+    def part(self, number: int, size: int) -> "Scene":
+        """Return the rows of one part, and the lanes that these touch."""
+        rows = self.rows[number * size : (number + 1) * size]
+        touched = {name for row in rows for name in (row.lane, row.to, row.holder)}
+        lanes = tuple(lane for lane in self.lanes if lane in touched)
+        return msgspec.structs.replace(self, lanes=lanes or self.lanes[:1], rows=rows)
+
+
+def scene(told: Timeline, *, folded: bool = True) -> Scene:
+    """Return the scene of a request.
+
+    Args:
+        folded: put a fold in the place of rows that repeat those before them.
+    """
+    rows = tuple(_rows(told))
+    agents = dict.fromkeys(name for name in told.trail if name != HUMAN)
+    targets = dict.fromkeys(row.to for row in rows if row.to)
+    lanes = [told.client, *agents, *(name for name in targets if name not in agents and name != told.client)]
+    lanes = [name for name in lanes if name != HUMAN]
+    if any(HUMAN in (row.lane, row.to) for row in rows):
+        lanes.append(HUMAN)
+    everyone = tuple(dict.fromkeys(lanes))
+    return Scene(
+        lanes=everyone,
+        everyone=everyone,
+        client=told.client,
+        began=told.moves[0].at if told.moves else 0,
+        rows=tuple(_folded(rows)) if folded else rows,
+    )
+
+
+_AFTER: dict[str, State] = {"ask": "waiting", "turn_failed": "failed", "doubt": "doubt"}
+_OPENS = ("submit", "transfer", "hand_back", "escalate", "resolve")
+_ENDS = ("complete", "fail", "cancel")
+_WHOLE = ("freeze", "thaw", "cancel", "expire")
+"""What happens to the request and not to a turn; `expire` only where it reaches nobody."""
+
+
+def _rows(told: Timeline) -> Iterator[Row]:
+    """Yield a row for each entry, and keep account of who holds the work."""
+    holder, asked = "", told.client
+    state: State = ""
+    known = {told.client, HUMAN, *told.trail}
+    for move in told.moves:
+        giver, taker = _lane(told, move, asked), move.to
+        form: Form = "arrow"
+        refused = move.verdict == "refused"
+        if refused:
+            form = "broken"
+        elif move.move in _WHOLE and taker is None:
+            form = "band"
+        elif taker is None or giver == taker or move.move in ("proposal", "assign"):
+            form, taker = "note", None
+        if not refused:
+            if move.move == "ask":
+                asked = move.to or told.client
+            if move.move in _OPENS and move.to is not None:
+                holder, state = move.to, "working"
+            elif move.move in _ENDS or (form == "band" and move.move == "expire"):
+                holder, state = "", ""
+            elif move.move in _AFTER:
+                state = _AFTER[move.move]
+            elif move.move in ("retry", "reply", "settle", "expire"):
+                state = "working"
+        elif move.move == "submit":
+            holder, state = "", ""
+        said = named(move.from_, move.sender)
+        yield Row(
+            seq=move.seq,
+            last=move.seq,
+            at=move.at,
+            form=form,
+            move=move.move,
+            lane=giver,
+            to=taker if taker in known else None,
+            aim=None if taker in known else taker,
+            who="" if said == giver else said,
+            text=move.summary,
+            rule=move.rule,
+            detail=move.detail or "",
+            holder=holder,
+            state=state,
+        )
+
+
+def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
+    """Return whose lane an entry begins on: people share one, and the guard acts on the turn's."""
+    name = move.from_
+    if name == told.client or name in told.trail:
+        return name
+    if name == GUARD:
+        return told.client if move.turn is None else move.turn.agent
+    if move.move == "reply":
+        return asked
+    if move.verdict == "deferred" or (move.move in ("proposal", "doubt") and move.turn is not None):
+        return name if move.turn is None else move.turn.agent
+    return HUMAN
+
+
+def _folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield rows, and for what repeats the rows before it one fold."""
+    signs = [(row.form, row.move, row.lane, row.to, row.aim, row.rule) for row in rows]
+    at = 0
+    while at < len(rows):
+        length, times = max(
+            ((length, _times(signs, at, length)) for length in range(1, LONGEST_CYCLE + 1)),
+            key=lambda found: ((found[1] - 1) * found[0], -found[0]),
+        )
+        hidden = (times - 1) * length
+        if hidden < _WORTH_FOLDING:
+            yield rows[at]
+            at += 1
+            continue
+        yield from rows[at : at + length]
+        yield _fold(rows[at + length : at + length * times], length)
+        at += length * times
+
+
+def _times(signs: Sequence[object], at: int, length: int) -> int:
+    """Return how often the pattern that begins here stands here, one after the other."""
+    times = 1
+    while signs[at : at + length] == signs[at + length * times : at + length * (times + 1)]:
+        times += 1
+    return times
+
+
+def _fold(hidden: Sequence[Row], cycle: int) -> Row:
+    last = hidden[-1]
+    return Row(
+        seq=hidden[0].seq,
+        last=last.seq,
+        at=last.at,
+        form="fold",
+        move="fold",
+        lane=last.lane,
+        holder=last.holder,
+        state=last.state,
+        cycle=cycle,
+        times=len(hidden) // cycle,
+    )
+
+
+def edges(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return for each pair of lanes how often work passed, and how often it was refused; of unfolded rows."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        to = row.to or row.aim
+        if to is not None and row.move in ("transfer", "hand_back", "escalate", "resolve"):
+            passed, refused = found.get((row.lane, to), (0, 0))
+            broken = row.form == "broken"
+            found[row.lane, to] = (passed + (not broken), refused + broken)
+    return found

@@ -1,0 +1,254 @@
+"""The sequence picture: a lane for the client, each agent and people; what passed between them, row by row.
+
+The time stands left of the lanes, what was said right of them. A row is a link to its event in the list.
+"""
+
+from itertools import pairwise
+from xml.etree.ElementTree import Element
+
+from mesh.service.printable import counted, short, when
+from mesh.ui.drawing.scene import GUARD, Row, Scene
+from mesh.ui.drawing.svg import add, fitting, hues, name_of, picture, written
+from protocol.wire.ids import HUMAN
+
+PART_ROWS = 80
+"""Rows of one picture: what a screen can be scrolled through; more are on the next."""
+_TIME = 92.0
+_LANE = 128.0
+_WORDS = 430.0
+_HEAD = 52.0
+_ROW = 44.0
+_BAR = 8.0
+"""Widths and heights, px."""
+_TIP_CHARS = 500
+
+
+def sequence(told: Scene, *, part: int = 0, key: str = "seq", link: str = "#e") -> str:
+    """Return one part of a scene as SVG.
+
+    Args:
+        part: which one, from 0; each has `PART_ROWS` rows.
+        link: what stands before an event's number in the address of its row.
+    """
+    shown = told.part(part, PART_ROWS)
+    width = _TIME + _LANE * len(shown.lanes) + _WORDS
+    height = _HEAD + _ROW * len(shown.rows) + 16
+    root = picture(
+        f"Sequence of the request of {told.client}",
+        _description(shown),
+        width=width,
+        height=height,
+        kind="sequence",
+        key=key,
+    )
+    x = {lane: _TIME + _LANE * (place + 0.5) for place, lane in enumerate(shown.lanes)}
+    colour = hues(lane for lane in shown.everyone if lane not in (shown.client, HUMAN))
+    for lane in shown.lanes:
+        kind = "client" if lane == told.client else "people" if lane == HUMAN else "agent"
+        _lane(root, lane, x[lane], height, kind, colour.get(lane, kind))
+    _held(root, shown, x, colour)
+    for place, row in enumerate(shown.rows):
+        _row(root, row, shown, x, _HEAD + _ROW * place, link)
+    return written(root)
+
+
+def parts(told: Scene) -> int:
+    """Return how many parts a scene has."""
+    return max(1, -(-len(told.rows) // PART_ROWS))
+
+
+def _description(shown: Scene) -> str:
+    refused = sum(row.form == "broken" for row in shown.rows)
+    names = ", ".join(map(name_of, shown.lanes))
+    return f"{counted(len(shown.rows), 'row')} between {names}; {counted(refused, 'refusal')}."
+
+
+def _lane(root: Element, lane: str, x: float, height: float, kind: str, colour: str) -> None:
+    """Draw a lane's head and its line."""
+    drawn = add(root, "g", class_=f"lane {kind} {colour}")
+    add(drawn, "title", f"{kind}: {name_of(lane)}")
+    add(drawn, "line", x1=x, x2=x, y1=_HEAD - 12, y2=height - 4, class_="life")
+    add(drawn, "rect", x=x - _LANE / 2 + 6, y=8.0, width=_LANE - 12, height=30.0, rx=8, class_="head")
+    shown = fitting("people" if lane == HUMAN else lane, _LANE - 28)
+    add(drawn, "text", shown, x=x, y=27.0, class_="name", text_anchor="middle")
+
+
+def _held(root: Element, shown: Scene, x: dict[str, float], colour: dict[str, str]) -> None:
+    """Draw who holds the work from row to row, and what they do with it."""
+    begins = 0
+    rows = [*shown.rows]
+    for place, (row, after) in enumerate(pairwise([*rows, None])):
+        assert row is not None
+        same = after is not None and (after.holder, after.state) == (row.holder, row.state)
+        if same:
+            continue
+        if row.holder in x:
+            top = _HEAD + _ROW * begins + _middle(rows[begins])
+            end = height_of(rows, place)
+            add(
+                root,
+                "rect",
+                x=x[row.holder] - _BAR / 2,
+                y=top,
+                width=_BAR,
+                height=max(4.0, end - top),
+                rx=3,
+                class_=f"held {row.state} {colour.get(row.holder, 'people')}",
+            )
+        begins = place + 1
+
+
+def height_of(rows: list[Row], place: int) -> float:
+    """Return where the row after this one happens, or the end of the picture."""
+    following = rows[place + 1] if place + 1 < len(rows) else None
+    return _HEAD + _ROW * (place + 1) + (4.0 if following is None else _middle(following))
+
+
+def _middle(row: Row) -> float:
+    return 24.0 if row.form in ("arrow", "broken") else 20.0
+
+
+def _row(root: Element, row: Row, shown: Scene, x: dict[str, float], top: float, link: str) -> None:
+    """Draw one row as a link to its event: time, picture, words."""
+    drawn = add(root, "a", href=f"{link}{row.seq}", class_=f"row {row.form} {_tone(row)}")
+    add(drawn, "title", _in_words(row))
+    width = _TIME + _LANE * len(shown.lanes)
+    add(drawn, "rect", x=0, y=top, width=width + _WORDS, height=_ROW, rx=6, class_="ground")
+    number_ = str(row.seq) if row.seq == row.last else f"{row.seq}..{row.last}"
+    add(drawn, "text", number_, x=8.0, y=top + 20, class_="n")
+    add(drawn, "text", _after(row.at - shown.began), x=8.0, y=top + 34, class_="time")
+    match row.form:
+        case "arrow" | "broken":
+            _arrow(drawn, row, x, top + _middle(row), width)
+        case "note":
+            _note(drawn, row, x[row.lane], top + 9)
+        case "band" | "fold":
+            add(drawn, "rect", x=_TIME, y=top + 9, width=width - _TIME, height=24.0, rx=6, class_="across")
+            _centred(drawn, _across(row), _TIME + (width - _TIME) / 2, top + 25, width - _TIME - 16)
+    first, second = _words(row)
+    add(
+        drawn,
+        "text",
+        fitting(first, _WORDS - 32),
+        x=width + 16,
+        y=top + (20 if second else 27),
+        class_="said",
+    )
+    if second:
+        add(drawn, "text", fitting(second, _WORDS - 32), x=width + 16, y=top + 36, class_="why")
+
+
+def _arrow(drawn: Element, row: Row, x: dict[str, float], y: float, width: float) -> None:
+    begin = x[row.lane]
+    end = x.get(row.to or "")
+    outward = 1.0 if begin + _LANE / 2 < width - 20 else -1.0
+    if end is None or end == begin:  # nobody that has a lane: it leads nowhere
+        end = begin + outward * _LANE * 0.62
+        aimed = True
+    else:
+        aimed = False
+    way = 1.0 if end > begin else -1.0
+    begin += way * (_BAR / 2 + 1)
+    tip = end - way * (_BAR / 2 + 2)
+    if row.form == "broken":
+        tip = end if aimed else begin + (tip - begin) * (0.5 if abs(tip - begin) < 200 else 0.7)
+        add(drawn, "line", x1=begin, x2=tip - way * 9, y1=y, y2=y, class_="shaft")
+        cross = f"M{tip - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"
+        add(drawn, "path", d=cross, class_="cross")
+        _beside(drawn, row.rule or row.move, begin + way * 5, y - 7, way)
+        if row.aim:
+            _beside(drawn, f"to {row.aim}", begin + way * 5, y + 14, way)
+        return
+    add(drawn, "line", x1=begin, x2=tip - way * 6, y1=y, y2=y, class_="shaft")
+    head = f"M{tip:.1f} {y:.1f}l{-way * 9:.1f} -4.5v9z"
+    add(drawn, "path", d=head, class_="tip")
+    near = begin + way * (_LANE / 2 - _BAR)
+    _centred(drawn, row.move, near, y - 7, _LANE - 24)
+
+
+def _note(drawn: Element, row: Row, x: float, top: float) -> None:
+    label = row.move.replace("_", " ")
+    wide = min(_LANE - 16, len(label) * 6.6 + 22)
+    add(drawn, "rect", x=x - wide / 2, y=top, width=wide, height=22.0, rx=11, class_="pill")
+    _centred(drawn, label, x, top + 15, wide - 8)
+
+
+def _beside(drawn: Element, text: str, x: float, y: float, way: float) -> None:
+    """Write a label from the lane at `x` on, in the direction of its arrow."""
+    anchor = "start" if way > 0 else "end"
+    add(drawn, "text", fitting(text, _LANE - 20), x=x, y=y, class_="label", text_anchor=anchor)
+
+
+def _centred(drawn: Element, text: str, x: float, y: float, width: float) -> None:
+    add(drawn, "text", fitting(text, width), x=x, y=y, class_="label", text_anchor="middle")
+
+
+def _tone(row: Row) -> str:
+    """Return the class of what a row means to a reader."""
+    if row.form == "broken":
+        return "bad"
+    tones = {
+        "turn_failed": "bad",
+        "fail": "bad",
+        "expire": "bad",
+        "cancel": "bad",
+        "hand_back": "back",
+        "ask": "asks",
+        "doubt": "asks",
+        "reply": "replies",
+        "settle": "replies",
+        "escalate": "people",
+        "resolve": "people",
+        "assign": "people",
+        "complete": "good",
+        "freeze": "cold",
+        "proposal": "cold",
+        "thaw": "cold",
+    }
+    return tones.get(row.move, "plain")
+
+
+def _across(row: Row) -> str:
+    if row.form == "fold":
+        return f"the same {counted(row.cycle, 'row')}, {counted(row.times, 'time')} more"
+    return f"{row.move} by {row.who or row.lane}" if row.who != GUARD else row.move
+
+
+def _words(row: Row) -> tuple[str, str]:
+    """Return the two lines that stand right of a row; the second may be empty."""
+    if row.form == "fold":
+        return "", ""
+    by = f"{row.who}: " if row.who else ""
+    second = row.detail if row.form != "broken" else f"refused by rule {row.rule}: {row.detail}"
+    text = row.text or ("" if by or second else row.move.replace("_", " "))
+    if not text and second:
+        return f"{by}{second}", ""
+    return f"{by}{text}".rstrip(": "), second
+
+
+def _in_words(row: Row) -> str:
+    """Return a row as one sentence, for screen readers and as a tip."""
+    if row.form == "fold":
+        return f"Events {row.seq} to {row.last}: {_across(row)}"
+    to = row.to or row.aim
+    between = row.lane if to is None else f"{row.lane} to {to}"
+    said = f"Event {row.seq}, {when(row.at)}, {between}: {row.move}"
+    first, second = _words(row)
+    return short(": ".join(part for part in (said, first, second) if part), _TIP_CHARS)
+
+
+def _after(us: int) -> str:
+    """Return how long after the beginning something was, short."""
+    seconds = us / 1e6
+    if seconds < 0:
+        return "before"
+    if seconds < 100:
+        return f"+{seconds:.2f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return (
+        f"+{minutes:.0f} min"
+        if minutes < 100
+        else f"+{hours:.0f} h"
+        if hours < 72
+        else f"+{hours / 24:.0f} d"
+    )
