@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from mesh.agent.errors import Permanent, Retry
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Refusal, Turn
-    from mesh.client import Client, Outcome, Question, SubmitRejected
+    from mesh.client import AnswerInvalid, Client, Outcome, Question, SubmitRejected
     from protocol.wire.commands import Move
     from protocol.wire.errors import MeshError
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff
 
 __all__ = [
     "Agent",
+    "AnswerInvalid",
     "Artifact",
     "Budget",
     "Client",

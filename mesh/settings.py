@@ -16,12 +16,12 @@ import msgspec
 
 from mesh.bus.credentials import NO_FILES, SEED_SUFFIX, TlsFiles, read_key, seed_file
 from mesh.errors import MeshError
-from mesh.fleet import FILE_NAME
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+FILE_NAME = "mesh.toml"
 STATE = ".mesh"
 """Directory of what `mesh dev` keeps: keys, store, logs."""
 DEV_FILE = "dev.json"
@@ -220,6 +220,18 @@ def _read_context(name: str, environ: Mapping[str, str] = os.environ) -> Context
     return Context(said.get("url") or None, Path(nkey).expanduser() if nkey else None, TlsFiles(**files))
 
 
+class _TlsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As `mesh.fleet.file.TlsSection`, which a client has no need to load."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class _BusSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tls: _TlsSection = _TlsSection()
+
+
 class Sources:
     """Everything that says how to get on the bus, each read once. Raises SettingsInvalid, ContextUnusable."""
 
@@ -260,13 +272,9 @@ class Sources:
         """Return the files of `[bus.tls]`; they lie beside the fleet file unless their path is whole."""
         if not self._file.get("bus"):
             return NO_FILES
-        from pydantic import ValidationError
-
-        from mesh.fleet.file import BusSection
-
         try:
-            said = BusSection.model_validate(self._file["bus"]).tls
-        except ValidationError as wrong:
+            said = msgspec.convert(self._file["bus"], _BusSection).tls
+        except msgspec.ValidationError as wrong:
             raise SettingsInvalid(
                 f"{self._here / FILE_NAME}: [bus.tls] names files: ca, cert and key"
             ) from wrong

@@ -227,8 +227,8 @@ def _code_of(name: str, module: str | None, fleet: str | None) -> "Agent":
     import sys
 
     from mesh.agent.definition import load
-    from mesh.fleet import FILE_NAME
     from mesh.local.fleet import find_fleet
+    from mesh.settings import FILE_NAME
 
     if module is None:
         if fleet is None and not Path(FILE_NAME).is_file():

@@ -215,8 +215,8 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
 
 def _fleet(named: Path | None) -> "FleetFile | None":
     """Return the fleet to compare with: of the file that was named, else of the one here, if there is one."""
-    from mesh.fleet import FILE_NAME
     from mesh.fleet.file import load_fleet
+    from mesh.settings import FILE_NAME
 
     if named is None and not Path(FILE_NAME).is_file():
         return None

@@ -1,5 +1,5 @@
 """The client's side of a request: submit it, follow it, answer what it asks, read its journals."""
 
-from mesh.client.client import Client, Outcome, Question, SubmitRejected
+from mesh.client.client import AnswerInvalid, Client, Outcome, Question, SubmitRejected
 
-__all__ = ["Client", "Outcome", "Question", "SubmitRejected"]
+__all__ = ["AnswerInvalid", "Client", "Outcome", "Question", "SubmitRejected"]

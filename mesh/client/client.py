@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
+from mesh.agent._values import Facts, Unfit, facts_of, read_as
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import NO_FILES, TlsFiles
 from mesh.bus.nats_protocol import Incoming
@@ -24,7 +25,7 @@ from mesh.service.logs import get_logger
 from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
 from protocol.wire.commands import Cancel, Control, Reply, Submit
-from protocol.wire.handoff import Artifact, Constraints, Fact
+from protocol.wire.handoff import Artifact, Constraints
 from protocol.wire.ids import AgentName, RequestId, request_id
 from protocol.wire.notices import Notice
 
@@ -60,12 +61,9 @@ class Outcome(NamedTuple):
     status: str
     """`completed`, `refused`, `failed`, `expired` or `cancelled`."""
     event: events.AnyEvent
-    """The last event; for a completed request, `event.answer`."""
-
-    @property
-    def answer(self) -> Any:
-        """The answer of a completed request; None for every other end."""
-        return self.event.answer if isinstance(self.event, events.RequestCompleted) else None
+    """The last event."""
+    answer: Any = None
+    """The answer of a completed request, as the type that was asked for; None for every other end."""
 
     @property
     def reason(self) -> str:
@@ -80,6 +78,16 @@ class Outcome(NamedTuple):
             case events.RequestExpired():
                 return "the request's deadline passed"
         return ""
+
+
+class AnswerInvalid(MeshError):
+    """A completed request's answer is not of its `answer_type`; `outcome` has it as it is."""
+
+    code: ClassVar[str] = "client.answer_invalid"
+
+    def __init__(self, outcome: Outcome, mistakes: tuple[str, ...]) -> None:
+        super().__init__(f"{outcome.request}: the answer does not fit: {'; '.join(mistakes)}")
+        self.outcome, self.mistakes = outcome, mistakes
 
 
 class Question(NamedTuple):
@@ -108,6 +116,8 @@ class Client:
         """By request: what the guard could not take up, with the digest of its bytes."""
         self._silent: dict[str, bool] = {}
         """Requests that this client has made and of which nothing was heard: none can have an answer yet."""
+        self._answer_types: dict[str, Any] = {}
+        """By request: the type of its answer, if its submit named one."""
 
     @classmethod
     async def connect(
@@ -123,6 +133,20 @@ class Client:
         except BaseException:  # cancelled, too: nobody else knows of this connection
             await bus.close()
             raise
+
+    @classmethod
+    async def from_env(cls, *, name: str | None = None, wait: bool = False) -> Self:
+        """Return a client with the bus and the key that commands find here (`mesh.settings`).
+
+        They are the environment's (`NATS_URL`, `MESH_NAME`, `MESH_CREDENTIALS`, `MESH_TLS_…`), else those of
+        the `mesh dev` that runs in this folder or above it.
+
+        Raises NoCredentials, SettingsInvalid, and what `connect` raises.
+        """
+        from mesh.settings import Flags, find_access
+
+        access = find_access(("client", "operator"), Flags(name=name))
+        return await cls.connect(access.url, name=access.name, seed=access.seed, tls=access.tls, wait=wait)
 
     @classmethod
     async def on(cls, bus: Bus, name: str) -> Self:
@@ -154,39 +178,44 @@ class Client:
         *,
         to: str | None = None,
         intent: str | None = None,
-        facts: Mapping[str, Any] | Iterable[Fact] = (),
+        facts: Facts = None,
         artifacts: Iterable[Artifact] = (),
         constraints: Constraints | None = None,
         policy: str = "default",
         conversation: str | None = None,
         rerun_of: RequestId | None = None,
         request: RequestId | None = None,
+        answer_type: Any = None,
     ) -> RequestId:
         """Store a request and return its id; it will be decided, whatever dies from here on.
 
         Args:
+            facts: by key, or with their labels; values may be pydantic objects, dataclasses and structs.
             rerun_of: the request that this one does again; recorded and shown, and nothing else.
             request: an id made earlier; the same id with the same content is the same request, so
                 that a caller may try again after an OutcomeUnknown.
+            answer_type: `wait` and `follow` of this client give the answer as this type, read by pydantic.
         """
-        if isinstance(facts, Mapping):
-            facts = [Fact(key=key, value=value) for key, value in facts.items()]
         submit = Submit(
             text=text,
             to=None if to is None else AgentName(to),
             intent=intent,
-            facts=tuple(facts),
+            facts=facts_of(facts),
             artifacts=tuple(artifacts),
             constraints=constraints or Constraints(),
             policy=policy,
             conversation=conversation,
             rerun_of=rerun_of,
         )
-        return await self.submit_whole(submit, request=request)
+        return await self.submit_whole(submit, request=request, answer_type=answer_type)
 
-    async def submit_whole(self, submit: Submit, *, request: RequestId | None = None) -> RequestId:
+    async def submit_whole(
+        self, submit: Submit, *, request: RequestId | None = None, answer_type: Any = None
+    ) -> RequestId:
         """Store a submit as it is, and return the request's id. As `submit` otherwise."""
         chosen = request or self.new_id()
+        if answer_type is not None:
+            _remember(self._answer_types, chosen, answer_type)
         body = codec.encode(submit)
         _remember(self._submitted, chosen, set()).add(codec.body_digest(body))
         with self._sending(tracing.SUBMIT, "mesh.prop.{sender}.{request}", chosen, "submit"):
@@ -267,8 +296,9 @@ class Client:
                 cancelled when the request ends meanwhile, or something else is asked: its question is over.
                 (Only these show that another process of this name has replied.)
 
-        Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up, and
-        ReplyInvalid when `on_question` returns what its question's schema does not allow.
+        Raises TimeoutError, SubmitRejected when the guard said that it cannot take the request up,
+        ReplyInvalid when `on_question` returns what its question's schema does not allow, and AnswerInvalid
+        for an answer that is not of the submit's `answer_type`.
         """
         async with asyncio.timeout(timeout_s), aclosing(self.addressed(request)) as addressed:
             event = await anext(addressed)
@@ -277,7 +307,7 @@ class Client:
                     event = await self._put(question_of(event), on_question, addressed)
                 else:
                     event = await anext(addressed)
-            return outcome_of(event)
+            return self.as_asked(outcome_of(event))
 
     async def _put(
         self,
@@ -340,6 +370,16 @@ class Client:
 
         return Following(self, self._bus, request, viewer)
 
+    def as_asked(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with its answer as the submit's `answer_type`. Raises AnswerInvalid."""
+        kind = self._answer_types.get(outcome.request)
+        if kind is None or outcome.status != "completed":
+            return outcome
+        try:
+            return outcome._replace(answer=read_as(kind, outcome.answer))
+        except Unfit as wrong:
+            raise AnswerInvalid(outcome, wrong.mistakes) from wrong
+
     def _raise_if_rejected(self, request: str, *, answered: bool) -> None:
         """Raise what the guard said of this client's own submit.
 
@@ -395,7 +435,8 @@ async def _either(wake: asyncio.Event, timeout_s: float) -> None:
 
 def outcome_of(event: events.Ended) -> Outcome:
     """Return what a request's last event says."""
-    return Outcome(event.request, events.type_of(event).partition(".")[2], event)
+    answer = event.answer if isinstance(event, events.RequestCompleted) else None
+    return Outcome(event.request, events.type_of(event).partition(".")[2], event, answer)
 
 
 def question_of(event: events.TurnSuspended) -> Question:

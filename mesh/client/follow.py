@@ -91,7 +91,7 @@ class Following:
         return self
 
     async def __anext__(self) -> "Heard | Happened | Journaled | Question | Outcome":
-        """Return what comes next. Raises SubmitRejected, and BusError when a viewer cannot read."""
+        """Return what comes next. Raises SubmitRejected, AnswerInvalid; BusError if a viewer cannot read."""
         from mesh.client.client import Outcome
 
         await self.start()
@@ -170,7 +170,7 @@ class Following:
                         await asyncio.wait({reading}, timeout=LAST_EVENTS_S)
                     with contextlib.suppress(BusError):
                         await self._bus.flush(LAST_WORDS_S)  # notes sent before the end are here now
-                    self._items.put_nowait(outcome_of(event))
+                    self._items.put_nowait(self._client.as_asked(outcome_of(event)))
                     return
 
     # --- what a viewer may read -------------------------------------------------------------------

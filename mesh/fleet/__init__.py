@@ -1,3 +1,1 @@
 """The fleet file, and the layout of the bus that follows from it."""
-
-FILE_NAME = "mesh.toml"

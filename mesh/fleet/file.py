@@ -23,7 +23,7 @@ from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
-from mesh.fleet import FILE_NAME
+from mesh.settings import FILE_NAME
 from protocol.wire.config import (
     GUARD_LEASE_S,
     LEASE_S,

@@ -28,11 +28,11 @@ from mesh.bus.provision import standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
 from mesh.errors import BusError, MeshError, UsageWrong
-from mesh.fleet import FILE_NAME
 from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle, ParentDeath
 from mesh.model.agent import VARIABLE, Mode, mode
+from mesh.settings import FILE_NAME
 
 _LOOK_S = 0.02
 _RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)

@@ -1,0 +1,145 @@
+"""The client without `async`, for scripts and notebooks: its connection lives in a thread of its own.
+
+    with Client.from_env() as client:
+        request = client.submit("Where is my parcel?", answer_type=Parcel)
+        print(client.wait(request, timeout_s=60).answer)
+
+It works where an event loop runs already, as in a notebook; it holds that loop up meanwhile. A program that
+is async itself takes `mesh.Client`.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from mesh.client import Client as AsyncClient
+from mesh.client import Outcome, Question
+from mesh.client.follow import Heard
+from protocol.wire.events import AnyEvent
+from protocol.wire.ids import RequestId
+
+T = TypeVar("T")
+_END = object()
+
+
+class Client:
+    """One client's connection. Made by `from_env` or `connect`; `with` closes it. Threads may share it.
+
+    Arguments and errors are those of `mesh.Client`.
+    """
+
+    def __init__(self, connecting: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mesh-client", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._client = self._run(connecting())
+        except BaseException:
+            self._stop()
+            raise
+
+    @classmethod
+    def from_env(cls, *, name: str | None = None, wait: bool = False) -> Self:
+        """Return a client with the bus and the key that commands find here."""
+        return cls(lambda: AsyncClient.from_env(name=name, wait=wait))
+
+    @classmethod
+    def connect(cls, url: str, **more: Any) -> Self:
+        """Return a client; `more` is that of `mesh.Client.connect`."""
+        return cls(lambda: AsyncClient.connect(url, **more))
+
+    @property
+    def name(self) -> str:
+        """The name of the client's credentials."""
+        return self._client.name
+
+    def submit(self, text: str, **more: Any) -> RequestId:
+        """Store a request and return its id; `more` is that of `mesh.Client.submit`."""
+        return self._run(self._client.submit(text, **more))
+
+    def wait(
+        self,
+        request: RequestId,
+        *,
+        timeout_s: float | None = None,
+        on_question: Callable[[Question], Any] | None = None,
+    ) -> Outcome:
+        """Return how a request ended; `on_question` is a plain function, called in a thread."""
+
+        async def answer(question: Question) -> Any:
+            assert on_question is not None
+            return await asyncio.to_thread(on_question, question)
+
+        asked = None if on_question is None else answer
+        return self._run(self._client.wait(request, timeout_s=timeout_s, on_question=asked))
+
+    def follow(self, request: RequestId) -> Iterator[Heard | Question | Outcome]:
+        """Yield what happens in a request as it happens, its `Outcome` last."""
+
+        async def items() -> AsyncIterator[Any]:
+            async with self._client.follow(request) as feed:
+                async for item in feed:
+                    yield item
+
+        feed = items()
+
+        async def following() -> Any:
+            return await anext(feed, _END)
+
+        async def leaving() -> None:
+            await feed.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+        try:
+            while (item := self._run(following())) is not _END:
+                yield item
+        finally:
+            self._run(leaving())
+
+    def latest(self, request: str) -> AnyEvent | None:
+        """Return the last event addressed to this client in a request; None if there is none yet."""
+        return self._run(self._client.latest(request))
+
+    def reply(self, question: Question, value: Any, *, by: str = "") -> None:
+        """Answer an ask."""
+        self._run(self._client.reply(question, value, by=by))
+
+    def cancel(self, request: str, reason: str = "", *, by: str = "") -> None:
+        """Ask for a request of this client's own to be ended."""
+        self._run(self._client.cancel(request, reason, by=by))
+
+    def close(self) -> None:
+        """Close the connection and end the thread. Idempotent."""
+        if not self._closed:
+            try:
+                self._run(self._client.close())
+            finally:
+                self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine comes to in the client's own loop; an interrupt here cancels it there."""
+        if self._closed:
+            work.close()
+            raise RuntimeError("the client is closed")
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
