@@ -172,6 +172,14 @@ class Crew:
     async def all_ready(self) -> None:
         await asyncio.gather(*(each.ready() for each in self.services.values() if each.running))
 
+    async def has_waited(self) -> bool:
+        """Return True if a call of a service has timed out, and nothing was answered since.
+
+        The log does not tell: a condition that comes back before it has settled is not logged again.
+        """
+        reasons = await asyncio.gather(*(each.reasons() for each in self.services.values()))
+        return any(link.SILENT.begins in each for each in reasons)
+
     async def bus(self, name: str) -> Bus:
         return await self._stack.enter_async_context(self.mesh.connected_as(name))
 
