@@ -1,11 +1,12 @@
 """The NATS protocol on the hot path: bytes in, callbacks out; calls in, bytes out.
 
 `NatsProtocol` is nats-py's client, which connects, authenticates, reconnects, keeps alive and speaks TLS. Two
-parts are replaced. Reading finds a message by its stated length and calls a *sink* at once. Writing joins all
-messages of one pass of the event loop into one system call. nats-py itself needs a task, a queue and several
-regular expressions for each message.
+parts are replaced. Reading finds a message by its stated length and calls a *sink* in the very callback that
+has read it. Writing joins what all sinks of one read have said, or else all messages of one pass of the event
+loop, into one system call. nats-py itself needs a stream, a task, a queue and regular expressions for each
+message.
 
-A sink runs inside the read loop. It must not block and must not raise; an exception is logged.
+A sink runs inside that callback. It must not block and must not raise; an exception is logged.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import Error, ProtocolError
+from nats.errors import Error, ProtocolError, UnexpectedEOF
 
 from mesh.bus.credentials import NO_FILES, agree
 from mesh.service.logs import get_logger
@@ -26,6 +27,8 @@ _log = get_logger(__name__)
 _M, _H = ord("M"), ord("H")
 _HEADER = b"NATS/1.0"
 _DENIED = re.compile(r'permissions violation for (\w+)\b.*?"([^"]*)"', re.IGNORECASE)
+_ROOM_BYTES = 1 << 17
+"""Bytes that one read takes at most."""
 FULL_BYTES = 1 << 20
 """Unsent bytes above which `publish` waits for the socket."""
 
@@ -98,6 +101,23 @@ class NatsProtocol(Client):
         self._out: list[bytes] = []
         self._flushing = False
         self._asked: set[asyncio.Future[bool]] = set()
+        self._controls: set[asyncio.Task[None]] = set()
+        """Lines of the server that take nats-py more than one step."""
+
+    async def _read_loop(self) -> None:
+        """Take the connection over from nats-py's stream once it is greeted and secured, until it is lost."""
+        self._ps.reset()
+        stream: Any = self._transport
+        reading = _Reading(self, stream._io_reader, stream._io_writer.transport)
+        try:
+            broken = await reading.lost
+        except asyncio.CancelledError:
+            return  # by nats-py, which closes or reconnects
+        finally:
+            reading.end()
+        if not (self.is_closed or self.is_reconnecting):
+            await self._error_cb(broken)
+            await self._process_op_err(broken)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """Decide from the server's greeting if TLS follows. Raises NotSecured rather than send clear text."""
@@ -109,6 +129,15 @@ class NatsProtocol(Client):
         await super()._process_info(info, initial_connection)
 
     async def _connect_to_server(self, server: Any) -> None:
+        """Connect, and leave no earlier attempt open beside this one.
+
+        nats-py tries again when a server does not confirm the subscriptions of a new connection in time. It
+        forgets that connection. The server would serve both, and every message would come twice.
+        """
+        self.abort()
+        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            if task is not None:
+                task.cancel()
         await _cancellable(super()._connect_to_server(server))
 
     async def _process_connect_init(self) -> None:
@@ -182,7 +211,7 @@ class NatsProtocol(Client):
         self.abort()
         self._transport = None
 
-    async def _process_pong(self) -> None:
+    def _take_pong(self) -> None:
         """Complete the oldest ping. It is no error if its caller has stopped waiting."""
         if self._pongs:
             asked = self._pongs.pop(0)
@@ -200,11 +229,22 @@ class NatsProtocol(Client):
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._write_out)
 
+    def take(self, data: bytes) -> None:
+        """Dispatch what was read, and write what came of it. Raises ProtocolError."""
+        if self._flushing:  # a pass of the loop has begun to collect; it writes
+            self._ps.feed(data)
+            return
+        self._flushing = True
+        try:
+            self._ps.feed(data)
+        finally:
+            self._write_out()
+
     def _write_out(self) -> None:
         self._flushing = False
         chunks, self._out = self._out, []
-        if self.is_connected and self._transport is not None:
-            self._transport.write(b"".join(chunks))
+        if chunks and self.is_connected and self._transport is not None:
+            self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     async def drained(self) -> None:
         """Wait while more than FULL_BYTES are unsent."""
@@ -212,13 +252,85 @@ class NatsProtocol(Client):
         if writer is not None and writer.transport.get_write_buffer_size() > FULL_BYTES:
             await writer.drain()
 
-    async def dispatch_error(self, text: str) -> None:
+    def control(self, line: bytes) -> None:
+        """Obey a line that is no message. Raises ProtocolError for one that nobody knows."""
+        word = line[:4].upper()
+        if word == b"PING":
+            self._out.append(b"PONG\r\n")
+        elif word == b"PONG":
+            self._take_pong()
+        elif word == b"-ERR":
+            self._take_error(line[4:].strip().decode("utf-8", "replace"))
+        elif word == b"INFO":
+            self._begin(self._process_info(json.loads(line[4:])))
+        elif line[:3] != b"+OK":
+            raise ProtocolError
+
+    def _take_error(self, text: str) -> None:
         """Pass permission violations to `on_denied`, and all else to nats-py, which closes the connection."""
         denied = _DENIED.search(text)
         if denied is not None:
             self.on_denied(denied[1].lower(), denied[2])
         else:
-            await self._process_err(text.strip("'").lower())
+            self._begin(self._process_err(text.strip("'").lower()))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._controls.add(task)
+        task.add_done_callback(self._controls.discard)
+
+
+class _Reading(asyncio.BufferedProtocol):
+    """Takes the place of a connection's stream reader: what one read brings is dispatched at once."""
+
+    def __init__(
+        self, wire: NatsProtocol, stream: asyncio.StreamReader, transport: asyncio.Transport
+    ) -> None:
+        self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        """Completed when the connection is lost or says what nobody understands, with the error."""
+        self._wire: NatsProtocol | None = wire
+        self._before: Any = transport.get_protocol()
+        self._room = memoryview(bytearray(_ROOM_BYTES))
+        transport.set_protocol(self)
+        transport.resume_reading()  # the stream may have paused it
+        self._take(bytes(stream._buffer))  # type: ignore[attr-defined]  # it has no public way out
+        if stream._eof or transport.is_closing():  # type: ignore[attr-defined]  # nobody will say it again
+            self._done(None)
+
+    def end(self) -> None:
+        """Dispatch nothing any more: what still comes belongs to a connection that is over."""
+        self._wire = None
+
+    def _take(self, data: bytes) -> None:
+        if self._wire is None:
+            return
+        try:
+            self._wire.take(data)
+        except (ProtocolError, ValueError) as broken:
+            self._done(broken if isinstance(broken, ProtocolError) else ProtocolError())
+
+    def _done(self, error: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(error or UnexpectedEOF())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._take(bytes(self._room[:nbytes]))
+
+    def eof_received(self) -> None:
+        self._done(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._before.connection_lost(exc)  # the stream's writer waits for it
+        self._done(exc)
+
+    def pause_writing(self) -> None:
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._before.resume_writing()
 
 
 class Scanner:
@@ -227,16 +339,14 @@ class Scanner:
     def __init__(self, wire: NatsProtocol) -> None:
         self._wire = wire
         self._rest = b""
-        self._turn = 0
 
     def reset(self) -> None:
         """Drop unparsed bytes: a new connection begins."""
         self._rest = b""
-        self._turn += 1
 
-    async def parse(self, data: bytes = b"") -> None:
-        """Dispatch every complete message, and keep the rest."""
-        turn, buffer, position = self._turn, self._rest + data, 0
+    def feed(self, data: bytes) -> None:
+        """Dispatch every complete message, and keep the rest. Raises ProtocolError, ValueError."""
+        buffer, position = self._rest + data if self._rest else data, 0
         end = len(buffer)
         while (line_end := buffer.find(b"\r\n", position)) >= 0:
             if buffer[position] in (_M, _H):
@@ -246,9 +356,7 @@ class Scanner:
                 position = position_after
                 continue
             line, position = buffer[position:line_end], line_end + 2
-            await self._control(line)
-            if turn != self._turn:
-                return
+            self._wire.control(line)
         self._rest = buffer[position:]
 
     def _message(self, buffer: bytes, position: int, line_end: int, end: int) -> int:
@@ -276,19 +384,6 @@ class Scanner:
             except Exception:
                 _log.exception("bus_sink_failed")
         return stop + 2
-
-    async def _control(self, line: bytes) -> None:
-        word = line[:4].upper()
-        if word == b"PING":
-            await self._wire._process_ping()
-        elif word == b"PONG":
-            await self._wire._process_pong()
-        elif word == b"-ERR":
-            await self._wire.dispatch_error(line[4:].strip().decode("utf-8", "replace"))
-        elif word == b"INFO":
-            await self._wire._process_info(json.loads(line[4:]))
-        elif line[:3] != b"+OK":
-            raise ProtocolError("nats: unknown protocol")
 
 
 async def _cancellable(work: Coroutine[Any, Any, None]) -> None:

@@ -147,7 +147,7 @@ def test_nothing_that_breaks_the_framing_is_sent(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-async def test_however_the_bytes_are_cut_the_messages_are_the_same(size: int) -> None:
+def test_however_the_bytes_are_cut_the_messages_are_the_same(size: int) -> None:
     """The scanner sees every boundary: within lines, headers, bodies and line ends."""
     wire, got = NatsProtocol(lambda operation, subject: None), []
     wire.sinks[7] = lambda m: got.append((m.subject, m.reply, m.status, m.headers, m.data))
@@ -161,7 +161,7 @@ async def test_however_the_bytes_are_cut_the_messages_are_the_same(size: int) ->
         b"MSG a 7 4\r\n\r\n\r\n\r\n"
     )
     for start in range(0, len(stream), size):
-        await scanner.parse(stream[start : start + size])
+        scanner.feed(stream[start : start + size])
     assert got == [
         ("a.b", "", 0, {}, b"hello"),
         ("a.b", "re.ply", 0, {}, b""),
