@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from protocol.wire.codec import equal
+from protocol.wire.codec import canonical, equal
 from protocol.wire.commands import Command, Escalate, HandBack, MoveProposed, Resolve, Submit, Transfer
 from protocol.wire.events import Beneath, FactsWithheld, Withheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
@@ -291,8 +291,10 @@ class Stash:
 class FactHistory:
     """Every fact that an admitted handoff held, withheld or not."""
 
-    handoffs: list[tuple[Fact, ...]] = field(default_factory=list)
-    """Facts as each admitted handoff held them."""
+    _lately: list[tuple[Fact, ...]] = field(default_factory=list)
+    """Facts as each admitted handoff held them, since `is_new` was last asked."""
+    _before: dict[tuple[str, bytes], set[tuple[str, ...]]] = field(default_factory=dict)
+    """By key and value of those before them: the labels that it was held with."""
     labels: dict[str, frozenset[str]] = field(default_factory=dict)
     """By key: every label that a fact of this key ever had in this request."""
     _own: dict[str, dict[str, tuple[Fact, ...]]] = field(default_factory=dict)
@@ -300,7 +302,7 @@ class FactHistory:
 
     def remember(self, facts: tuple[Fact, ...]) -> None:
         """Take in what one handoff holds."""
-        self.handoffs.append(facts)
+        self._lately.append(facts)
         for fact in facts:
             if fact.labels:
                 self.labels[fact.key] = self.labels.get(fact.key, frozenset()).union(fact.labels)
@@ -326,16 +328,20 @@ class FactHistory:
         Args:
             clearance: of the bringer; None: for everything.
         """
-        cleared = None if clearance is None else frozenset(clearance)
+        value = canonical(fact.value)
         said = self._own.get(agent, {}).get(fact.key, ())
-        held = (
-            known
-            for facts in (*self.handoffs, said)
-            for known in facts
-            if known.key == fact.key
-            and (facts is said or cleared is None or cleared.issuperset(known.labels))
-        )
-        return not any(equal(known.value, fact.value) for known in held)
+        if any(canonical(own.value) == value for own in said):
+            return False
+        self._sort_in()
+        known = self._before.get((fact.key, value), ())
+        return not (known if clearance is None else any(set(labels) <= set(clearance) for labels in known))
+
+    def _sort_in(self) -> None:
+        """Look at each handoff once: a request that asks at every hop would look at all of them each time."""
+        for facts in self._lately:
+            for fact in facts:
+                self._before.setdefault((fact.key, canonical(fact.value)), set()).add(fact.labels)
+        self._lately.clear()
 
 
 # --- labels by key ------------------------------------------------------------------------------------

@@ -88,10 +88,11 @@ def equal(one: Any, other: Any) -> bool:
     of them for one. The order of an object's keys does not count. JSON knows no NaN, so that nothing differs
     from itself.
     """
-    return one is other or _canonical(one) == _canonical(other)
+    return one is other or canonical(one) == canonical(other)
 
 
-def _canonical(value: Any) -> bytes:
+def canonical(value: Any) -> bytes:
+    """Return the one form that all equal values have, as JSON."""
     return msgspec.json.encode(value, order="deterministic")
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
+from protocol.domain.layers import FactHistory
 from protocol.wire import codec
 from protocol.wire.commands import Freeze, HandBack, Move, Resolve, Thaw, Transfer
 from protocol.wire.config import Policy
@@ -358,6 +359,23 @@ def test_a_guess_is_new_whether_it_is_right_or_wrong(guess: str) -> None:
     admitted(play.move(transfer("d", fact("k", guess))))
     play.move(hand_back())
     assert refused(play.move(transfer("d", fact("k", guess)))).rule == Rule.CYCLE
+
+
+def test_asking_what_is_new_looks_at_each_handoff_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    def canonical(value: int) -> bytes:
+        nonlocal looked
+        looked += 1
+        return b"%d" % value
+
+    monkeypatch.setattr("protocol.domain.layers.canonical", canonical)
+    history = FactHistory()
+    for number in range(50):
+        assert history.is_new(fact("k", number))
+        history.remember((fact("k", number),))
+        assert not history.is_new(fact("k", number))
+    assert looked == 50 * 3
 
 
 @pytest.mark.parametrize("secret", ["", "x" * 900])
