@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The folder of the list that the page keeps of requests.",
 )
+@click.option("--rebuild", is_flag=True, help="Make that list anew from the log.")
 @framed
 async def ui(
     where: Where,
@@ -39,6 +40,7 @@ async def ui(
     allow_write: bool,
     by: str,
     store: Path,
+    rebuild: bool,
 ) -> None:
     """Serve the page: requests, people, agents and the mesh, in a browser, until Ctrl-C."""
     import asyncio
@@ -56,6 +58,7 @@ async def ui(
         by=by,
         names=names,
         store=store,
+        rebuild=rebuild,
     )
 
     def access(name: str) -> "Access | None":

@@ -144,6 +144,11 @@ def waiting_in(happened: Sequence[AnyEvent], own: str = "") -> list[Waiting]:
     ]
 
 
+def is_for_people(ledger: Ledger) -> bool:
+    """Return True if people have to do something about a request."""
+    return any(_what(turn) for turn in ledger.open.values())
+
+
 def _what(turn: TurnState, own: str = "") -> What | None:
     """Return what people, or `own` as a client, have to do about a turn; None if it is not theirs."""
     if turn.agent == HUMAN:

@@ -17,9 +17,9 @@ from mesh.bus.reader import bounds, up_to
 from mesh.bus.streams import steps_of
 from mesh.client.journals import Step, journals_in, read
 from mesh.ops.log import check_numbers, glance, has_ended, not_there, read_each
-from mesh.ops.queue import waiting_in
+from mesh.ops.queue import is_for_people
 from mesh.ops.roster import Frozen, mesh_freeze
-from protocol.domain.ledger import fold
+from protocol.domain.ledger import Ledger, fold
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, NOBODY
@@ -126,18 +126,29 @@ def _as_it_stands(seen: Recent, happened: Sequence[AnyEvent]) -> Recent:
     seen = msgspec.structs.replace(seen, conversation=conversation)
     if seen.status != "open" or not ledger.is_open:
         return seen  # it has ended
-    for_people = bool(waiting_in(happened))
-    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in ledger.open.values())
     frozen = None
     if ledger.frozen_at is not None:
         began = next(event for event in reversed(happened) if isinstance(event, events.RequestFrozen))
         frozen = Frozen(by=began.by, sender=began.sender, since=began.at, reason=began.reason)
     return msgspec.structs.replace(
         seen,
-        status="human" if for_people else "open",
-        holder=HUMAN if for_people else ", ".join(map(str, holders)),
+        status=status_of(ledger),
+        holder=holder_of(ledger),
         frozen=frozen,
     )
+
+
+def status_of(ledger: Ledger) -> str:
+    """Return a request's status, one of `STATUSES` but for `frozen`."""
+    return "human" if ledger.is_open and is_for_people(ledger) else str(ledger.status)
+
+
+def holder_of(ledger: Ledger) -> str:
+    """Return who has to act; empty when nobody has."""
+    if not ledger.is_open:
+        return ""
+    holders = (turn.asked if turn.state == "suspended" else turn.agent for turn in ledger.open.values())
+    return HUMAN if is_for_people(ledger) else ", ".join(map(str, holders))
 
 
 # --- one request as it grows ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from mesh.errors import BusError, MeshError
 from mesh.service.logs import get_logger
-from mesh.ui import mesh_views, people_views, request_views, session_views
+from mesh.ui import list_views, mesh_views, people_views, request_views, session_views
 from mesh.ui.gate import Gate
 from mesh.ui.page import Page
 
@@ -56,6 +56,7 @@ def create_app(page: Page) -> Starlette:
     return Starlette(
         routes=[
             Route("/", home),
+            *list_views.routes(page),
             *request_views.routes(page),
             *people_views.routes(page),
             *mesh_views.routes(page),

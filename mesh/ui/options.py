@@ -56,6 +56,8 @@ class Options(NamedTuple):
     """Further host names under which browsers reach the page, as behind a proxy."""
     store: Path | None = None
     """The folder of the projection; None: a temporary one."""
+    rebuild: bool = False
+    """Make the projection anew from the log."""
     file: "FleetFile | None" = None
     """For doctor, to compare the server with."""
     monitor: str | None = None

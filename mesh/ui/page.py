@@ -15,7 +15,9 @@ from mesh.bus.connection import Bus
 from mesh.client import Client
 from mesh.errors import MeshError
 from mesh.service.printable import printable, printable_json, short, when
+from mesh.ui.feed import Feed
 from mesh.ui.options import Keys, Options
+from mesh.ui.projection import Filter, Row
 from mesh.ui.security import Security, Visit
 
 MOST_SHOWN = 4_000
@@ -51,6 +53,16 @@ class Page:
         """Connect. Raises as `Access.connect`."""
         self.bus = await self._stack.enter_async_context(await self.keys.reader.connect())
         """A viewer's, or an operator's: for everything that is shown."""
+        self.feed = Feed(self.bus, self.options.store)
+        self._stack.callback(self.feed.close)
+        await self.feed.open(anew=self.options.rebuild)
+        feeding = asyncio.create_task(self.feed.run())
+
+        async def end() -> None:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+
+        self._stack.push_async_callback(end)
         return self
 
     async def __aexit__(
@@ -89,6 +101,16 @@ class Page:
             raise ReadOnly("this page only shows: start it with --allow-write and an operator's key")
         return bus
 
+    # --- the list of requests ---------------------------------------------------------------------
+
+    async def listed(self, wanted: Filter, *, before: int | None, limit: int) -> list[Row]:
+        """Return a page of the list, as `Projection.page`."""
+        return await asyncio.to_thread(self.feed.projection.page, wanted, before=before, limit=limit)
+
+    async def tagged(self, kind: str) -> list[str]:
+        """Return what there is of a kind of tag."""
+        return await asyncio.to_thread(self.feed.projection.named, kind)
+
     # --- answers ----------------------------------------------------------------------------------
 
     def render(self, request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
@@ -122,6 +144,11 @@ class Page:
     def error(self, request: Request, status: int, text: str, code: str) -> Response:
         """Return the page that says what went wrong."""
         return self.render(request, "error.html", status=status, status_code=status, text=text, code=code)
+
+
+def is_piece(request: Request) -> bool:
+    """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
+    return "hx-request" in request.headers
 
 
 def _environment() -> Environment:

@@ -6,25 +6,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mesh.errors import UsageWrong
-from mesh.ops import control, queue, requests
+from mesh.ops import control, queue
 from mesh.ops.explain import VERDICTS, explain, sentences
 from mesh.ui.fields import number
 from mesh.ui.live import live
-from mesh.ui.page import Page
+from mesh.ui.page import Page, is_piece
 from mesh.ui.story import Stories, standing
 from protocol.wire.events import type_of
 
-PAGE = 50
 EVENTS = 100
 """Entries of one part of a request's list."""
 
 
 def routes(page: Page) -> list[Route]:
     stories = Stories(page.bus)
-
-    async def many(request: Request) -> Response:
-        found, _ = await requests.recent(page.bus, limit=PAGE)
-        return page.render(request, "requests.html", rows=found)
 
     async def one(request: Request) -> Response:
         story = await stories.read(request.path_params["request"])
@@ -36,7 +31,7 @@ def routes(page: Page) -> list[Route]:
         part = min(number(request.query_params, "part", 0) or 0, last)
         return page.render(
             request,
-            "story.html" if _is_piece(request) else "request.html",
+            "story.html" if is_piece(request) else "request.html",
             told=told,
             happened=shown,
             stands=standing(shown),
@@ -55,7 +50,7 @@ def routes(page: Page) -> list[Route]:
         why = list(sentences(explain(story.happened, n))) if isinstance(found, VERDICTS) else []
         return page.render(
             request,
-            "event_piece.html" if _is_piece(request) else "event.html",
+            "event_piece.html" if is_piece(request) else "event.html",
             name=request.path_params["request"],
             event=found,
             type=type_of(found),
@@ -90,15 +85,9 @@ def routes(page: Page) -> list[Route]:
 
     one_path = "/requests/{request}"
     return [
-        Route("/requests", many),
         Route(one_path, one),
         Route(one_path + "/events/{n:int}", event),
         Route(one_path + "/live", live_notes),
         Route(one_path + "/download/json", download),
         Route(one_path + "/order/{order}", ordered, methods=["POST"]),
     ]
-
-
-def _is_piece(request: Request) -> bool:
-    """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
-    return "hx-request" in request.headers

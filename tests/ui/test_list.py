@@ -1,0 +1,114 @@
+"""The list over a real mesh: it follows the log, goes on where it stopped, and is made anew by one option."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mesh.ui import Keys, Options, serving
+from tests.servers import eventually
+from tests.system.office import Office
+from tests.ui.conftest import Serve
+
+HX = {"hx-request": "true"}
+
+
+def shows(browser: httpx.AsyncClient, request: str, **said: str) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        answer = await browser.get("/requests", params={"text": request, **said})
+        assert answer.status_code == 200, answer.text
+        return f'href="/requests/{request}"' in answer.text
+
+    return look
+
+
+async def test_a_request_is_listed_as_it_stands(serve: Serve, office: Office) -> None:
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        request = await office.escalated("please refund the parcel")
+        await eventually(shows(browser, request, status="human", agent="a", client="c1"))
+        await office.mesh("human", "resolve", request, "--complete", "--answer", "done")
+        await eventually(shows(browser, request, status="completed"))
+        assert not await shows(browser, request, status="open")()
+        assert not await shows(browser, request, rule="max_depth")()
+
+
+async def test_what_is_not_new_is_not_sent_again(serve: Serve, office: Office) -> None:
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        request = await office.escalated()
+        await eventually(shows(browser, request))
+        piece = (await browser.get("/requests", params={"text": request}, headers=HX)).text
+        assert "<html" not in piece
+        seen = piece.partition("seen=")[2].partition('"')[0]
+        again = {"text": request, "seen": seen}
+        assert (await browser.get("/requests", params=again, headers=HX)).status_code == 204
+        await office.mesh("request", "freeze", request)
+
+        async def is_new() -> bool:
+            return (await browser.get("/requests", params=again, headers=HX)).status_code == 200
+
+        await eventually(is_new)
+        assert await shows(browser, request, status="frozen")()
+
+
+async def test_the_list_goes_on_where_it_stopped(
+    office: Office, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(store=tmp_path)
+    async with serving(keys, options) as address, httpx.AsyncClient(base_url=address) as browser:
+        before = await office.escalated("before")
+        await eventually(shows(browser, before))
+    while_away = await office.escalated("while away")
+    await office.mesh("human", "resolve", before, "--complete", "--answer", "done")
+    async with serving(keys, options) as address, httpx.AsyncClient(base_url=address) as browser:
+        await eventually(shows(browser, while_away, status="human"))
+        await eventually(shows(browser, before, status="completed"))
+    remade: list[bool] = []
+    monkeypatch.setattr("mesh.ui.projection.Projection.remake", _noted(remade))
+    anew = serving(keys, options._replace(rebuild=True))
+    async with anew as address, httpx.AsyncClient(base_url=address) as browser:
+        await eventually(shows(browser, before, status="completed"))
+    assert remade == [True]
+
+
+def _noted(remade: list[bool]) -> Callable[..., None]:
+    from mesh.ui.projection import Projection
+
+    remake = Projection.remake
+
+    def noting(projection: Projection) -> None:
+        remade.append(True)
+        remake(projection)
+
+    return noting
+
+
+async def test_a_second_page_reads_what_the_first_one_feeds(
+    office: Office, keys: Keys, tmp_path: Path
+) -> None:
+    options = Options(store=tmp_path)
+    async with serving(keys, options) as one, serving(keys, options) as other:
+        request = await office.escalated()
+        for address in (one, other):
+            async with httpx.AsyncClient(base_url=address) as browser:
+                await eventually(shows(browser, request))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"status": "angry"},
+        {"agent": "' OR 1"},
+        {"cost": "much"},
+        {"cost": "NaN"},
+        {"cost": "-1"},
+        {"younger": "1y"},
+        {"before": "x"},
+        {"text": "x" * 201},
+    ],
+)
+async def test_a_filter_that_is_none_is_named(serve: Serve, said: dict[str, str]) -> None:
+    async with serve() as address, httpx.AsyncClient(base_url=address) as browser:
+        answer = await browser.get("/requests", params=said)
+        assert answer.status_code == 400
+        assert next(iter(said)) in answer.text
