@@ -329,7 +329,12 @@ class Execution:
     # --- the end ----------------------------------------------------------------------------------
 
     def moved(self, move: Move) -> MoveProposed:
-        """Return the proposal of a move."""
+        """Return the proposal of a move. Raises TypeError for what is none."""
+        if not isinstance(move, Move):
+            said = "nothing" if move is None else f"a {type(move).__name__}"
+            raise TypeError(
+                f"the handler returned {said}; return a move: turn.transfer(…), turn.complete(…), …"
+            )
         return MoveProposed(turn=self.work.turn, round=self.work.round, move=move, report=self.report)
 
     def failed(self, failure: Failure) -> ReportFailure:

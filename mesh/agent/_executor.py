@@ -206,10 +206,7 @@ class Executor:
         code = asyncio.ensure_future(self._to_its_end(round_))
         with self.running.holding(round_.request, round_.work, code) as running:
             try:
-                move = await code
-                if not isinstance(move, Move):
-                    raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
-                return round_.moved(move)
+                return round_.moved(await code)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():

@@ -16,20 +16,22 @@ from typing import Any
 import msgspec
 
 from mesh.agent._execution import Execution
+from mesh.agent._executor import sound
 from mesh.agent._journal import Journal, never
+from mesh.agent._values import Facts, facts_of
 from mesh.agent.definition import Agent
-from mesh.agent.errors import ApprovalNeeded
+from mesh.agent.errors import ApprovalNeeded, TurnError
 from mesh.agent.turn import Turn
 from mesh.bus.stores import StepTaken
 from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState
-from protocol.wire import events
+from protocol.wire import codec, events
 from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
 from protocol.wire.config import Fleet
 from protocol.wire.events import Assignment, RoundOutcome
-from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal, Rule
+from protocol.wire.handoff import Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
 from protocol.wire.prices import Price
 
@@ -64,7 +66,7 @@ def turn(
     *,
     agent: str = "agent",
     summary: str = "",
-    facts: Mapping[str, Any] | Iterable[Fact] = (),
+    facts: Facts = None,
     intent: str | None = None,
     move: str = "submit",
     from_agent: str = "client",
@@ -93,11 +95,6 @@ def turn(
         is_over: returns True if a guard has ended the turn.
         prices: what models' tokens cost, by model.
     """
-    given = (
-        tuple(Fact(key=key, value=value) for key, value in facts.items())
-        if isinstance(facts, Mapping)
-        else tuple(facts)
-    )
     refusals = (
         RoundOutcome(
             round=round_,
@@ -115,7 +112,7 @@ def turn(
         to_agent=AgentName(agent),
         summary=summary,
         intent=intent,
-        facts=given,
+        facts=facts_of(facts),
         constraints=constraints or Constraints(),
     )
     held = tuple(AgentName(name) for name in (path or (agent,)))
@@ -141,7 +138,12 @@ def turn_of(
     version: str = "0",
     is_over: Callable[[], Awaitable[bool]] = never,
 ) -> Turn:
-    """Return a round as a guard gave it, with a journal in memory; `version` is the agent's."""
+    """Return a round as an agent gets it, read from its bytes, with a journal in memory.
+
+    Args:
+        version: the agent's.
+    """
+    work = msgspec.json.decode(codec.encode(work), type=Assignment)
     journal = Journal(
         MemorySteps() if steps is None else steps,
         request=request,
@@ -186,10 +188,14 @@ class FleetHarness:
     Args:
         guard: the guard; events that are in it already are part of the way.
         agents: the code by name.
+        keep_going: what code raises, `Retry` and its like aside, fails its turn as on the bus; by default it
+            ends the test where it was raised.
     """
 
-    def __init__(self, guard: InMemoryGuard, agents: Mapping[str, Agent]) -> None:
-        self.guard, self._agents = guard, agents
+    def __init__(
+        self, guard: InMemoryGuard, agents: Mapping[str, Agent], *, keep_going: bool = False
+    ) -> None:
+        self.guard, self._agents, self._keep_going = guard, agents, keep_going
         self.turns: list[Turn] = []
         """Every round that an agent's code ran."""
         self.broke: list[str] = []
@@ -205,7 +211,8 @@ class FleetHarness:
             replies: what people and clients answer when they are asked, in order.
             submit: further fields of the submit.
 
-        Raises NotDecided when it comes to no end.
+        Raises NotDecided when it comes to no end, and an agent's error that is none of `mesh.agent.errors`,
+        with its traceback, unless it keeps going.
         """
         self.guard.submit(text, **submit)
         said = iter(replies)
@@ -234,16 +241,24 @@ class FleetHarness:
         try:
             move = await agent(turn)
             await execution.journal.finish()
-            return execution.moved(move)
+            moved = execution.moved(move)
+            proposal, _ = sound(moved)
+            if proposal is not moved and not self._keep_going:
+                codec.parse_proposal(codec.encode(moved))  # raises what is wrong with it
         except ModelUnavailable:
             raise  # it is the test that lacks something
         except Exception as raised:
-            proposal = execution.stopped(execution.journal.broken or raised)
+            error = execution.journal.broken or raised
+            if not isinstance(error, TurnError) and not self._keep_going:
+                if error is raised:
+                    raise
+                raise error from raised
+            proposal = execution.stopped(error)
             if isinstance(raised, ApprovalNeeded):
                 self.approvals.append(raised.ask)
-            elif isinstance(proposal, ReportFailure):
-                self.broke.append(proposal.error.code)
-            return proposal
+        if isinstance(proposal, ReportFailure):
+            self.broke.append(proposal.error.code)
+        return proposal
 
     # --- what came of it --------------------------------------------------------------------------
 

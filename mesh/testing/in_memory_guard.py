@@ -10,10 +10,11 @@ escalations, expiries. `InMemoryGuard.given` takes up a log where it ended.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from mesh.agent._values import Facts, facts_of
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
@@ -54,8 +55,11 @@ from protocol.wire.commands import (
     submit_id,
 )
 from protocol.wire.config import BreakerEntry, Fleet, Policy
+from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, control_cause, request_id
+
+T = TypeVar("T")
 
 START_US = 1_800_000_000_000_000
 """When every guard in memory begins (UTC µs)."""
@@ -67,6 +71,14 @@ _MOST_AT_ONCE = 50
 
 class NotDecided(AssertionError):
     """A message became no event: it came too late, or a guard rejects it."""
+
+
+def _heard(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Return a message as it is read from its bytes. Raises NotDecided for what would be a dead letter."""
+    try:
+        return parse(body)
+    except Malformed as error:
+        raise NotDecided(f"malformed: {error}") from error
 
 
 class InMemoryGuard:
@@ -146,11 +158,15 @@ class InMemoryGuard:
 
     # --- what may be said -------------------------------------------------------------------------
 
-    def submit(self, text: str, **rest: Any) -> AnyEvent:
-        """The client submits; `rest` are further fields of a submit. Returns the event that decided it."""
-        what = Submit(text=text, **rest)
+    def submit(self, text: str, *, facts: Facts = None, **rest: Any) -> AnyEvent:
+        """The client submits; `rest` are further fields of a submit. Returns the event that decided it.
+
+        Args:
+            facts: by key, or with their labels, as `Client.submit` takes them.
+        """
+        body = codec.encode(Submit(text=text, facts=facts_of(facts), **rest))
+        what, digest = _heard(codec.parse_submit, body), codec.body_digest(body)
         cause = Cause(submit_id(self.request))
-        digest = codec.body_digest(codec.encode(what))
         return self._event(self.process(Command(self.request, self.client, what, cause, "client", digest)))
 
     def move(self, move: Move, report: Report | None = None) -> AnyEvent:
@@ -167,8 +183,16 @@ class InMemoryGuard:
         return self.propose(ReportFailure(turn=turn.id, round=turn.round, error=error))
 
     def propose(self, proposal: Proposal) -> AnyEvent:
-        """Judge a proposal in the name of the agent whose turn it names."""
+        """Judge a proposal, read from its bytes, in the name of the agent whose turn it names."""
         sender = self.ledger.turns[proposal.turn].agent
+        body = codec.encode(proposal)
+        try:
+            proposal = codec.parse_proposal(body)
+        except Malformed as error:
+            failed = codec.failure_of(body, error)
+            if failed is None:
+                raise NotDecided(f"malformed: {error}") from error
+            proposal = failed
         cause = Cause(id_of(self.request, proposal))
         return self._event(self.process(Command(self.request, sender, proposal, cause, "agent")))
 
@@ -185,6 +209,7 @@ class InMemoryGuard:
 
     def say(self, control: Control, sender: str) -> AnyEvent:
         """Obey a control message. Raises NotDecided where a guard would not."""
+        control = _heard(codec.parse_control, codec.encode(control))
         cause = control_cause(self.request, sender, control.id)
         role = self.fleet.role_of(sender)
         return self._event(self.process(Command(self.request, AgentName(sender), control, cause, role)))

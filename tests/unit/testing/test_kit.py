@@ -1,6 +1,10 @@
 """A model of the test's own behind agents that a model drives, and the turn that a guard gives next."""
 
+import datetime as dt
+from typing import Any
+
 import pytest
+from pydantic import BaseModel
 
 from mesh.agent import Agent, Retry, Turn, agent, tool
 from mesh.agent.errors import failure_of
@@ -23,9 +27,10 @@ from mesh.testing import (
     turn_in,
 )
 from protocol.wire import events
-from protocol.wire.commands import Ask, Complete, Escalate, Move, Transfer, Usage
+from protocol.wire.commands import Ask, Cancel, Complete, Escalate, Move, Transfer, Usage
 from protocol.wire.config import Policy
-from protocol.wire.handoff import Budget
+from protocol.wire.errors import Malformed
+from protocol.wire.handoff import Budget, Fact
 from protocol.wire.prices import MTOK, Price, Tokens
 
 TOLD = Instructions("1", "Help.")
@@ -55,7 +60,8 @@ async def test_a_model_for_each() -> None:
 
 async def test_who_had_no_model_is_named_at_the_blocks_end_whatever_became_of_it() -> None:
     cast = {"front": StrictModel(GIVE), "bakc": StrictModel(says("done"))}
-    walk = FleetHarness(InMemoryGuard(fleet_of("front", "back")), {"front": FRONT, "back": BACK})
+    agents = {"front": FRONT, "back": BACK}
+    walk = FleetHarness(InMemoryGuard(fleet_of("front", "back")), agents, keep_going=True)
     with pytest.raises(AssertionError, match="no model for back; there are front, bakc"), driven_by(cast):
         await walk.go("hello")
     assert (walk.status, set(walk.broke)) == ("escalated", {"bug"})
@@ -258,3 +264,78 @@ async def test_a_budget_in_dollars_ends_a_turn_in_memory_by_the_prices_of_the_fl
         walk = await FleetHarness(guard, {"d": Agent("d", work)}).go("hello")
     assert (walk.broke, walk.status) == (["budget_exhausted"], "escalated")
     assert guard.ledger.spent.nano_dollars == 4_000_000
+
+
+# --- as on the bus --------------------------------------------------------------------------------
+
+DAY = dt.date(2026, 11, 22)
+TWICE = [Fact(key="tier", value="gold"), Fact(key="tier", value="lead")]
+
+
+class Order(BaseModel):
+    placed: dt.date
+
+
+@agent(name="a")
+async def dated(turn: Turn) -> Move:
+    return turn.transfer("b", summary="go on", facts={"day": DAY, "order": Order(placed=DAY), "pair": (1, 2)})
+
+
+@agent(name="b")
+async def telling(turn: Turn) -> Move:
+    return turn.complete(dict(turn.facts))
+
+
+async def test_what_is_handed_on_is_what_comes_out_of_its_bytes() -> None:
+    guard = InMemoryGuard(fleet_of("a", "b"))
+    walk = await FleetHarness(guard, {"a": dated, "b": telling}).go("hello", facts={"due": DAY})
+    day = "2026-11-22"
+    facts = {"text": "hello", "due": day, "day": day, "order": {"placed": day}, "pair": [1, 2]}
+    assert walk.answer == facts
+    assert turn(facts={"due": DAY, "pair": (1, 2)}).facts == {"due": day, "pair": [1, 2]}
+    guard = InMemoryGuard(fleet_of("a"))
+    guard.submit("hello")
+    guard.move(Complete(answer={"pair": (1, 2)}))
+    assert guard.ledger.ended is not None
+    assert getattr(guard.ledger.ended, "answer", None) == {"pair": [1, 2]}
+
+
+async def test_what_a_guard_could_not_read_is_no_verdict_or_a_failure_as_on_the_bus() -> None:
+    guard = InMemoryGuard(fleet_of("a"))
+    with pytest.raises(NotDecided, match="malformed: submit: `text` is empty"):
+        guard.submit(" ")
+    guard.submit("hello")
+    with pytest.raises(NotDecided, match="malformed: control: `id`"):
+        guard.say(Cancel(id="no id!"), "client")
+    failed = guard.move(turn().transfer("b", summary="go on", facts=TWICE))
+    assert isinstance(failed, events.TurnFailed)
+    assert failed.error.code == "malformed"
+
+
+def breaks_in(what: str) -> Agent:
+    async def handler(turn: Turn) -> Any:
+        if what == "code":
+            return turn.facts["key"]
+        return turn.transfer("b", summary="go on", facts=TWICE) if what == "move" else None
+
+    return Agent("a", handler)
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("code", KeyError, "key"),
+        ("return", TypeError, "the handler returned nothing; return a move: turn.transfer"),
+        ("move", Malformed, "a name only once"),
+    ],
+)
+async def test_a_bug_ends_the_test_where_it_is_unless_the_test_wants_it_otherwise(
+    what: str, error: type[Exception], said: str
+) -> None:
+    agents = {"a": breaks_in(what)}
+    with pytest.raises(error, match=said) as raised:
+        await FleetHarness(InMemoryGuard(fleet_of("a")), agents).go("hello")
+    if what == "code":
+        assert raised.traceback[-1].name == "handler"
+    walk = await FleetHarness(InMemoryGuard(fleet_of("a")), agents, keep_going=True).go("hello")
+    assert (set(walk.broke), walk.status) == ({"bug"}, "escalated")
