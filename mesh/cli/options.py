@@ -74,6 +74,18 @@ _SHARED: dict[str, Option] = {
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
     ),
+    "form": together(
+        click.option(
+            "-o",
+            "--output",
+            "form",
+            type=click.Choice(["table", "json", "html", "mermaid"]),
+            default="table",
+            show_default=True,
+            help="The form of the output: html is one file for a browser, mermaid the text of a diagram.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as -o json."),
+    ),
     "where": together(
         click.option("--url", "-s", help="The URL of the bus; by default NATS_URL."),
         click.option("--context", help="A context of the nats command line to take URL and key from."),
@@ -110,6 +122,8 @@ def framed(command: Command) -> Command:
     def run(**arguments: Any) -> None:
         if "as_json" in names:
             arguments["as_json"] |= arguments.pop("output") == "json"
+        if "form" in names and arguments.pop("as_json"):
+            arguments["form"] = "json"
         if "where" in names:
             arguments["where"] = _where_of(arguments)
         try:

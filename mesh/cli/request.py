@@ -21,7 +21,7 @@ from mesh.cli.options import (
     request_argument,
     source_argument,
 )
-from mesh.cli.output import emit, emit_bytes, listing, note, remark, report, say, show_lines
+from mesh.cli.output import emit, emit_bytes, emit_raw, listing, note, remark, report, say, show_lines
 from mesh.errors import MeshError, NotFound, UsageWrong
 from mesh.service.printable import counted, one_line, when
 
@@ -104,15 +104,19 @@ async def _remark_freeze(bus: "Bus") -> None:
     "--steps", is_flag=True, help="Show the steps in each turn's journal, too. Only the bus has them."
 )
 @framed
-async def show(where: Where, *, source: str, at: int | None, steps: bool, as_json: bool) -> None:
+async def show(where: Where, *, source: str, at: int | None, steps: bool, form: str) -> None:
     """Show who held a request, what was handed over, and every verdict.
 
     With --steps it also shows each turn's steps as they were journaled: place, time, how long after the
-    step before, outcome, and the cost of a model's reply; no arguments and no results. JSON always has them.
+    step before, outcome, and the cost of a model's reply; no arguments and no results. JSON and HTML always
+    have them.
     """
     from mesh.cli.story import story
+    from mesh.ui import require_installed
     from protocol.views.timeline import timeline
 
+    if form == "html":
+        require_installed("jinja2")
     from_bus = not is_file(source)
     bodies = await one_of(where, source)
     if at is not None:
@@ -120,7 +124,7 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, as_jso
             raise NotFound(f"there is no event {at}; the last one is {len(bodies) - 1}")
         bodies = bodies[: at + 1]
     happened, journals = ops.log.decoded(bodies), {}
-    if steps or as_json:
+    if steps or form in ("json", "html"):
         until = None if at is None else happened[-1].at
         if from_bus:
             async with await where.connect(*READERS) as bus:
@@ -137,10 +141,20 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, as_jso
             async with await where.connect(*PEOPLE) as bus:
                 await _remark_freeze(bus)
                 told = await ops.roster.with_served(bus, told)
-    if as_json:
-        emit(ops.log.documented(told, bodies))
-    else:
-        show_lines(*story(told, steps=steps))
+    match form:
+        case "json":
+            emit(ops.log.documented(told, bodies))
+        case "html":
+            from mesh.ui.document import html
+
+            emit_raw(html(told, happened, bodies).encode())
+        case "mermaid":
+            from mesh.ui.drawing.mermaid import mermaid
+            from mesh.ui.drawing.scene import scene
+
+            emit_raw(mermaid(scene(told)).encode())
+        case _:
+            show_lines(*story(told, steps=steps))
 
 
 @app.command("watch")

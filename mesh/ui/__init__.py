@@ -24,9 +24,9 @@ class UiNotInstalled(MeshError):
     code: ClassVar[str] = "ui.not_installed"
 
 
-def require_installed() -> None:
-    """Raise UiNotInstalled unless everything that the page needs is there."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+def require_installed(*needed: str) -> None:
+    """Raise UiNotInstalled unless these libraries are there; by default all that the page needs."""
+    missing = [name for name in needed or _NEEDED if find_spec(name) is None]
     if missing:
         raise UiNotInstalled(f"the page needs {', '.join(missing)}: pip install 'handoff-mesh[ui]'")
 

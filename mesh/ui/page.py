@@ -6,22 +6,18 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from mesh.bus.connection import Bus
 from mesh.client import Client
 from mesh.errors import MeshError
-from mesh.service.printable import printable, printable_json, short, when
+from mesh.service.printable import short
 from mesh.ui.feed import Feed
 from mesh.ui.options import Keys, Options
 from mesh.ui.projection import Filter, Row
 from mesh.ui.security import Security, Visit
-
-MOST_SHOWN = 4_000
-"""Characters of one value on a view; the event's JSON has the whole."""
+from mesh.ui.templating import environment
 
 
 class ReadOnly(MeshError):
@@ -42,7 +38,7 @@ class Page:
         self.security = Security(options, port)
         self.stopping = asyncio.Event()
         """Set when the page ends: streams end, too."""
-        self._templates = _environment()
+        self._templates = environment()
         self._stack = contextlib.AsyncExitStack()
         self._buses: dict[str, asyncio.Task[Bus | None]] = {}
         self._clients: dict[str, asyncio.Task[Client]] = {}
@@ -149,46 +145,3 @@ class Page:
 def is_piece(request: Request) -> bool:
     """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
     return "hx-request" in request.headers
-
-
-def _environment() -> Environment:
-    """Return the templates. All text of strangers is escaped, and made harmless to whoever copies it."""
-    made = Environment(
-        loader=PackageLoader("mesh.ui"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_harmless,
-    )
-    made.filters |= {"when": when, "short": short, "money": money, "pretty": pretty, "shown": shown}
-    made.globals["parts"] = parts
-    return made
-
-
-def _harmless(value: Any) -> Any:
-    if isinstance(value, Markup):
-        return value
-    return "" if value is None else printable(str(value), lines=True)
-
-
-def money(nano_dollars: int) -> str:
-    """Return an amount as `$0.0123`; nothing for none."""
-    return "" if not nano_dollars else f"${nano_dollars / 1e9:,.4f}"
-
-
-def parts(shown: int, last: int) -> list[int]:
-    """Return which parts of something long are named: the first, the last, and those around the one shown."""
-    return sorted({0, last, *range(max(0, shown - 3), min(last, shown + 3) + 1)})
-
-
-def shown(value: Any) -> str:
-    """Return a value as people read it: text as it is, all else as JSON; the beginning of what is long."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} … ({len(text)} characters)"
-
-
-def pretty(value: Any) -> str:
-    """Return a value as indented JSON; bytes are JSON already."""
-    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    return printable_json(msgspec.json.format(body, indent=2).decode())

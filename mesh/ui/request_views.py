@@ -8,10 +8,13 @@ from starlette.routing import Route
 from mesh.errors import UsageWrong
 from mesh.ops import control, queue
 from mesh.ops.explain import VERDICTS, explain, sentences
+from mesh.ui.document import html
+from mesh.ui.drawing.mermaid import mermaid
+from mesh.ui.drawing.scene import scene
 from mesh.ui.fields import number
 from mesh.ui.live import live
 from mesh.ui.page import Page, is_piece
-from mesh.ui.story import Stories, standing
+from mesh.ui.story import Stories, pictures, standing
 from protocol.wire.events import type_of
 
 EVENTS = 100
@@ -29,11 +32,13 @@ def routes(page: Page) -> list[Route]:
         shown = story.until(at)
         last = max(0, (len(told.moves) - 1) // EVENTS)
         part = min(number(request.query_params, "part", 0) or 0, last)
+        rows = number(request.query_params, "rows", 0) or 0
         return page.render(
             request,
             "story.html" if is_piece(request) else "request.html",
             told=told,
-            happened=shown,
+            drawn=pictures(told, shown, rows, f"/requests/{told.request}/events/"),
+            began=story.happened[0].at,
             stands=standing(shown),
             at=at,
             head=len(story.happened) - 1,
@@ -60,12 +65,20 @@ def routes(page: Page) -> list[Route]:
         )
 
     async def download(request: Request) -> Response:
-        name = request.path_params["request"]
+        name, form = request.path_params["request"], request.path_params["form"]
         story = await stories.read(name)
-        document = story.document(await stories.told(story))
-        body = msgspec.json.format(msgspec.json.encode(document), indent=2)
-        kept = {"content-disposition": f'attachment; filename="{name}.json"'}
-        return Response(body, media_type="application/json", headers=kept)
+        told = await stories.told(story)
+        if form == "html":
+            body, kind, ending = html(told, story.happened, story.bodies).encode(), "text/html", "html"
+        elif form == "mermaid":
+            body, kind, ending = mermaid(scene(told)).encode(), "text/plain", "mmd"
+        elif form == "json":
+            encoded = msgspec.json.encode(story.document(told))
+            body, kind, ending = msgspec.json.format(encoded, indent=2), "application/json", "json"
+        else:
+            raise UsageWrong("a request is downloaded as html, mermaid or json")
+        kept = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+        return Response(body, media_type=kind, headers=kept)
 
     async def ordered(request: Request) -> Response:
         """Freeze, thaw or cancel a request."""
@@ -88,6 +101,6 @@ def routes(page: Page) -> list[Route]:
         Route(one_path, one),
         Route(one_path + "/events/{n:int}", event),
         Route(one_path + "/live", live_notes),
-        Route(one_path + "/download/json", download),
+        Route(one_path + "/download/{form}", download),
         Route(one_path + "/order/{order}", ordered, methods=["POST"]),
     ]

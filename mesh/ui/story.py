@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from mesh.bus.connection import Bus
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
+from mesh.ui.drawing.scene import scene
+from mesh.ui.drawing.sequence import parts, sequence
+from mesh.ui.drawing.strip import course, strip
 from protocol.domain import budget
 from protocol.domain.ledger import fold
 from protocol.views.timeline import StepEntry, Timeline, timeline
@@ -66,6 +70,33 @@ def standing(happened: Sequence[AnyEvent]) -> Standing:
         withheld=() if work is None or work.withheld is None else work.withheld.labels,
         must_carry=() if work is None else work.handoff.constraints.must_carry,
         deferred=len(ledger.deferred),
+    )
+
+
+class Pictures(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it is drawn."""
+
+    sequence: Markup
+    """One part of it."""
+    part: int
+    last_part: int
+    strip: Markup
+
+
+def pictures(told: Timeline, happened: Sequence[AnyEvent], part: int, link: str) -> Pictures:
+    """Return the pictures of a request. Raises BrokenLog.
+
+    Args:
+        part: of the sequence, from 0; the last one where there are not so many.
+        link: what stands before an event's number in its address.
+    """
+    drawn = scene(told)
+    last = parts(drawn) - 1
+    return Pictures(
+        sequence=Markup(sequence(drawn, part=min(part, last), link=link)),
+        part=min(part, last),
+        last_part=last,
+        strip=Markup(strip(course(happened))),
     )
 
 

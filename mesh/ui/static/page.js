@@ -1,1 +1,160 @@
-// The page's behaviour: small, and the page works without it.
+// The page's behaviour: keys, times, the slider, and what happens now. Without it every view still works.
+"use strict";
+
+const $ = (query, from = document) => from.querySelector(query);
+const all = (query, from = document) => [...from.querySelectorAll(query)];
+
+// --- light and dark ---------------------------------------------------------------------------------
+
+const dark = () =>
+  (document.documentElement.dataset.theme ||
+    (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function look() {
+  const button = $("#look");
+  button.hidden = false;
+  button.textContent = dark() ? "Light" : "Dark";
+  button.setAttribute("aria-label", `Show the page ${dark() ? "light" : "dark"}`);
+}
+
+// --- times: how long ago ----------------------------------------------------------------------------
+
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+function ago(seconds) {
+  const [unit, size] = UNITS.find(([, each]) => seconds >= each) || ["s", 1];
+  return `${Math.max(0, Math.floor(seconds / size))} ${unit} ago`;
+}
+
+function tellTimes() {
+  for (const each of all("time.ago")) {
+    const at = Date.parse(each.dateTime);
+    if (Number.isNaN(at)) continue;
+    each.title ||= each.dateTime;
+    each.textContent = ago((Date.now() - at) / 1000);
+  }
+}
+
+// --- keys -------------------------------------------------------------------------------------------
+
+const VIEWS = { r: "/requests", p: "/people", a: "/agents", m: "/mesh" };
+let going = 0;
+
+const rows = () => all("[data-row]").filter((row) => row.offsetParent !== null);
+const chosen = () => $("[data-row].chosen");
+
+function choose(step) {
+  const here = rows();
+  if (!here.length) return;
+  const at = here.indexOf(chosen());
+  const next = here[Math.min(here.length - 1, Math.max(0, at < 0 && step < 0 ? here.length - 1 : at + step))];
+  chosen()?.classList.remove("chosen");
+  next.classList.add("chosen");
+  const link = $("a[href]", next) || next;
+  link.focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest" });
+}
+
+function key(event) {
+  const typing = event.target.closest("input, textarea, select, [contenteditable]");
+  if (event.ctrlKey || event.metaKey || event.altKey || typing || $("dialog[open]")) return;
+  const soon = Date.now() - going < 1500;
+  going = 0;
+  if (soon && VIEWS[event.key]) location.assign(VIEWS[event.key]);
+  else if (event.key === "g") going = Date.now();
+  else if (event.key === "/") $("input[type=search]")?.focus();
+  else if (event.key === "j") choose(1);
+  else if (event.key === "k") choose(-1);
+  else if (event.key === "Enter" && chosen() && !event.target.closest("a, button, summary")) $("a[href]", chosen())?.click();
+  else if (event.key === "?") $("#keys").showModal();
+  else return;
+  event.preventDefault();
+}
+
+// --- a request: the slider, and what happens now -----------------------------------------------------
+
+function slide(input) {
+  const shown = $("#slider output");
+  if (shown) shown.textContent = `${input.value} of ${input.max}`;
+}
+
+// A row of the picture leads to its entry in the list where that is on the page.
+function jump(event) {
+  const row = event.target.closest(".sequence a.row");
+  const number = row && /(\d+)$/.exec(row.getAttribute("href"));
+  const entry = number && document.getElementById(`e${number[1]}`);
+  if (!entry || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  chosen()?.classList.remove("chosen");
+  entry.classList.add("chosen");
+  entry.scrollIntoView({ block: "center" });
+  $("a[href], summary", entry)?.focus({ preventScroll: true });
+}
+
+function live(story) {
+  const room = $("#live");
+  const says = $(".says", room);
+  const base = `/requests/${encodeURIComponent(story.dataset.request)}`;
+  const source = new EventSource(`${base}/live`);
+  let speaks = "";
+  const mark = (on) => $("#live-mark")?.classList.toggle("off", !on);
+  source.onopen = () => mark(true);
+  source.onerror = () => mark(false);
+  source.addEventListener("grown", (event) => {
+    const head = JSON.parse(event.data).n;
+    const slider = $("#slider input");
+    const atEnd = !slider || slider.value === slider.max;
+    if (slider && head > Number(slider.max)) {
+      slider.max = head;
+      if (atEnd) slider.value = head;
+      slide(slider);
+    }
+    if (head > Number(story.dataset.head) && atEnd) {
+      story.dataset.head = head;
+      htmx.ajax("GET", location.pathname + location.search, { target: "#story", swap: "innerHTML" });
+    }
+  });
+  source.addEventListener("note", (event) => {
+    const note = JSON.parse(event.data);
+    room.hidden = false;
+    $(".who", room).textContent = note.agent;
+    if (note.kind === "text") {
+      if (note.again || speaks !== note.turn + note.round) says.textContent = "";
+      speaks = note.turn + note.round;
+      says.textContent = (says.textContent + note.text).slice(-20000);
+    } else if (note.kind === "step") {
+      $(".step", room).textContent = `${note.name} ${note.state}`;
+    } else if (note.kind === "began") {
+      says.textContent = "";
+      $(".step", room).textContent = "began";
+    } else {
+      $(".step", room).textContent = note.failed || `proposes ${note.move || ""} ${note.to || ""}`;
+    }
+  });
+  source.addEventListener("ended", () => {
+    source.close();
+    mark(false);
+    location.reload();
+  });
+}
+
+// --- together ---------------------------------------------------------------------------------------
+
+look();
+tellTimes();
+setInterval(tellTimes, 20000);
+document.addEventListener("keydown", key);
+document.addEventListener("click", jump);
+document.addEventListener("input", (event) => event.target.closest("#slider input") && slide(event.target));
+document.addEventListener("htmx:afterSwap", tellTimes);
+document.addEventListener("htmx:after:swap", tellTimes);
+$("#look").addEventListener("click", () => {
+  const next = dark() ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  localStorage.setItem("mesh-look", next);
+  look();
+});
+$("#keys-open").hidden = false;
+$("#keys-open").addEventListener("click", () => $("#keys").showModal());
+const story = $("#story[data-open=yes]");
+if (story) live(story);

@@ -1,6 +1,9 @@
 """Exported logs, read and judged without a bus."""
 
 import json
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,49 @@ def test_show_as_json_has_the_documented_fields_and_the_events_as_stored(mesh: M
         "withheld",
     }
     assert all(move | {"turn"} <= set(each) for each in said["moves"])
+
+
+def test_show_as_html_is_one_file_that_loads_and_runs_nothing(mesh: Mesh) -> None:
+    said = mesh("request", "show", STORY, "-o", "html").output
+    page = _Page(said)
+    assert page.names.count("svg") == 2
+    assert not {"script", "link", "img", "iframe", "object", "form"} & set(page.names)
+    assert all(address.startswith("#e") for address in page.addresses)
+    style = said.partition("<style>")[2].partition("</style>")[0]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'" in said
+    bodies = [json.loads(line) for line in STORY.read_text().splitlines()]
+    told = [body for body in bodies if body["type"] != "facts.withheld"]
+    assert [json.loads(text) for text in page.events] == told
+
+
+def test_show_as_mermaid_is_the_text_of_a_diagram(mesh: Mesh) -> None:
+    first, *lines = mesh("request", "show", STORY, "-o", "mermaid", "--at", 3).output.splitlines()
+    assert first == "sequenceDiagram"
+    assert "    p1-xp1: transfer to sales refused by known_agent: sell more" in lines
+    assert lines[-1] == "    p1->>p2: transfer: check the amount and pay it back"
+
+
+class _Page(HTMLParser):
+    """The elements of a page, the addresses in it, and the JSON of its events."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.addresses: list[str] = []
+        self.events: list[str] = []
+        self._is_json = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+        self._is_json = tag == "pre" and "details" in self.names[-3:]
+
+    def handle_data(self, data: str) -> None:
+        if self._is_json:
+            self.events.append(data)
+            self._is_json = False
 
 
 def test_show_at_an_event_is_the_state_after_it(mesh: Mesh) -> None:
