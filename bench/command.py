@@ -15,15 +15,20 @@ from bench.figures import Report
 from bench.first_decision import first_decisions
 from bench.flood import floods
 from bench.fold import whole_log
+from bench.growth import Sizes, growth
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
+from bench.plot import as_svg
 from bench.printing import as_text
 from bench.recovery import recovery
 from bench.rounds import Goal, Plan, compare
 from mesh.service.logs import configure_logging
 
-PARTS = ("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood")
+PARTS = (
+    *("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood"),
+    "growth",
+)
 
 
 class Amount(NamedTuple):
@@ -42,6 +47,7 @@ class Amount(NamedTuple):
     large: int
     fleets: list[int]
     flood: int
+    growth: Sizes
 
 
 FULL = Amount(
@@ -58,6 +64,14 @@ FULL = Amount(
     large=500,
     fleets=[5, 500],
     flood=12_000,
+    growth=Sizes(
+        events=(50, 100, 250, 500, 1000),
+        facts=(5, 20, 50, 100, 200),
+        open=(1000, 10_000, 100_000),
+        agents=(5, 50, 500),
+        requests=300,
+        rounds=3,
+    ),
 )
 QUICK = Amount(
     unsynced=Plan(2, 50, 200),
@@ -73,6 +87,9 @@ QUICK = Amount(
     large=100,
     fleets=[5, 50],
     flood=2_000,
+    growth=Sizes(
+        events=(20, 60, 200), facts=(5, 20, 50), open=(100, 1000), agents=(5, 20), requests=48, rounds=1
+    ),
 )
 UNSYNCED = Goal(latency=1.3, rate=0.6, peer_rate=8.0)
 SYNCED = Goal(latency=1.3, rate=0.75, peer_rate=4.0)
@@ -86,6 +103,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, help="rounds of mesh, ring and LangGraph in turns")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--dir", type=Path, help="measure on this directory's disk; it must be empty")
+    parser.add_argument("--plot", type=Path, help="write the plot of `growth` to this file, as SVG")
     told = parser.parse_args(argv)
     configure_logging("json", "error")
     amount = QUICK if told.quick else FULL
@@ -98,12 +116,14 @@ def main(argv: list[str]) -> int:
         report = asyncio.run(measure(Path(made), amount, tuple(told.only or PARTS)))
     text = msgspec.json.format(msgspec.json.encode(report)).decode() if told.json else as_text(report)
     sys.stdout.write(f"{text}\n")
+    if told.plot is not None and report.curves:
+        told.plot.write_text(as_svg(report.curves))
     return 0
 
 
 async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Report:
     """Return what the named parts came to."""
-    report = Report(machine(directory), [], [], [])
+    report = Report(machine(directory), [], [], [], [])
     if "chain" in parts:
         for sync_always, plan, goal in (
             (False, amount.unsynced, UNSYNCED),
@@ -147,4 +167,8 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
         report.figures.extend(
             await floods(directory / "flood", messages=amount.flood, rounds=min(amount.kills, 3))
         )
+    if "growth" in parts:
+        figures, curves = await growth(directory / "growth", amount.growth)
+        report.figures.extend(figures)
+        report.curves.extend(curves)
     return report

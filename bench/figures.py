@@ -66,6 +66,21 @@ class Use(msgspec.Struct, frozen=True):
     wakeups: float
 
 
+class Point(msgspec.Struct, frozen=True):
+    """What was measured at one size."""
+
+    size: int
+    value: Spread
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """What one member's cost does along one axis, relative to the smallest size."""
+
+    axis: str
+    member: str
+    points: list[Point]
+
+
 class Report(msgspec.Struct, frozen=True):
     """All of a run."""
 
@@ -73,3 +88,4 @@ class Report(msgspec.Struct, frozen=True):
     figures: list[Figure]
     use: list[Use]
     notes: list[str]
+    curves: list[Curve] = []

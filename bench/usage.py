@@ -1,6 +1,7 @@
 """What a process used: CPU time and wake-ups, as Linux counts them; elsewhere nothing is known."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +23,26 @@ def usage(pid: int) -> Usage:
     """Return what `pid` used so far; nothing where the kernel does not say."""
     process = Path(f"/proc/{pid}")
     try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
-        wakeups = sum(_switches(thread / "status") for thread in (process / "task").iterdir())
+        threads = list((process / "task").iterdir())
+        cpu_s = _exact_s(threads) or _ticked_s(process)
+        wakeups = sum(_switches(thread / "status") for thread in threads)
     except OSError:
         return Usage()
     return Usage(cpu_s, wakeups)
+
+
+def _exact_s(threads: Iterable[Path]) -> float:
+    """Return the CPU time of threads that are there, to the nanosecond; 0 where the kernel keeps none."""
+    try:
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    except OSError:
+        return 0.0
+
+
+def _ticked_s(process: Path) -> float:
+    """Return the CPU time of a process to the hundredth of a second."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
 def _switches(status: Path) -> int:

@@ -1,10 +1,13 @@
 """What becomes of measured numbers, and what they are measured on."""
 
+from xml.etree import ElementTree
+
 import msgspec
 import pytest
 
-from bench.figures import Figure, Report, Target, Use, percentile, ratio, spread
+from bench.figures import Curve, Figure, Point, Report, Target, Use, percentile, ratio, spread
 from bench.fold import Folding
+from bench.plot import as_svg
 from bench.printing import as_text
 from bench.sizes import Sample
 from bench.stories import PLOTS, fresh_id, history, originals, play
@@ -13,6 +16,8 @@ from protocol.domain import hash_chain
 from protocol.domain.ledger import fold_bodies
 from protocol.wire import codec
 from protocol.wire.events import FactsWithheld, MoveRefused
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
@@ -54,6 +59,25 @@ def test_the_text_names_a_missed_target_and_the_machine() -> None:
     assert "1,234" in text
     assert "cores: 2" in text
     assert text.endswith("a note")
+
+
+def test_the_plot_has_a_panel_for_each_axis_a_line_for_each_member_and_dark_colours() -> None:
+    curves = [
+        Curve(axis, member, [Point(10, spread([1.0])), Point(1000, spread([0.9, 1.5, 2.1]))])
+        for axis in ("facts <in a handoff>", "agents")
+        for member in ("guard", "server")
+    ]
+    text = as_svg(curves)
+    root = ElementTree.fromstring(text)
+    said = [element.text for element in root.iter(f"{SVG}text")]
+    assert said.count("facts <in a handoff>") == said.count("agents") == 1
+    assert said.count("10") == said.count("1,000") == 2
+    lines = [element.attrib["points"].split() for element in root.iter(f"{SVG}polyline")]
+    assert [len(points) for points in lines] == [2, 2, 2, 2]
+    left, right = ([float(number) for number in point.split(",")] for point in lines[0])
+    assert left[0] < right[0]
+    assert left[1] > right[1]  # dearer is higher
+    assert "prefers-color-scheme: dark" in text
 
 
 def test_a_report_is_the_same_after_json() -> None:

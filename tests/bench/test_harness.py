@@ -14,6 +14,7 @@ from bench.crew import Crew, MemberFailed
 from bench.filling import fill
 from bench.first_decision import first_decisions
 from bench.fold import whole_log
+from bench.growth import Sizes, growth, memory
 from bench.members import members
 from bench.peer import WORKERS
 from bench.place import FLEET, place
@@ -66,6 +67,25 @@ async def test_a_guard_decides_first_at_every_size_of_the_log(tmp_path: Path) ->
     figures = await first_decisions(tmp_path, sizes=[2000, 4000], rounds=1)
     assert sum(figure.ratio is not None for figure in figures) == 1
     assert all(figure.value.median > 0 for figure in figures)
+
+
+async def test_an_event_is_measured_along_every_axis_of_growth(tmp_path: Path) -> None:
+    sizes = Sizes(events=(4, 8), facts=(3, 6), open=(4, 8), agents=(5, 6), requests=4, rounds=1)
+    figures, curves = await growth(tmp_path, sizes)
+    assert [(curve.axis, curve.member) for curve in curves] == [
+        (axis, member)
+        for axis in ("events of a request", "facts in a handoff", "agents", "open requests")
+        for member in ("guard", "server")
+    ]
+    assert [point.size for point in curves[0].points] == [4, 8]
+    assert all(curve.points[0].value.median == 1 for curve in curves)
+    assert [figure.unit for figure in figures] == ["µs"] * 8 + ["bytes"] * 2
+    assert all(figure.value.median > 0 for figure in figures)
+
+
+def test_more_events_of_a_request_take_more_of_a_guards_memory() -> None:
+    few, many = memory(20, requests=4), memory(80, requests=4)
+    assert many[1].value.median > 2 * few[1].value.median
 
 
 async def test_the_server_of_every_number_of_members_is_started_and_reloaded(tmp_path: Path) -> None:
