@@ -9,13 +9,14 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import msgspec
 
 from mesh.bus.credentials import NO_FILES, SEED_SUFFIX, TlsFiles, read_key, seed_file
-from mesh.errors import MeshError
+from mesh.errors import AuthenticationFailed, MeshError
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
@@ -124,7 +125,19 @@ class Access(NamedTuple):
         """
         from mesh.bus.connection import connect
 
-        return await connect(self.url, name=self.name, seed=self.seed, wait=wait, tls=self.tls)
+        with self.named_in_errors():
+            return await connect(self.url, name=self.name, seed=self.seed, wait=wait, tls=self.tls)
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Let AuthenticationFailed in the block name whose key was refused, and its file."""
+        try:
+            yield
+        except AuthenticationFailed as unknown:
+            raise AuthenticationFailed(
+                f"{unknown}: the key of {self.name} in {self.credentials}; is the fleet file of that server "
+                "another one, or was it set up anew?"
+            ) from None
 
     @property
     def seed(self) -> str:

@@ -136,7 +136,9 @@ class Link:
             if isinstance(failed, ConnectionError):
                 raise self.broke_at_once() from failed
             if "authorization violation" in str(failed).lower():
-                raise AuthenticationFailed("the bus does not know these credentials") from None
+                raise AuthenticationFailed(
+                    f"the bus at {_shown(servers)} does not know these credentials"
+                ) from None
             if isinstance(failed, ValueError) or "connect url" in str(failed):
                 raise BadAddress(
                     f"not a server's URL: {_shown(servers)!r}; it looks like nats://host:4222"

@@ -50,6 +50,14 @@ class Commands(ReportingGroup):
         assert isinstance(found, click.Command)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as wrong:  # click knows only of commands that are imported
+            raise click.NoSuchCommand(wrong.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
 
 app = Commands(
     name="mesh",

@@ -10,7 +10,16 @@ import click
 
 from mesh import ops
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import A_PATH, PEOPLE, READERS, Where, framed, grace_option, serve
+from mesh.cli.options import (
+    A_PATH,
+    PEOPLE,
+    READERS,
+    Where,
+    framed,
+    grace_option,
+    request_option,
+    serve,
+)
 from mesh.cli.output import as_json_text, emit, listing, note, report, say
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted
@@ -144,6 +153,7 @@ async def ls(where: Where, *, as_json: bool) -> None:
             ),
         },
         as_json=as_json,
+        spare=("version", "model", "hands to"),
     )
 
 
@@ -184,7 +194,7 @@ def _lines(value: dict[str, Any], indent: str = "") -> None:
 
 @app.command("prompt")
 @agent_argument
-@click.option("--request", required=True, help="The request's id.")
+@request_option
 @click.option(
     "--move",
     type=int,

@@ -10,6 +10,7 @@ from mesh.cli.arguments import microseconds_at, since_option
 from mesh.cli.exits import Exit, Leave
 from mesh.cli.options import (
     A_PATH,
+    PEOPLE,
     READERS,
     Where,
     bodies_of,
@@ -18,8 +19,9 @@ from mesh.cli.options import (
     one_of,
     remark_passed_over,
     source_argument,
+    source_argument_for,
 )
-from mesh.cli.output import as_json_text, emit, note, say, table
+from mesh.cli.output import as_json_text, emit, note, say, show_lines, table
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted, one_line
 
@@ -31,21 +33,43 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@source_argument
+@source_argument_for(
+    "A request, or a file of exported events; else the newest that is stuck.", required=False
+)
 @click.argument(
     "n",
     type=int,
     required=False,
-    metavar="N",
+    metavar="[N]",
     help="The event's number; by default the last refusal, else the last verdict.",
 )
 @framed
-async def why(where: Where, *, source: str, n: int | None, as_json: bool) -> None:
-    """Explain a verdict, and name what would be allowed."""
+async def why(where: Where, *, source: str | None, n: int | None, as_json: bool) -> None:
+    """Explain a verdict, and name what would be allowed.
+
+    Without an id it explains the newest request that is stuck: it waits for a person, its client, a thaw, or
+    an agent that nobody serves. If none is, it explains the newest one that was refused or that failed.
+    """
+    from mesh.cli.story import ending, heading
+
+    stuck = None
+    if source is None:
+        async with await where.connect(*PEOPLE) as bus:
+            if (stands := await ops.roster.mesh_freeze(bus)).frozen:
+                note(stands.notice)
+            stuck = await ops.requests.newest_stuck(bus)
+        if stuck is None:
+            if as_json:
+                emit(None)
+            note("nothing is stuck, and nothing was refused or failed lately")
+            return
+        source = stuck.request
     found = ops.explain.explain(ops.log.decoded(await one_of(where, source)), n)
     if as_json:
         emit(found)
         return
+    if stuck is not None:
+        show_lines(heading(stuck), *ending(stuck))
     for sentence in ops.explain.sentences(found):
         say(sentence)
 
@@ -136,12 +160,7 @@ def _as_program_reads(result: "Rejudged") -> dict[str, Any]:
 
 
 @click.command()
-@click.argument(
-    "source",
-    required=False,
-    metavar="[ID|FILE]",
-    help="A request, or a file of exported events; else the whole log.",
-)
+@source_argument_for("A request, or a file of exported events; else the whole log.", required=False)
 @click.option(
     "--by",
     "kind",
@@ -177,7 +196,8 @@ async def cost(
         emit(found.report)
     else:
         kinds = "calls", "tokens", "input", "cache read", "cache write", "output", "thinking", "cached"
-        table((kind, "dollars", *kinds), [_cells(row) for row in (*found.report.rows, whole)])
+        rows = [_cells(row) for row in (*found.report.rows, whole)]
+        table((kind, "dollars", *kinds), rows, spare=_SPARE_KINDS)
     if found.unpriced:
         calls, models = counted(whole.unpriced_calls, "call"), ", ".join(map(one_line, found.unpriced))
         note(
@@ -188,6 +208,9 @@ async def cost(
         note(f"{request} is not counted whole: {why}; look with mesh log verify {request}")
     if found.unreadable:
         raise Leave(Exit.FAILED)
+
+
+_SPARE_KINDS = ("thinking", "cache write", "cache read", "output", "input")
 
 
 def _cells(row: "ops.spending.Row") -> tuple[object, ...]:

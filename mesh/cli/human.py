@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,14 +11,16 @@ from mesh import ops
 from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
 from mesh.cli.exits import ended_by_signals
 from mesh.cli.options import PEOPLE, Where, decided, framed, remark_unreadable, request_argument
-from mesh.cli.output import emit, listing, note, report, say, show_lines
+from mesh.cli.output import At, Id, emit, listing, note, report, row, say, show_lines
 from mesh.errors import UsageWrong
-from mesh.service.printable import short, when
+from mesh.service.printable import short
 
 if TYPE_CHECKING:
     from mesh.bus.connection import Bus
 
-app = click.Group(help="The work that waits for people: list, show, resolve, reply, assign, watch.")
+app = click.Group(
+    help="The work that waits for people: list, show, resolve, reply, approve, deny, assign, watch."
+)
 doubt = click.Group(help="Effects in doubt: list, settle.")
 
 
@@ -32,15 +35,17 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
     listing(
         [each for each in found.waiting if tier in (None, each.tier_name)],
         {
-            "request": lambda each: each.request,
-            "since": lambda each: when(each.since),
+            "request": lambda each: Id(each.request),
+            "since": lambda each: At(each.since),
             "from": lambda each: each.from_agent,
             "what": lambda each: each.what,
             "tier": lambda each: each.tier_name or each.tier or "",
             "person": lambda each: each.person,
             "summary": lambda each: short(each.summary, 100),
+            "reason": lambda each: each.reason,
         },
         as_json=as_json,
+        spare=("tier", "from", "person", "what"),
     )
 
 
@@ -77,7 +82,10 @@ def _choices(waiting: "ops.queue.Waiting") -> list[str]:
         wanted = "" if schema is None else f"a reply that follows {msgspec.json.encode(schema).decode()}: "
         command = ops.queue.reply_command(request, schema)
         hint = "" if command.endswith("--json-value") else "  (--json-value for what is not text)"
-        return [f"{wanted}{command}{hint}"]
+        said = [f"{wanted}{command}{hint}"]
+        if isinstance(schema, dict) and schema.get("type") == "boolean":
+            said = [f"mesh human approve {request}", f"mesh human deny {request}"]
+        return said
     if waiting.what == "doubt":
         return [
             f"mesh doubt settle {request} --done --result '…'        it happened: go on with its result",
@@ -131,6 +139,32 @@ async def reply(where: Where, *, request: str, value: str, json_value: bool, by:
     A question to a client takes the client's own key. If the question has a JSON Schema, a reply that does
     not follow it is not sent.
     """
+    said = _read_json(value) if json_value else value
+    await _reply(
+        where, request, said, by, as_json, functools.partial(_check_reply, None if json_value else value)
+    )
+
+
+@app.command("approve")
+@request_argument
+@framed
+async def approve(where: Where, *, request: str, by: str, as_json: bool) -> None:
+    """Say yes to a question of yes or no: let an effect happen that waits for approval."""
+    await _reply(where, request, True, by, as_json, _check_verdict)
+
+
+@app.command("deny")
+@request_argument
+@framed
+async def deny(where: Where, *, request: str, by: str, as_json: bool) -> None:
+    """Say no to a question of yes or no: the agent goes on without the effect, and is told who said no."""
+    await _reply(where, request, False, by, as_json, _check_verdict)
+
+
+async def _reply(
+    where: Where, request: str, said: Any, by: str, as_json: bool, check: Callable[[Any, Any], None]
+) -> None:
+    """Send a reply once `check` lets it pass, and print what came of it."""
     from mesh.settings import NoCredentials
 
     async def connect_as(client: str) -> "Bus | None":
@@ -142,8 +176,6 @@ async def reply(where: Where, *, request: str, value: str, json_value: bool, by:
         except NoCredentials:
             return None
 
-    said = _read_json(value) if json_value else value
-    check = functools.partial(_check_reply, None if json_value else value)
     async with await where.connect("operator", "client") as bus:
         done = await ops.queue.reply(bus, request, said, by=by, check=check, connect_as=connect_as)
     if isinstance(done, ops.control.Obeyed):
@@ -161,6 +193,18 @@ def _read_json(value: str) -> Any:
         return msgspec.json.decode(value)
     except msgspec.DecodeError as wrong:
         raise UsageWrong(f"not JSON: {value!r}") from wrong
+
+
+def _check_verdict(schema: Any, said: Any) -> None:
+    """Raise ReplyInvalid unless a question wants yes or no."""
+    import msgspec
+
+    from mesh.agent._reply_schema import ReplyInvalid
+
+    if not (isinstance(schema, dict) and schema.get("type") == "boolean"):
+        asked = "text" if schema is None else msgspec.json.encode(schema).decode()
+        raise ReplyInvalid(f"the question wants {asked}, not yes or no: reply with mesh human reply")
+    _check_reply(None, schema, said)
 
 
 def _check_reply(text: str | None, schema: Any, said: Any) -> None:
@@ -243,17 +287,20 @@ async def watch(
         try:
             async for alarm in watching.alarms(since=since, waiting=not new, goes_on=not once):
                 if tier in (None, alarm.tier_name):
-                    report(alarm, _in_words(alarm), as_json=as_json)
+                    if as_json:
+                        emit(alarm)
+                    else:
+                        row(*_in_words(alarm))
                     hooks.add(alarm)
             await hooks.finish()
         finally:
             await hooks.close()
 
 
-def _in_words(alarm: "ops.watch.Alarm") -> str:
-    number = "" if alarm.seq is None else f" {alarm.seq}"
+def _in_words(alarm: "ops.watch.Alarm") -> tuple[object, ...]:
+    what = alarm.what if alarm.seq is None else f"{alarm.what} {alarm.seq}"
     said = f"{alarm.reason}: {short(alarm.summary, 160)}"
-    return f"{when(alarm.at)}  {alarm.what}{number}  {alarm.request or '-'}  {alarm.agent or '-'}  {said}"
+    return At(alarm.at), what, Id(alarm.request or "-"), alarm.agent or "-", said
 
 
 # --- effects in doubt -----------------------------------------------------------------------------
@@ -273,8 +320,8 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
     listing(
         found.waiting,
         {
-            "request": lambda each: each.request,
-            "since": lambda each: when(each.since),
+            "request": lambda each: Id(each.request),
+            "since": lambda each: At(each.since),
             "agent": lambda each: each.from_agent,
             "action": lambda each: each.action,
             "step": lambda each: each.step,
@@ -282,6 +329,7 @@ async def ls_doubts(where: Where, *, as_json: bool) -> None:
             "settle it with": lambda each: f"mesh doubt settle {each.request} --done|--not-done",
         },
         as_json=as_json,
+        spare=("settle it with", "step", "agent"),
     )
 
 

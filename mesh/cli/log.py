@@ -11,8 +11,17 @@ import click
 from mesh import ops
 from mesh.cli.arguments import seconds_in
 from mesh.cli.exits import Exit, Leave
-from mesh.cli.options import A_PATH, READERS, Where, bodies_of, decided, framed
-from mesh.cli.output import emit, emit_bytes, emit_raw, note, raw_out, report, say, table
+from mesh.cli.options import (
+    A_PATH,
+    READERS,
+    Where,
+    bodies_of,
+    decided,
+    framed,
+    requests_argument,
+    source_argument_for,
+)
+from mesh.cli.output import At, Id, emit, emit_bytes, emit_raw, note, raw_out, report, row, say, table
 from mesh.errors import NotFound, UsageWrong
 from mesh.service.printable import counted, when
 
@@ -47,14 +56,14 @@ async def tail(where: Where, *, lines: int, follow: bool, as_json: bool) -> None
                 continue
             event = ops.log.glance(stored.body)
             if event is None:
-                say(f"{stored.seq:>6}  cannot be read  → {stored.to}")
+                row(f"{stored.seq:>6}", "cannot be read", f"→ {stored.to}")
                 continue
-            what = f"{event.request}  {event.n:>3}  {event.type}  → {stored.to}"
-            say(f"{stored.seq:>6}  {when(event.at)}  {what}")
+            what = (Id(event.request), f"{event.n:>3}", event.type, f"→ {stored.to}")
+            row(f"{stored.seq:>6}", At(event.at), *what)
 
 
 @app.command("export")
-@click.argument("requests", nargs=-1, metavar="ID…", help="The ids of requests.")
+@requests_argument
 @click.option("--all", "everything", is_flag=True, help="The whole log, in its order.")
 @click.option("--out", type=A_PATH, help="A file; else standard output.")
 @click.option("--with-steps", is_flag=True, help="Also write the steps of their journals.")
@@ -122,9 +131,7 @@ def whole_file(path: Path | None) -> Iterator[BinaryIO]:
 
 
 @app.command("verify")
-@click.argument(
-    "source", required=False, metavar="ID|FILE", help="A request or a file; the whole log if left out."
-)
+@source_argument_for("A request or a file; the whole log if left out.", required=False)
 @framed
 async def verify(where: Where, *, source: str | None, as_json: bool) -> None:
     """Check the hash chains; exit status 1 if one is broken.
@@ -180,7 +187,7 @@ async def trim_steps(where: Where, *, older_than: str, dry_run: bool, as_json: b
         async for each in ops.log.trim_steps(bus, older_than_s=seconds, dry_run=dry_run):
             trimmed.append(each)
             if not as_json:
-                say(f"{each.request}  {counted(each.steps, 'step')}")
+                row(Id(each.request), counted(each.steps, "step"))
         left = await ops.log.bytes_in_journals(bus)
     steps = sum(each.steps for each in trimmed)
     what, went = (
@@ -210,9 +217,10 @@ async def ls_letters(where: Where, *, as_json: bool) -> None:
     table(
         ("seq", "at", "by", "code", "from", "request", "why"),
         [
-            (seq, when(letter.at), letter.by, letter.code, letter.sender, letter.request, letter.detail)
+            (seq, At(letter.at), letter.by, letter.code, letter.sender, Id(letter.request), letter.detail)
             for seq, letter in found
         ],
+        spare=("by", "from", "code"),
     )
 
 

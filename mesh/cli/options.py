@@ -47,15 +47,47 @@ def _login(context: click.Context, option: click.Parameter, by: str) -> str:
     return by or getpass.getuser()
 
 
-def _checked_id(context: click.Context, argument: click.Parameter, request: str) -> str:
-    return ops.log.checked_id(request)
+class Prefix(str):
+    """The beginning of a request's id, for which `framed` gives the command the whole id."""
+
+    __slots__ = ()
+
+
+def _whole_or_prefix(context: click.Context, argument: click.Parameter, said: Any) -> Any:
+    """Return an id or several as they were typed, the beginning of one as a `Prefix`. Raises UsageWrong."""
+    if said is None or isinstance(said, tuple):
+        return said and tuple(map(id_or_prefix, said))
+    return id_or_prefix(said)
+
+
+def id_or_prefix(said: str) -> str:
+    """Return an id as it is, the beginning of one as a `Prefix`. Raises UsageWrong for any other text."""
+    return Prefix(said) if ops.prefix.is_prefix(said) else ops.log.checked_id(said)
+
+
+def _id_or_file(context: click.Context, argument: click.Parameter, source: str | None) -> str | None:
+    """Return a request's id, the path of a file, or a `Prefix`; what is none of them is for the command."""
+    if source is None or Path(source).is_file() or not ops.prefix.is_prefix(source):
+        return source
+    return Prefix(source)
 
 
 A_PATH = click.Path(path_type=Path)
-request_argument = click.argument("request", metavar="ID", callback=_checked_id, help="The request's id.")
-source_argument = click.argument(
-    "source", metavar="ID|FILE", help="A request's id, or a file of exported events."
+AN_ID = "The request's id, or its beginning."
+request_argument = click.argument("request", metavar="ID", callback=_whole_or_prefix, help=AN_ID)
+requests_argument = click.argument(
+    "requests", nargs=-1, metavar="ID…", callback=_whole_or_prefix, help="The ids of requests."
 )
+request_option = click.option("--request", required=True, callback=_whole_or_prefix, help=AN_ID)
+
+
+def source_argument_for(help: str, *, required: bool = True) -> Option:
+    """Return the argument that is a request's id or a file."""
+    metavar = "ID|FILE" if required else "[ID|FILE]"
+    return click.argument("source", metavar=metavar, required=required, callback=_id_or_file, help=help)
+
+
+source_argument = source_argument_for("A request's id, its beginning, or a file of exported events.")
 _SHARED: dict[str, Option] = {
     "health": click.option("--health", help="HOST:PORT that answers probes; by default MESH_HEALTH."),
     "reason": click.option("--reason", default="", help="Your reason, for the record."),
@@ -127,7 +159,7 @@ def framed(command: Command) -> Command:
         if "where" in names:
             arguments["where"] = _where_of(arguments)
         try:
-            work = command(**arguments)
+            work = _work(command, arguments)
             if work is not None:
                 run_quietly(work)
         except Exception as error:
@@ -138,6 +170,30 @@ def framed(command: Command) -> Command:
             raise wrong from error
 
     return run
+
+
+def _work(command: Command, arguments: dict[str, Any]) -> Coroutine[Any, Any, None] | None:
+    """Return a command's coroutine, if it is one; with whole ids for those of which it has the beginning."""
+    several = [value if isinstance(value, tuple) else (value,) for value in arguments.values()]
+    if any(isinstance(each, Prefix) for value in several for each in value):
+        return _with_whole_ids(command, arguments)
+    work: Coroutine[Any, Any, None] | None = command(**arguments)
+    return work
+
+
+async def _with_whole_ids(command: Command, arguments: dict[str, Any]) -> None:
+    """Run a command with the ids whose beginnings it was given. Raises NotFound, UsageWrong."""
+    async with await arguments["where"].named(None).connect(*READERS) as bus:
+        for name, value in arguments.items():
+            if isinstance(value, tuple):
+                arguments[name] = tuple([await _whole(bus, each) for each in value])
+            else:
+                arguments[name] = await _whole(bus, value)
+    await command(**arguments)
+
+
+async def _whole(bus: "Bus", value: Any) -> Any:
+    return await ops.prefix.whole_id(bus, value) if isinstance(value, Prefix) else value
 
 
 # --- the bus, and who asks ------------------------------------------------------------------------
@@ -192,7 +248,8 @@ class Where:
         from mesh.client import Client
 
         access = self.access("client", "operator")
-        return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
+        with access.named_in_errors():
+            return await Client.connect(access.url, name=access.name, seed=access.seed, tls=access.tls)
 
 
 def _where_of(said: dict[str, Any]) -> Where:

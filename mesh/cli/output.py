@@ -1,18 +1,20 @@
 """What commands print: results on standard output, everything else on standard error.
 
-Tables and colour appear on a terminal only. Elsewhere a table is one tab-separated line a row, and
-nothing is wrapped or cut. Ids are printed whole, times as UTC ISO-8601.
+On a terminal a table fits its width: one line a row, times as ages, ids as prefixes, long text cut with `…`,
+and columns left out where there is no room. Elsewhere a table is one tab-separated line a row, and nothing is
+wrapped or cut: ids are printed whole, times as UTC ISO-8601. Colour appears on a terminal only.
 
 No command writes by another way than this file. Strangers wrote much of what is shown, so every text is made
 `printable` here; JSON and stored bytes keep their value, and on a terminal escape what could steer it.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from mesh.service.printable import one_line, printable, printable_json
+from mesh.service.printable import one_line, printable, printable_json, when
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -143,31 +145,160 @@ def _draw(drawn: "RenderableType") -> None:
     Console(file=sys.stdout, highlight=False, emoji=False, markup=False).print(drawn)
 
 
-def listing(found: Sequence[T], columns: Mapping[str, Callable[[T], object]], *, as_json: bool) -> None:
+# --- tables ---------------------------------------------------------------------------------------
+
+
+class At(int):
+    """A cell that is a time, UTC µs: on a terminal how long ago it was."""
+
+    __slots__ = ()
+
+
+class Id(str):
+    """A cell that is a request's id: on a terminal a prefix, which every command takes for the id."""
+
+    __slots__ = ()
+
+
+_GAP = 2
+_LEAST_TEXT = 12
+"""Columns of a terminal that a text is cut to at most, while a column can still be left out."""
+_LEAST_ULID = 12
+"""Characters of a ULID in a prefix: the ten of its milliseconds, and ten bits of its entropy."""
+_AGES = ((1, "s"), (60, "m"), (3600, "h"), (86_400, "d"))
+
+
+def listing(
+    found: Sequence[T],
+    columns: Mapping[str, Callable[[T], object]],
+    *,
+    as_json: bool,
+    spare: Sequence[str] = (),
+) -> None:
     """Print what was found: as JSON, or as a table with a cell by each column's function."""
     if as_json:
         emit(found)
     else:
-        table(tuple(columns), [[cell(each) for cell in columns.values()] for each in found])
+        rows = [[cell(each) for cell in columns.values()] for each in found]
+        table(tuple(columns), rows, spare=spare)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their columns; the first column, ids and times are never broken over lines."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Sequence[str] = ()) -> None:
+    """Print rows under their columns.
+
+    Args:
+        spare: columns that a narrow terminal does without, the first to go first.
+    """
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             say("\t".join(_plain(cell) for cell in row), lines=True)
         return
-    from rich import box
     from rich.table import Table
 
-    drawn = Table(box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        whole = column in (columns[0], "request", "at", "since")
-        drawn.add_column(_plain(column), no_wrap=whole, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(_plain(cell) for cell in row))
+    cells = list(rows)
+    shown = [(name, [row[at] for row in cells]) for at, name in enumerate(columns)]
+    texts = {name: _as_column(column) for name, column in shown}
+    whole = {name for name, column in shown if all(isinstance(cell, int | Id | None) for cell in column)}
+    widths = _fitting({name: [name, *texts[name]] for name in columns}, whole | {columns[0]}, spare)
+    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), collapse_padding=True)
+    for name, column in shown:
+        if name in widths:
+            numbers = column and all(isinstance(cell, int) and not isinstance(cell, At) for cell in column)
+            side: Any = "right" if numbers else "left"
+            drawn.add_column(
+                _plain(name), no_wrap=True, overflow="ellipsis", width=widths[name], justify=side
+            )
+    for at in range(len(cells)):
+        drawn.add_row(*(texts[name][at] for name in widths))
     _draw(drawn)
 
 
+def _fitting(texts: Mapping[str, list[str]], whole: set[str], spare: Sequence[str]) -> dict[str, int]:
+    """Return the width of each column that a terminal has room for, in order.
+
+    Args:
+        texts: each column's, its name among them.
+        whole: columns that are not cut.
+        spare: columns to leave out, the first first, where the others could not have `_LEAST_TEXT` each.
+    """
+    from rich.cells import cell_len
+
+    wanted = {name: max(map(cell_len, map(_plain, column))) for name, column in texts.items()}
+    least = {name: width if name in whole else min(width, _LEAST_TEXT) for name, width in wanted.items()}
+    left = list(spare)
+    while sum(least.values()) + _GAP * (len(least) - 1) > screen_width() and left:
+        least.pop(left.pop(0), None)
+    room = screen_width() - sum(least.values()) - _GAP * (len(least) - 1)
+    for name in sorted(least, key=lambda name: wanted[name] - least[name]):
+        cut = [each for each in least if least[each] < wanted[each]]
+        if name in cut and room > 0:
+            more = min(wanted[name] - least[name], room // len(cut))
+            least[name] += more
+            room -= more
+    return least
+
+
+def _as_column(cells: Sequence[object]) -> list[str]:
+    """Return a column's cells as a terminal shows them."""
+    ids = {cell for cell in cells if isinstance(cell, Id)}
+    return [_prefix(cell, ids) if isinstance(cell, Id) else _brief(cell) for cell in cells]
+
+
+def _prefix(request: str, others: Iterable[str]) -> str:
+    """Return the shortest prefix of an id that no other id beside it has."""
+    submitter, _, tail = request.rpartition("_")
+    for length in range(_LEAST_ULID, len(tail)):
+        prefix = f"{submitter}_{tail[:length]}"
+        if not any(each.startswith(prefix) for each in others if each != request):
+            return _plain(prefix)
+    return _plain(request)
+
+
+def _brief(cell: object) -> str:
+    return age(cell) if isinstance(cell, At) else _plain(cell)
+
+
+def age(at_us: int) -> str:
+    """Return how long ago a time was, in its largest unit: `7s`, `3m`, `2h`, `5d`; `now` for a future one."""
+    seconds = int(time.time() - at_us / 1e6)
+    size, unit = next((each for each in reversed(_AGES) if seconds >= each[0]), (1, ""))
+    return f"{seconds // size}{unit} ago" if unit else "now"
+
+
+def row(*cells: object) -> None:
+    """Print one line of what goes on: on a terminal as wide as it at most, elsewhere whole."""
+    if not sys.stdout.isatty():
+        say("  ".join(map(_plain, cells)), lines=True)
+        return
+    from rich.cells import cell_len, set_cell_size
+
+    line = "  ".join(_in_passing(cell) for cell in cells)
+    width = screen_width()
+    say(line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…", lines=True)
+
+
+def _in_passing(cell: object) -> str:
+    if isinstance(cell, At):
+        return clock(cell)
+    return _prefix(cell, ()) if isinstance(cell, Id) else _plain(cell)
+
+
+def clock(at_us: int) -> str:
+    """Return a time: on a terminal that of the day, with the date of another day; elsewhere whole (UTC)."""
+    whole = when(at_us)
+    if not sys.stdout.isatty() or whole == "?":
+        return whole
+    return whole[11:23] if whole[:10] == when(int(time.time() * 1e6))[:10] else f"{whole[:10]} {whole[11:19]}"
+
+
+def screen_width() -> int:
+    """Return how many characters a line of the terminal has."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout).width
+
+
 def _plain(cell: object) -> str:
+    if isinstance(cell, At):
+        return when(cell)
     return "" if cell is None else one_line(str(cell))

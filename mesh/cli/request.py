@@ -21,7 +21,19 @@ from mesh.cli.options import (
     request_argument,
     source_argument,
 )
-from mesh.cli.output import emit, emit_bytes, emit_raw, listing, note, remark, report, say, show_lines
+from mesh.cli.output import (
+    At,
+    Id,
+    emit,
+    emit_bytes,
+    emit_raw,
+    listing,
+    note,
+    remark,
+    report,
+    say,
+    show_lines,
+)
 from mesh.errors import MeshError, NotFound, UsageWrong
 from mesh.service.printable import counted, one_line, when
 
@@ -76,16 +88,17 @@ async def ls(
     listing(
         found,
         {
-            "request": lambda each: each.request,
+            "request": lambda each: Id(each.request),
             "status": lambda each: each.status,
             "with": lambda each: each.holder,
             "last": lambda each: each.type,
-            "at": lambda each: when(each.at),
+            "at": lambda each: At(each.at),
             "events": lambda each: each.events,
             "conversation": lambda each: each.conversation,
             "frozen": lambda each: each.frozen and each.frozen.in_words,
         },
         as_json=as_json,
+        spare=("events", "conversation", "last"),
     )
     if not looked_at_all and len(found) < limit:
         note("only the newest part of the log was looked through")

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.output import Line, as_text, remark
-from mesh.service.printable import counted, one_line, short, when
+from mesh.cli.output import Line, as_text, clock, remark
+from mesh.service.printable import counted, one_line, short
 from protocol.views.timeline import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact
@@ -45,8 +45,8 @@ def story(told: Timeline, *, steps: bool = False) -> Iterator[Line]:
     """
     yield heading(told)
     last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
-    for move in told.moves:
-        yield from entry(move)
+    for move, before in zip(told.moves, (-1, *(move.seq for move in told.moves)), strict=False):
+        yield from entry(move, before)
         if move.turn is not None and steps:
             yield from (_step(made, move.turn) for made in move.turn.steps)
         if move.turn is not None and last[move.turn.id] == move.seq and _cost_anything(move.turn.usage):
@@ -84,7 +84,7 @@ def ending(told: Timeline) -> Iterator[Line]:
         yield Line((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
     for waiting in told.waiting:
         line = Line(
-            ("waits for ", "yellow"), f"{waiting.for_} since {when(waiting.since)}: {_line(waiting.why)}"
+            ("waits for ", "yellow"), f"{waiting.for_} since {clock(waiting.since)}: {_line(waiting.why)}"
         )
         if waiting.why == ASKED:
             key = "an operator's key" if waiting.for_ == HUMAN else f"{waiting.for_}'s own key"
@@ -108,9 +108,15 @@ def _spent(cost: Cost) -> str:
     return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
 
 
-def entry(move: TimelineEntry) -> Iterator[Line]:
-    """Yield one thing that happened: a line, and what was handed over beneath it."""
-    line = Line((f"{move.seq:>3}  {when(move.at)}  ", "dim"))
+def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
+    """Yield one thing that happened: a line, and what was handed over beneath it.
+
+    Args:
+        before: the number of the entry before this one, -1 for the first. An event that withholds facts is
+            told with the next one, as `3-4`, so that no number is left out.
+    """
+    number = str(move.seq) if move.seq == before + 1 else f"{before + 1}-{move.seq}"
+    line = Line((f"{number:>3}  {clock(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
     giver = named(move.from_, move.sender)
     between = giver if move.to is None else f"{giver} {arrow} {move.to}"
@@ -139,7 +145,7 @@ def entry(move: TimelineEntry) -> Iterator[Line]:
 def _step(made: StepEntry, turn: TurnEntry) -> Line:
     """Return one step of a journal: its place, when, how long after the one before, and what came of it."""
     place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
-    line = Line((f"       {place:<5} {when(made.at)}  {after:>10}  ", "dim"))
+    line = Line((f"       {place:<5} {clock(made.at)}  {after:>10}  ", "dim"))
     called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
     line.append(short(called, _STEP_CHARS), style="cyan")
     if made.kind == "intent":
@@ -178,8 +184,11 @@ class Teller:
     def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Line]]:
         """Return the whole timeline, and the lines about what is new in it."""
         told = timeline(happened)
-        fresh = [line for move in told.moves if move.seq > self._told for line in entry(move)]
-        self._told = max((move.seq for move in told.moves), default=self._told)
+        fresh: list[Line] = []
+        for move in told.moves:
+            if move.seq > self._told:
+                fresh += entry(move, self._told)
+                self._told = move.seq
         return told, fresh
 
 

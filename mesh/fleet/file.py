@@ -23,6 +23,7 @@ from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
+from mesh.fleet.near_miss import in_words, with_suggestion
 from mesh.settings import FILE_NAME
 from protocol.wire.config import (
     GUARD_LEASE_S,
@@ -40,6 +41,7 @@ from protocol.wire.config import (
     fleet_mistakes,
     policy_of,
 )
+from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName, is_name
 from protocol.wire.prices import DAY_S, LARGEST_AMOUNT, LONGEST_S, MOST_TIMES, unsaid
 
@@ -349,7 +351,8 @@ class FleetFile(Strict):
             try:
                 policy_of(numbers, name)
             except DocumentInvalid as invalid:
-                wrong += [f"policies.{name}: {mistake}" for mistake in invalid.mistakes]
+                known = (*Policy.__struct_fields__, *Budget.__struct_fields__)
+                wrong += [f"policies.{name}: {with_suggestion(each, known)}" for each in invalid.mistakes]
         return wrong
 
 
@@ -358,15 +361,8 @@ def _mistakes(kind: type[BaseModel], said: object) -> list[str]:
     try:
         kind.model_validate(said)
     except ValidationError as wrong:
-        return _said(wrong)
+        return [in_words(kind, each) for each in wrong.errors()]
     return []
-
-
-def _said(wrong: ValidationError) -> list[str]:
-    return [
-        ": ".join(part for part in (".".join(map(str, each["loc"])), each["msg"]) if part)
-        for each in wrong.errors()
-    ]
 
 
 def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
@@ -376,7 +372,8 @@ def parse_fleet(text: str, source: str = FILE_NAME) -> FleetFile:
     except tomllib.TOMLDecodeError as wrong:
         raise FleetFileError(f"{source}: {wrong}") from wrong
     except ValidationError as wrong:
-        raise FleetFileError("\n".join((f"{source}:", *_said(wrong)))) from wrong
+        mistakes = [in_words(FleetFile, each) for each in wrong.errors()]
+        raise FleetFileError("\n".join((f"{source}:", *mistakes))) from wrong
     mistakes = parsed._check()
     if mistakes:
         raise FleetFileError("\n".join((f"{source}:", *mistakes)))

@@ -1,18 +1,12 @@
 """A mesh looked over: bus, durability, limits, guards, dead letters and clocks; its fleet, and what waits.
 
-A check never guesses: what these credentials or this server cannot tell is `unknown`, and the word
-*durable* is used only of a server that was seen to fsync each message. A stream keeps a message on so many
-servers (`num_replicas`), and a majority of them acknowledges it. Each server's own `sync_interval` says when
-it puts a message on its disk; only its monitoring shows that.
+A check never guesses: what these credentials or this server cannot tell is `unknown`.
 """
 
-import asyncio
 import contextlib
-import json
 import time
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,11 +14,13 @@ from mesh.bus.connection import Bus
 from mesh.bus.reader import every, get, microseconds, up_to
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_names
-from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError, TimedOut
+from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.ops.log import read_each
+from mesh.ops.queue import Waiting, queue
 from mesh.ops.roster import card_of, fleet_of, inbox_state, instances, mesh_freeze
+from mesh.ops.servers import Results, State, Varz, config_of, durability, name_of, varz_of
 from mesh.service.printable import counted, when
 from mesh.settings import Access
 from protocol.domain.ledger import fold
@@ -41,7 +37,6 @@ MOST_TIMER_BYTES = 256 << 20
 LEAST_FOR_LOG = 1 << 30
 """Bytes of a store that no other stream's limit should claim: the log has what the others leave."""
 SKEW_S = 1.0
-_TIMEOUT_S = 5.0
 _MOST_WAITING = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
@@ -51,19 +46,12 @@ _NO_ID = frozenset({"", _BY_RULES, "claude"})
 _FOR_EVERYBODY = {"streams", "guards", "dead letters"}
 """Checks that every viewer can make."""
 
-State = Literal["ok", "found", "unknown"]
-Results = AsyncIterator[tuple[State, str]]
-"""What a check yields: `found` for each thing that is wrong, or one `ok` or `unknown`, and why."""
-Varz = Mapping[str, Any]
-"""What a server's monitoring says of it under `/varz`."""
-
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a check."""
 
     check: str
     state: State
-    """`found`: something is wrong. `unknown`: these credentials or this server cannot tell."""
     text: str
 
 
@@ -168,9 +156,9 @@ async def _limits(look: Look) -> Results:
             yield "found", f"{TIMERS}, which can have no limit, has {state['bytes']} bytes"
     for server in look.varz:
         stats = (server.get("jetstream") or {}).get("stats") or {}
-        most = int(_config(server).get("max_storage", 0))
+        most = int(config_of(server).get("max_storage", 0))
         used, promised = int(stats.get("storage", 0)), int(stats.get("reserved_storage", 0))
-        store = f"the store of {_name(server)}"
+        store = f"the store of {name_of(server)}"
         if most > 0 and used >= FULL * most:
             yield "found", f"{store} has {used} of {most} bytes ({used / most:.0%})"
         if most > 0 and not is_log_limited and most - promised < LEAST_FOR_LOG:
@@ -207,100 +195,6 @@ async def _clock(look: Look) -> Results:
     skew = max(before - theirs, theirs - after, 0.0)
     if skew > SKEW_S:
         yield "found", f"the server's clock and this machine's are {skew:.1f} s apart"
-
-
-# --- what outlives a crash ------------------------------------------------------------------------
-
-
-async def varz_of(monitors: str | None) -> list[Varz]:
-    """Return what each server says whose monitoring answers, of URLs separated by commas."""
-    urls = [url.strip().rstrip("/") for url in (monitors or "").split(",") if url.strip()]
-    answers = await asyncio.gather(*(asyncio.to_thread(_varz, url) for url in urls))
-    return [answer for answer in answers if answer is not None]
-
-
-def _varz(url: str) -> Varz | None:
-    with (
-        contextlib.suppress(OSError, ValueError),
-        urllib.request.urlopen(f"{url}/varz", timeout=_TIMEOUT_S) as answer,
-    ):
-        return dict(json.load(answer))
-    return None
-
-
-async def _durability(look: Look) -> Results:
-    """Find crashes through which messages are lost."""
-    replicas, holders, behind, silent = dict[str, int](), dict[str, None](), set[str](), list[str]()
-    streams = stream_names(await fleet_of(look.bus))
-    infos = await asyncio.gather(*(_info(look, each) for each in streams))
-    for stream, info in zip(streams, infos, strict=True):
-        if info is None:
-            silent.append(stream)
-            continue
-        replicas[stream] = int(info["config"]["num_replicas"])
-        cluster = info.get("cluster", {})
-        others = cluster.get("replicas", ())
-        holders |= dict.fromkeys(filter(None, (cluster.get("leader"), *(each["name"] for each in others))))
-        behind |= {each["name"] for each in others if each.get("offline") or not each["current"]}
-    if silent:
-        yield "found", f"nobody answers for {', '.join(silent)}: no server of theirs is up, or they elect"
-    if not (log := replicas.get("LOG", 0)):
-        return
-    if fewer := [f"{stream} ({count})" for stream, count in replicas.items() if count < log]:
-        yield "found", f"kept by fewer servers than the log ({log}): {', '.join(fewer)}; run `mesh setup`"
-    if behind:
-        yield "found", f"away, or without everything yet: {', '.join(sorted(behind))}"
-    yield _synced(log, holders, {_name(server): server for server in look.varz})
-
-
-async def _info(look: Look, stream: str) -> dict[str, Any] | None:
-    try:
-        return await look.bus.api(f"STREAM.INFO.{stream}")
-    except TimedOut:  # it has no leader
-        return None
-
-
-def _synced(replicas: int, holders: Iterable[str], seen: Mapping[str, Varz]) -> tuple[State, str]:
-    by = f"the log is kept by {'one server' if replicas == 1 else f'{replicas} servers'}"
-    if not seen:
-        return "unknown", f"{by}; name the monitoring of each (--monitor URL,URL) to see sync_interval"
-    holders = tuple(holders) or tuple(seen)
-    configs = {name: _config(seen[name]) for name in holders if name in seen}
-    hidden = ", ".join(name for name in holders if name not in seen)
-    unseen = f"; not seen: {hidden} (--monitor takes several URLs)" if hidden else ""
-    lazy = [
-        f"{name} ({int(config.get('sync_interval', 0)) / 1e9:g} s)"
-        for name, config in configs.items()
-        if not config.get("sync_always")
-    ]
-    if lazy:
-        return "found", (
-            f"not fsynced before it is acknowledged (sync_interval of {', '.join(lazy)}), {by}: "
-            f"what was acknowledged last can be lost when {_loses(replicas)}{unseen}"
-        )
-    if hidden:
-        return "unknown", f"{by}; sync_interval is always on {', '.join(configs) or 'none of them'}{unseen}"
-    return "ok", f"durable: sync_interval always, {by}; {_survives(replicas)}"
-
-
-def _loses(replicas: int) -> str:
-    return "a machine stops" if replicas == 1 else "machines stop at once, or one before the others have it"
-
-
-def _survives(replicas: int) -> str:
-    """Return how many disks may be lost: a majority has every acknowledged message."""
-    spare = (replicas - 1) // 2
-    if not spare:
-        return "the loss of a disk is the loss of what is on it" if replicas == 1 else "no disk may be lost"
-    return f"{'a disk' if spare == 1 else f'{spare} disks'} may be lost"
-
-
-def _name(varz: Varz) -> str:
-    return str(varz.get("server_name") or varz.get("server_id") or "?")
-
-
-def _config(varz: Varz) -> Mapping[str, Any]:
-    return dict((varz.get("jetstream") or {}).get("config") or {})
 
 
 # --- the fleet ------------------------------------------------------------------------------------
@@ -377,6 +271,27 @@ async def _what_waits(bus: Bus, agent: str) -> str:
     return f"{'at least ' if pending > _MOST_WAITING else ''}{many} for it, the oldest since {shown}{rest}"
 
 
+async def _people(look: Look) -> Results:
+    """Tell what waits for people, which is no fault of the mesh, and find effects in doubt, which are one."""
+    found = await queue(look.bus)
+    doubts = [each for each in found.waiting if each.what == "doubt"]
+    others = [each for each in found.waiting if each.what != "doubt"]
+    yield "ok", _waiting(others, "decision", "", "mesh human ls") or "no decision waits for a person"
+    in_doubt = _waiting(doubts, "effect in doubt", "effects in doubt", "mesh doubt ls")
+    yield ("found", in_doubt) if in_doubt else ("ok", "no effect is in doubt")
+    if found.unreadable:
+        yield "unknown", f"cannot be read: {', '.join(found.unreadable[:_SHOWN])}; look with mesh log verify"
+
+
+def _waiting(waiting: Sequence[Waiting], noun: str, nouns: str, command: str) -> str:
+    """Return how many decisions wait, and since when; empty if none do."""
+    if not waiting:
+        return ""
+    wait = "waits" if len(waiting) == 1 else "wait"
+    oldest = f"the oldest since {when(waiting[0].since)} ({waiting[0].request})"
+    return f"{counted(len(waiting), noun, nouns)} {wait} for a person, {oldest}: {command}"
+
+
 async def _rules(look: Look) -> Results:
     fleet = await fleet_of(look.bus)
     if without := await without_rules(look.bus, fleet.agents, human=fleet.human):
@@ -436,13 +351,14 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "server": (_server, ""),
     "streams": (_streams, "streams, consumers, fleet and policies are as the fleet file wants them"),
     "documents": (_documents, "fleet, policies and prices can be read"),
-    "durability": (_durability, ""),
+    "durability": (lambda look: durability(look.bus, look.varz), ""),
     "limits": (_limits, f"every stream is below {FULL:.0%} of its limits"),
     "guards": (_guards, "every queue is served"),
     "agents": (_agents, ""),
     "rules": (_rules, "no agent goes by rules and has none"),
     "breakers": (_breakers, "none is open"),
     "freeze": (_freeze, "the mesh is not frozen"),
+    "people": (_people, ""),
     "dead letters": (_dead_letters, "none"),
     "prices": (_prices, "every model that a card names has one"),
     "clock": (_clock, f"the server's clock and this machine's agree within {SKEW_S:g} s"),

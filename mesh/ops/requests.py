@@ -18,8 +18,9 @@ from mesh.bus.streams import steps_of
 from mesh.client.journals import Step, journals_in, read
 from mesh.ops.log import check_numbers, glance, has_ended, not_there, read_each
 from mesh.ops.queue import is_for_people
-from mesh.ops.roster import Frozen, mesh_freeze
+from mesh.ops.roster import Frozen, mesh_freeze, with_served
 from protocol.domain.ledger import Ledger, fold
+from protocol.views.timeline import Timeline, timeline
 from protocol.wire import codec, events, subjects
 from protocol.wire.events import AnyEvent
 from protocol.wire.ids import HUMAN, NOBODY
@@ -30,6 +31,8 @@ _MOST = 200_000
 _CHUNK = 32
 """Requests that are read before it is looked whether they are enough."""
 _LOOK_S = 0.2
+_LOOKED_INTO = 50
+"""Open requests among which one that is stuck is looked for."""
 _QUIET_LOOKS = 10
 """Looks in vain after which a request is reported missing."""
 
@@ -91,6 +94,28 @@ async def recent(
                 ]
         end = start - 1
     return kept[:limit], len(kept) >= limit or oldest == first
+
+
+async def newest_stuck(bus: Bus) -> Timeline | None:
+    """Return the newest open request that is stuck, with why; else the newest that came to nothing.
+
+    Stuck is what waits for a person, its client, a thaw, or an agent that nobody serves. None if there is no
+    such request among the newest. Raises BusError.
+    """
+    for each in (await recent(bus, limit=_LOOKED_INTO, status="open"))[0]:
+        happened = (await read_each(bus, [each.request]))[each.request]
+        if not happened:
+            continue
+        told = await with_served(bus, timeline(happened))
+        if any(waits.for_ in (HUMAN, "thaw", told.client) or waits.served is False for waits in told.waiting):
+            return told
+    ended = [
+        each for status in ("refused", "failed") for each in (await recent(bus, limit=1, status=status))[0]
+    ]
+    for each in sorted(ended, key=lambda each: -each.at):
+        if happened := (await read_each(bus, [each.request]))[each.request]:
+            return timeline(happened)
+    return None
 
 
 def _seen(body: bytes) -> Recent | None:

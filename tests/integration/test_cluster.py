@@ -23,7 +23,8 @@ from mesh.bus.roles import GET, accounts_config, names
 from mesh.bus.streams import Storage, inbox_consumer
 from mesh.errors import BusError
 from mesh.local.server import EmbeddedServer
-from mesh.ops.health import Finding, Look, examine, run, varz_of
+from mesh.ops.health import Finding, Look, examine, run
+from mesh.ops.servers import varz_of
 from mesh.settings import Access
 from mesh.testing import LocalBus
 from protocol.wire.config import AgentEntry

@@ -35,9 +35,9 @@ class Office:
         """The same, at a terminal at which `said` is typed."""
         return await asyncio.to_thread(self.folder.typed, said, *arguments, **self.credentials(who))
 
-    async def screen(self, *arguments: object, who: str = "op") -> str:
+    async def screen(self, *arguments: object, who: str = "op", **added: str) -> str:
         """Give a command whose output is a terminal; return everything that the terminal got."""
-        return await asyncio.to_thread(self.folder.screen, *arguments, **self.credentials(who))
+        return await asyncio.to_thread(self.folder.screen, *arguments, **self.credentials(who), **added)
 
     @contextlib.asynccontextmanager
     async def running(self, *arguments: object, until: str, who: str = "op") -> AsyncIterator[Running]:

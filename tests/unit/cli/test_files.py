@@ -203,6 +203,6 @@ def test_a_policy_that_is_none_is_a_matter_of_usage(mesh: Mesh, here: Path, text
 
 
 def test_what_is_neither_an_id_nor_a_file_is_a_matter_of_usage(mesh: Mesh) -> None:
-    result = mesh("request", "show", "app_123")
+    result = mesh("request", "show", "case.jsonl")
     assert result.exit_code == Exit.USAGE
     assert "neither a request's id nor a file" in result.stderr

@@ -133,6 +133,17 @@ def test_every_command_that_ends_has_a_form_for_programs(path: tuple[str, ...]) 
     assert ("--json" in options_of(path)) is (path not in SERVICES)
 
 
+@pytest.mark.parametrize("path", [path for path in paths() if path not in SERVICES], ids=" ".join)
+def test_the_form_is_chosen_the_same_way_everywhere(path: tuple[str, ...]) -> None:
+    command: click.Command = app
+    for word in path:
+        command = commands_of(command)[word]
+    [form] = [each for each in command.params if each.name == "output"]
+    assert form.opts == ["-o", "--output"]
+    assert isinstance(form.type, click.Choice)
+    assert tuple(form.type.choices)[:2] == ("table", "json")
+
+
 def test_the_documented_exit_statuses_are_all_there_are(mesh: Mesh) -> None:
     for status in Exit:
         assert f"{status.value} " in EPILOG
@@ -148,6 +159,19 @@ def test_a_noun_alone_lists_its_verbs(mesh: Mesh, noun: str) -> None:
 def test_an_unknown_command_is_a_matter_of_usage(mesh: Mesh) -> None:
     assert mesh("requests").exit_code == Exit.USAGE
     assert mesh("send").exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (("requests",), "request"),
+        (("human", "lst"), "ls"),
+        (("request", "shwo"), "show"),
+        (("dotcor",), "doctor"),
+    ],
+)
+def test_the_command_that_is_near_is_suggested(mesh: Mesh, said: tuple[str, ...], meant: str) -> None:
+    assert f"Did you mean '{meant}'" in mesh(*said).stderr
 
 
 def raising(error: BaseException) -> click.Group:

@@ -81,6 +81,7 @@ PRINTING: dict[str, Callable[[str], None]] = {
     "raw_out": lambda text: _raw(text.encode() + b"\xff\x9b"),
     "show": lambda text: output.show_lines(output.Line(text), output.Line((text, "bold"), text)),
     "table": lambda text: output.table((text,), [(text,)]),
+    "row": lambda text: output.row(text, output.Id(text)),
 }
 
 
@@ -202,3 +203,70 @@ def test_times_are_utc_and_iso() -> None:
 def test_a_long_text_is_cut_and_says_so() -> None:
     assert short("one\n two", 20) == "one two"
     assert short("abcdef", 4) == "abc…"
+
+
+# --- tables on a terminal -------------------------------------------------------------------------
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, columns: int, prints: Callable[[], None]) -> list[str]:
+    screen = Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", screen)
+    prints()
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in screen.shown.splitlines()]
+
+
+ONE, OTHER = "app_01M7ZDH2DWH5AVEC81SJHJH4N1", "app_01M7ZDH2DWH5AVEC81SJHJH4N2"
+THIRD = "app_01M7ZDH2DXZZAVEC81SJHJH4N2"
+
+
+def test_an_id_is_shown_as_far_as_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [(output.Id(each), 7) for each in (ONE, THIRD, ONE)]
+    lines = shown(monkeypatch, 80, lambda: table(("request", "n"), ids))
+    assert [line.split() for line in lines] == [
+        ["request", "n"],
+        ["app_01M7ZDH2DWH5", "7"],
+        ["app_01M7ZDH2DXZZ", "7"],
+        ["app_01M7ZDH2DWH5", "7"],
+    ]
+    lines = shown(monkeypatch, 80, lambda: table(("request",), [(output.Id(ONE),), (output.Id(OTHER),)]))
+    assert lines[1:] == [ONE, OTHER]
+
+
+def test_columns_go_by_priority_and_text_is_cut_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "word " * 40
+
+    def print_table() -> None:
+        table(
+            ("id", "one", "two", "text"), [(output.Id(ONE), "x" * 20, "y" * 20, long)], spare=("two", "one")
+        )
+
+    assert [shown(monkeypatch, columns, print_table)[0].split() for columns in (80, 46, 32)] == [
+        ["id", "one", "two", "text"],
+        ["id", "one", "text"],
+        ["id", "text"],
+    ]
+    for columns in (120, 80, 46, 32):
+        lines = shown(monkeypatch, columns, print_table)
+        assert len(lines) == 2
+        assert lines[1].endswith("…")
+        assert len(lines[1]) <= columns
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-5, "now"), (0, "now"), (1, "1s ago"), (59, "59s ago"), (3600, "1h ago"), (1e6, "11d ago")],
+)
+def test_a_time_is_an_age(monkeypatch: pytest.MonkeyPatch, seconds: float, said: str) -> None:
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert output.age(int((2e9 - seconds) * 1e6)) == said
+
+
+def test_elsewhere_a_cell_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("request", "since"), [(output.Id(ONE), output.At(0))], spare=("since",))
+    output.row(output.Id(ONE), output.At(0))
+    assert capsys.readouterr().out == (
+        f"request\tsince\n{ONE}\t1970-01-01T00:00:00.000Z\n{ONE}  1970-01-01T00:00:00.000Z\n"
+    )

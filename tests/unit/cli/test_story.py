@@ -1,5 +1,7 @@
 """What is said of a request: each thing once, by its own name, in words that fit the number."""
 
+import re
+
 import click
 import pytest
 
@@ -8,6 +10,8 @@ from mesh.cli.send import conclude
 from mesh.cli.story import ending, story
 from mesh.client.client import outcome_of
 from mesh.ops.explain import explain, sentences
+from mesh.ops.log import decoded
+from mesh.replay.rejudge import load
 from mesh.service.printable import counted
 from mesh.testing import InMemoryGuard, fleet_of
 from protocol.views.timeline import timeline
@@ -29,6 +33,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import Metered
+from tests.servers import ROOT
 
 FLEET = fleet_of("a", "b")
 
@@ -196,3 +201,21 @@ def test_why_names_the_model_without_a_price_and_the_budget() -> None:
     assert f"The turn had failed: {said}." in told
     assert "budget = 2.000000 dollars and 1 model call, on_budget = escalate" in told
     assert "budget =" not in "\n".join(sentences(explain(begun().events)))
+
+
+def test_no_number_of_an_event_is_left_out() -> None:
+    for log in sorted((ROOT / "tests" / "golden" / "logs").glob("*.jsonl")):
+        for bodies in load(log).values():
+            happened = decoded(bodies)
+            numbers = [line.plain.split()[0] for line in story(timeline(happened)) if _is_entry(line.plain)]
+            spans = [
+                (int(first), int(last or first))
+                for first, _, last in (each.partition("-") for each in numbers)
+            ]
+            told = [number for first, last in spans for number in range(first, last + 1)]
+            assert told == list(range(len(told))), log
+            assert len(told) >= len(happened) - 1, "only a withholding that nothing follows yet has no line"
+
+
+def _is_entry(line: str) -> bool:
+    return re.match(r" {0,2}\d+(-\d+)?  \d{4}-", line) is not None

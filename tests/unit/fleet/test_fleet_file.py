@@ -90,8 +90,14 @@ def test_there_is_always_a_default_policy() -> None:
     [
         pytest.param(('entry = "front"', 'entry = "nobody"'), "'nobody' is no agent", id="unknown-entry"),
         pytest.param(('to = ["back"]', 'to = ["bakc"]'), "agents.front.to: 'bakc'", id="unknown-target"),
-        pytest.param(("max_depth = 2", "max_dept = 2"), "max_dept", id="unknown-policy-field"),
-        pytest.param(("[human]", "[humans]"), "humans", id="unknown-section"),
+        pytest.param(
+            ("max_depth = 2", "max_dept = 2"),
+            "max_dept`; did you mean `max_depth`",
+            id="unknown-policy-field",
+        ),
+        pytest.param(
+            ("[human]", "[humans]"), "humans: unknown key; did you mean `human`", id="unknown-section"
+        ),
         pytest.param(("max_depth = 2", "max_depth = 0"), r"policies\.strict: max_depth", id="no-depth"),
         pytest.param(("max_depth = 2", 'max_depth = "2"'), r"policies\.strict: max_depth", id="a-text"),
         pytest.param(("turn_timeout_s = 5", "turn_timeout_s = nan"), "turn_timeout_s", id="no-number"),
@@ -114,7 +120,11 @@ def test_there_is_always_a_default_policy() -> None:
         ),
         pytest.param(("max_age_days = 10", "max_age_days = 0"), "max_age_days", id="no-age"),
         pytest.param(("open_s = 7", "open_s = 0"), "breaker.open_s", id="a-breaker-that-never-opens"),
-        pytest.param(("failures = 20", "failure = 20"), "agents.back.breaker.failure", id="unknown-number"),
+        pytest.param(
+            ("failures = 20", "failure = 20"),
+            "agents.back.breaker.failure: unknown key; did you mean `failures`",
+            id="unknown-number",
+        ),
         pytest.param(("agent_s = 30", "agent_s = 0.5"), "lease.agent_s", id="a-lease-too-short"),
         pytest.param(("agent_s = 30", "guard_s = 601"), "lease.guard_s", id="a-lease-too-long"),
         pytest.param(('name = "desk"', "name ="), "mesh.toml", id="no-toml"),
@@ -125,13 +135,32 @@ def test_a_mistake_is_named(change: tuple[str, str], said: str) -> None:
         parse_fleet(GOOD.replace(*change))
 
 
+def test_every_table_knows_its_keys() -> None:
+    wrong = (
+        'clearence = ["pii"]',
+        "[limits]\nmessage = 5",
+        "[log]\nreplica = 3",
+        "[clients.app.limits]\nmb = 3",
+        '[bus.tls]\ncert_file = "x"',
+    )
+    keys = ("clearance", "messages", "replicas", "mib", "cert")
+    for lines, key in zip(wrong, keys, strict=True):
+        with pytest.raises(FleetFileError, match=f"unknown key; did you mean `{key}`"):
+            parse_fleet(f'name = "d"\nentry = "a"\n[agents.a]\n{lines}\n')
+    with pytest.raises(FleetFileError, match=r"agents\.a\.colour: unknown key$"):
+        parse_fleet('name = "d"\nentry = "a"\n[agents.a]\ncolour = 5\n')
+
+
 PRICE = "input = 1, output = 2"
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (f"[prices]\nm = {{{PRICE}, cached_read = 3}}", r"prices\.m: cached_read: Extra inputs"),
+        (
+            f"[prices]\nm = {{{PRICE}, cached_read = 3}}",
+            r"prices\.m: cached_read: unknown key; did you mean `cache_read`",
+        ),
         ("[prices]\nm = {input = -5, output = 2}", r"prices\.m: input: .*greater than or equal to 0"),
         (f"[prices]\nm = {{input = {2**63}, output = 2}}", r"prices\.m: input: .*less than or equal"),
         ("[prices]\nm = {input = 1.0, output = 2}", r"prices\.m: input: .*integer"),
@@ -139,10 +168,13 @@ PRICE = "input = 1, output = 2"
         (f"[prices]\nm = {{{PRICE}, long = {{{PRICE}}}}}", r"prices\.m: .*`long_from` and `long`"),
         (
             f"[prices]\nm = {{{PRICE}, long_from = 5, long = {{{PRICE}, long_from = 9}}}}",
-            r"prices\.m: long\.long_from: Extra",
+            r"prices\.m: long\.long_from: unknown key",
         ),
         ('[prices]\nm = "Listed"', r'prices\.m: a price is a table.*or say "listed"'),
-        ("[policies.poor.budget]\nnano_dollar = 3", r"policies\.poor: budget: unknown field `nano_dollar`"),
+        (
+            "[policies.poor.budget]\nnano_dollar = 3",
+            r"policies\.poor: budget: unknown field `nano_dollar`; did you mean `nano_dollars`",
+        ),
         ("[policies.poor.budget]\ntokens = -3", r"policies\.poor: budget\.tokens: expected 0 to 2\^62"),
         (f"[policies.poor.budget]\nmodel_calls = {2**63}", r"policies\.poor: budget.model_calls: "),
         ("[policies.poor]\nbudget = 5", r"policies\.poor: budget: expected `object"),

@@ -1,0 +1,52 @@
+"""Keys of the fleet file that nobody knows, and the known ones that they may have been meant to be."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+def suggestion(key: str, known: Iterable[str]) -> str:
+    """Return the question if a key that is near was meant; empty if none is near."""
+    near = get_close_matches(key, tuple(known), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def in_words(kind: type[BaseModel], wrong: ErrorDetails) -> str:
+    """Return one mistake in a part of the file: its place, what is wrong, and the key that is near."""
+    place, said = ".".join(map(str, wrong["loc"])), wrong["msg"]
+    if wrong["type"] == "extra_forbidden":
+        *table, key = wrong["loc"]
+        said = f"unknown key{suggestion(str(key), _keys_at(kind, table))}"
+    return ": ".join(part for part in (place, said) if part)
+
+
+def with_suggestion(mistake: str, known: Iterable[str]) -> str:
+    """Return a mistake of a document's; if it is an unknown field, with the known one that is near."""
+    unknown = _UNKNOWN.search(mistake)
+    return mistake + (suggestion(unknown[1], known) if unknown else "")
+
+
+def _keys_at(kind: Any, table: Sequence[str | int]) -> Iterable[str]:
+    """Return the keys that a table of the file may have, given the way to it from `kind`."""
+    for part in table:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = _plain(kind.model_fields[str(part)].annotation)
+        else:
+            kind = _plain(get_args(kind)[-1])  # a mapping: any key, then its values
+    return kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else ()
+
+
+def _plain(annotation: Any) -> Any:
+    """Return an annotation without `Annotated` and without `None`."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return _plain(next(each for each in get_args(annotation) if each is not type(None)))
+    return annotation
