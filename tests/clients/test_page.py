@@ -27,7 +27,7 @@ intents = ["look_up"]
 [clients.app]
 """).fleet
 LAST_ANSWER = """
-const answered = await nc.request(`$JS.API.DIRECT.GET.LOG.mesh.evt.${name}.${id}`);
+const answered = await nc.request(`$JS.API.DIRECT.GET.LOG.mesh.evt.${name}.${id}`, "", { timeout: 30_000 });
 console.log(JSON.stringify({ id, answer: answered.json().answer }));
 await nc.close();
 """

@@ -6,6 +6,8 @@ import { after, afterEach, before, describe, test } from "node:test";
 import { Client, GaveUp, NotTakenUp, requestId } from "../lib/index.js";
 import { Mesh, within } from "./mesh.mjs";
 
+const LONG = { timeout: 30_000 }; // nats.js gives an answer a second, which a busy machine may not keep to
+
 describe("on a mesh", () => {
   let mesh;
   let client;
@@ -61,7 +63,7 @@ describe("on a mesh", () => {
     assert.deepEqual([doubted.effect.step, doubted.effect.action], ["0-1", "refund"]);
     const ops = await mesh.connect("ops");
     const settled = { kind: "settle", id: "s1", turn: doubted.turn, round: 0, outcome: "done", result: "by hand" };
-    await ops.request(`mesh.ctl.ops.${request.id}`, JSON.stringify(settled));
+    await ops.request(`mesh.ctl.ops.${request.id}`, JSON.stringify(settled), LONG);
     assert.deepEqual((await ended).answer, { found: 7, paid: "by hand" });
     assert.equal(readFileSync(ledger, "utf8").split("\n").filter((line) => line.startsWith("refund")).length, 1);
   });
@@ -111,7 +113,7 @@ describe("on a mesh", () => {
     const request = client.request("hello");
     const ended = result(request);
     const said = await mesh.connect("admin");
-    const queued = async () => (await said.request("$JS.API.STREAM.INFO.PROP-app", "")).json().state.messages;
+    const queued = async () => (await said.request("$JS.API.STREAM.INFO.PROP-app", "", LONG)).json().state.messages;
     await within((async () => { while ((await queued()) < 2) await new Promise((resolve) => setTimeout(resolve, 100)); })(), () => "a second submit");
     await mesh.tell("start-guard");
     assert.equal((await ended).answer.text, "hello");
@@ -155,10 +157,10 @@ describe("on a mesh", () => {
     const agent = await mesh.agent("front", "answers");
     const admin = await mesh.connect("admin");
     const id = requestId("app");
-    await admin.request(`mesh.evt.front.${id}`, "{no json");
+    await admin.request(`mesh.evt.front.${id}`, "{no json", LONG);
     const strange = { v: 1, type: "request.opened", request: id, to: "front" };
-    await admin.request(`mesh.evt.front.${id}`, JSON.stringify(strange));
-    await admin.request(`mesh.evt.front.${id}`, JSON.stringify({ ...strange, to: "records" }));
+    await admin.request(`mesh.evt.front.${id}`, JSON.stringify(strange), LONG);
+    await admin.request(`mesh.evt.front.${id}`, JSON.stringify({ ...strange, to: "records" }), LONG);
     await agent.until((said) => said.why === "it is no JSON");
     await agent.until((said) => said.why === "it gives no work");
     await agent.until((said) => said.why === "it is another's");
@@ -168,7 +170,7 @@ describe("on a mesh", () => {
   test("an agent is found, and ends in good order", async () => {
     const agent = await mesh.agent("front", "answers");
     const ops = await mesh.connect("ops");
-    assert.equal((await ops.request("$SRV.PING.front", "", { timeout: 5_000 })).json().name, "front");
+    assert.equal((await ops.request("$SRV.PING.front", "", LONG)).json().name, "front");
     agent.child.kill("SIGTERM");
     assert.equal(await within(agent.ended, () => "its end"), 0);
   });

@@ -16,6 +16,7 @@ from protocol.wire import codec
 from protocol.wire.commands import Escalate, Reply, Resolve, Settle, Submit, Transfer
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Rule
+from protocol.wire.notices import DeadLetter
 from tests.drill.evidence import Asked, Deed, Evidence, Fault, Kind, StepName, Submitted
 from tests.drill.reading import Step, digest_of
 from tests.unit.protocol import worlds
@@ -209,3 +210,8 @@ def asked_for_something_else() -> Evidence:
     last = asked[transfers[-1]]
     asked[transfers[-1]] = replace(last, move=msgspec.structs.replace(last.move, no_return=True))
     return changed(clean(), asked=asked)
+
+
+def letter(code: str, subject: str = "mesh.prop.3.a.r", request: str = REQUEST) -> bytes:
+    made = DeadLetter(at=1, by="guard", code=code, detail="so it is", subject=subject, request=request)
+    return msgspec.json.encode(made)

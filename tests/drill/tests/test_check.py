@@ -14,7 +14,6 @@ from protocol.wire import events
 from protocol.wire.commands import Freeze, Submit
 from protocol.wire.config import Fleet
 from protocol.wire.ids import AgentName
-from protocol.wire.notices import DeadLetter
 from tests.drill.check import BY_NAME, CHECKS, check
 from tests.drill.evidence import Deed, Evidence, Fault, Ordered, Submitted, Undone
 from tests.drill.findings import Findings
@@ -27,6 +26,7 @@ from tests.drill.tests.scene import (
     asked_in,
     changed,
     clean,
+    letter,
     opened,
     sent,
     step_named,
@@ -56,11 +56,6 @@ def test_nothing_can_be_said_against_sound_evidence() -> None:
 
 
 # --- what may rightly be --------------------------------------------------------------------------
-
-
-def letter(code: str, subject: str = "mesh.prop.3.a.r", request: str = REQUEST) -> bytes:
-    made = DeadLetter(at=1, by="guard", code=code, detail="so it is", subject=subject, request=request)
-    return msgspec.json.encode(made)
 
 
 def waiting_for_a_person() -> Evidence:
