@@ -152,7 +152,7 @@ async def _agent(url: str, keys: Path, stub: str) -> None:
 
 
 if __name__ == "__main__":
-    configure_logging("json", "info")
+    configure_logging("json", "info", for_good=True)
     collect_rarely()
     os.environ.pop("ANTHROPIC_API_KEY", None)
     if sys.argv[1] == STUB:

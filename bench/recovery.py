@@ -183,6 +183,6 @@ async def _member(role: str, url: str, keys: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    configure_logging("json", "info")
+    configure_logging("json", "info", for_good=True)
     collect_rarely()
     asyncio.run(_member(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]))

@@ -180,10 +180,12 @@ class Bus:
         chunk = encode(subject, data, f"{self.inbox}{number}", headers)
         self._wire.write(chunk)
         try:
-            answer = await self._mux.to(subject, number, many, timeout_s)
+            answer: Incoming | list[Incoming] = await self._mux.expect(subject, number, many, timeout_s)
         except OutcomeUnknown as unknown:
             self._link.failed(subject, unknown)
             raise
+        finally:
+            self._mux.forget(number)
         self._link.answered(subject)
         return answer
 
@@ -246,7 +248,8 @@ class Bus:
         """
         if after is not None:
             headers = {**(headers or {}), "Nats-Expected-Last-Subject-Sequence": str(after)}
-        answer = await self.request(subject, data, headers, timeout_s=timeout_s)
+        answer = await self._ask(subject, data, headers, None, timeout_s)
+        assert isinstance(answer, Incoming)
         try:
             ack = read_ack(subject, answer.data)
         except StreamFull as full:

@@ -99,13 +99,14 @@ class JetStreamLog:
     async def append(
         self, to: str, request: str, body: bytes, *, after: int, headers: Mapping[str, str] | None = None
     ) -> int:
-        expected = {
+        filed = {
+            **(headers or {}),
             "Nats-Expected-Stream": STREAM,
             "Nats-Expected-Last-Subject-Sequence-Subject": evt_of(request),
         }
-        merged = {**headers, **expected} if headers else expected
-        subject = evt(to, request)
-        ack = await self._bus.publish_durable(subject, body, merged, after=after, timeout_s=self._timeout_s)
+        ack = await self._bus.publish_durable(
+            evt(to, request), body, filed, after=after, timeout_s=self._timeout_s
+        )
         return ack.seq
 
     async def head(self, request: str) -> Stored | None:

@@ -11,6 +11,7 @@ A sink runs inside that callback. It must not block and must not raise; an excep
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -74,14 +75,20 @@ def encode(subject: str, data: bytes, reply: str = "", headers: Mapping[str, str
         raise ValueError(f"not a subject: {subject!r}, {reply!r}")
     if not headers:
         return f"PUB {subject} {reply} {len(data)}\r\n".encode() + data + b"\r\n"
-    lines = []
-    for name, value in headers.items():
-        if not name or not name.isprintable() or ":" in name or " " in name or "\r" in value or "\n" in value:
-            raise ValueError(f"not a header: {name!r}")
-        lines.append(f"{name}: {value}\r\n")
-    head = f"NATS/1.0\r\n{''.join(lines)}\r\n".encode()
+    lines = "".join([f"{_header(name)}{value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        raise ValueError(f"not a set of headers: {headers!r}")
+    head = f"NATS/1.0\r\n{lines}\r\n".encode()
     sizes = f"{len(head)} {len(head) + len(data)}"
     return f"HPUB {subject} {reply} {sizes}\r\n".encode() + head + data + b"\r\n"
+
+
+@functools.lru_cache(256)
+def _header(name: str) -> str:
+    """Return how a header's line begins. Raises ValueError for a name that cannot be one."""
+    if not name or not name.isprintable() or ":" in name or " " in name:
+        raise ValueError(f"not a header: {name!r}")
+    return f"{name}: "
 
 
 class NatsProtocol(Client):

@@ -98,25 +98,24 @@ class RequestMux:
         """Return a new subject outside the inbox, for a stream of answers."""
         return f"{self.inbox.rstrip('.')}-{self.next_number()}"
 
-    async def to(
+    def expect(
         self, subject: str, number: int, many: list[Incoming] | None, timeout_s: float
-    ) -> Incoming | list[Incoming]:
-        """Return the answer to a request on `subject`; with `many`, that list with all its answers.
+    ) -> asyncio.Future[Any]:
+        """Return what will be the answer to a request on `subject`; with `many`, that list with all answers.
 
-        An answer that comes after this call is never missed. Raises NoResponders, TimedOut, Denied,
-        Disconnected.
+        An answer that comes after this call is never missed. It raises NoResponders, TimedOut, Denied or
+        Disconnected. Call `forget` when nobody waits for it any more.
         """
         loop = asyncio.get_running_loop()
         self.requests += 1
-        waiting = _Waiting(subject, loop.create_future(), many, loop.time(), timeout_s)
-        self._waiting[number] = waiting
+        future = loop.create_future()
+        self._waiting[number] = _Waiting(subject, future, many, loop.time(), timeout_s)
         if self._clock is None:
             self._clock = loop.call_later(min(_SWEEP_S, timeout_s), self._sweep)
-        try:
-            answer: Incoming | list[Incoming] = await waiting.future
-        finally:
-            self._waiting.pop(number, None)
-        return answer
+        return future
+
+    def forget(self, number: int) -> None:
+        self._waiting.pop(number, None)
 
     def take(self, message: Incoming) -> None:
         """Pass an answer to the call that waits for it. Drop it if that call has ended."""

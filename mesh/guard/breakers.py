@@ -98,6 +98,10 @@ class Breakers:
 
     # --- counting ---------------------------------------------------------------------------------
 
+    def is_touched(self, count: Count) -> bool:
+        """Return False for the usual count, which changes nothing: a closed breaker, and no failure."""
+        return count.how == "failed" or self.state(count.agent) != "closed"
+
     async def count(self, count: Count) -> None:
         """Take in what an event says of an agent; a copy that is not closed is looked at twice."""
         agent = count.agent

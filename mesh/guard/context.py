@@ -207,6 +207,17 @@ class DecisionContext:
     def moment(self) -> Moment:
         return Moment(self._clock(), self._salt())
 
+    def known_context(self, need: NeedVerdictContext) -> VerdictContext | None:
+        """Return what a verdict needs if no entry has to be read or written for it; else None."""
+        policy, prices, what = None, None, need.command.what
+        if isinstance(what, Submit):
+            known = self._policies.get(what.policy)
+            if self._unreadable or not isinstance(known, Policy):
+                return None
+            policy, prices = known, self._prices
+        state = "closed" if need.target is None else self.breakers.state(need.target)
+        return VerdictContext(policy=policy, prices=prices) if state == "closed" else None
+
     async def verdict_context(self, need: NeedVerdictContext) -> VerdictContext:
         """Return what a verdict needs.
 

@@ -190,10 +190,13 @@ def _rule(ruled: Ruled) -> str:
 
 def log_event(event: AnyEvent, seq: int) -> None:
     """Log an event that is stored at `seq`: ids and codes, nothing that a person or a model wrote."""
+    routine = type(event) in _ROUTINE
+    if routine and not _log.debugs:
+        return
     said: dict[str, object] = {"request": event.request, "n": event.n, "to": event.to, "seq": seq}
     if rule := _rule(event):
         said["rule"] = rule
     if isinstance(event, events.TurnFailed):
         said["error"] = event.error.code
-    write = _log.debug if type(event) in _ROUTINE else _log.info
+    write = _log.debug if routine else _log.info
     write(type_of(event).replace(".", "_"), **said)

@@ -35,6 +35,7 @@ from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import (
     Append,
     Appended,
+    Attendance,
     MeshFrozen,
     NeedAttendance,
     NeedMoment,
@@ -42,7 +43,6 @@ from protocol.domain.decider import (
     NeedVerdictContext,
     Outcome,
     RequestDecider,
-    Step,
     Steps,
     Stored,
     TurnOver,
@@ -120,6 +120,10 @@ class CachedRequest:
     def seq(self) -> int:
         """The stream sequence of the head; 0 where there is none."""
         return self.placed[-1] if self.placed else 0
+
+    def wakes(self, at: int, now: int) -> bool:
+        """Return True if the timer is known to wake the request by `at` (both UTC µs)."""
+        return self.timer is not None and self.timer.at is not None and now < self.timer.at <= at
 
     def stored(self, body: bytes, seq: int) -> None:
         """Note where the next event lies: `body` is stored at `seq`."""
@@ -252,7 +256,8 @@ class RequestProcessor:
 
     async def _session(self, cached: CachedRequest, request: str, command: Command | None) -> Outcome | None:
         """Take all steps of one command, or of what is due, on one copy of the request."""
-        fleet, frozen = self._context.fleet, self._context.frozen.is_set()
+        context, breakers = self._context, self._context.breakers
+        fleet, frozen = context.fleet, context.frozen.is_set()
         steps: Steps[Outcome | None]
         if command is None:
             steps = cached.decider.wake(fleet, mesh_frozen=frozen)
@@ -261,51 +266,44 @@ class RequestProcessor:
         if tracing.traced():
             steps = observer.traced(steps, cached.ledger, command)
         said: object = None
-        while True:
-            try:
+        try:
+            while True:  # by exact type, the usual steps first: every decision comes through here
                 step = steps.send(said)
-            except StopIteration as done:
-                outcome: Outcome | None = done.value
-                break
-            if isinstance(step, NeedMoment):
-                said = self._context.moment()
-                continue
-            try:
-                said = await self._answer(step, cached, request)
-                if isinstance(step, Appended):
+                kind, said = type(step), None
+                if kind is NeedMoment:
+                    said = context.moment()
+                elif isinstance(step, NeedVerdictContext):
+                    said = context.known_context(step) or await context.verdict_context(step)
+                elif isinstance(step, Append):
+                    said = await self._append(cached, step)
+                elif isinstance(step, Appended):
+                    for count in step.counts:
+                        if breakers.is_touched(count):
+                            await breakers.count(count)
+                    _mark(step)
                     observer.count_event(step, command)
-            except BaseException as error:
-                steps.throw(error)
-                raise
+                elif isinstance(step, WakeAt):
+                    if not cached.wakes(step.at, context.now()):
+                        await arm_timer(self._bus, cached, request, step.at, context.now())
+                elif isinstance(step, NeedPeers):
+                    said = breakers.not_open(step.agents)
+                elif isinstance(step, NeedAttendance):
+                    said = await self._attendance(cached, request, step.turn)
+                elif isinstance(step, TurnOver):
+                    await self._end(step.event, step.turn)
+        except StopIteration as done:
+            outcome: Outcome | None = done.value
+        except BaseException as error:
+            steps.throw(error)  # it raises the error again
+            raise
         if isinstance(outcome, MeshFrozen):
             raise Frozen("the mesh is frozen")
         failpoint("guard.armed")
         return outcome
 
-    async def _answer(self, step: Step, cached: CachedRequest, request: str) -> object:
-        match step:
-            case NeedVerdictContext():
-                return await self._context.verdict_context(step)
-            case Append():
-                return await self._append(cached, step)
-            case Appended(event, counts, command):
-                for count in counts:
-                    await self._context.breakers.count(count)
-                if command is None:
-                    failpoint("guard.followed")
-                else:
-                    failpoint("guard.withheld" if isinstance(event, FactsWithheld) else "guard.decided")
-            case WakeAt(at):
-                await arm_timer(self._bus, cached, request, at, self._context.now())
-            case NeedPeers(agents):
-                return self._context.breakers.not_open(agents)
-            case NeedAttendance(turn):
-                journal = turn.work.journal_id
-                first = subjects.step(turn.agent, request, journal, f"{turn.round}-0")
-                return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
-            case TurnOver(event, turn):
-                await self._end(event, turn)
-        return None
+    async def _attendance(self, cached: CachedRequest, request: str, turn: TurnState) -> Attendance:
+        first = subjects.step(turn.agent, request, turn.work.journal_id, f"{turn.round}-0")
+        return await self._context.attendance.of(turn.agent, cached.placed[turn.round_n], first)
 
     async def _append(self, cached: CachedRequest, step: Append) -> Stored | None:
         event = step.event
@@ -338,6 +336,14 @@ class RequestProcessor:
             await self._bus.publish_durable(end, msgspec.json.encode(ended))
         notice = Notice(request=event.request, ended=ended)
         await self._bus.publish(subjects.note(turn.agent, event.request), msgspec.json.encode(notice))
+
+
+def _mark(step: Appended) -> None:
+    """Mark the place after an event is in the log, for the fault drill."""
+    if step.command is None:
+        failpoint("guard.followed")
+    else:
+        failpoint("guard.withheld" if isinstance(step.event, FactsWithheld) else "guard.decided")
 
 
 async def arm_timer(bus: Bus, cached: CachedRequest, request: str, at: int, now: int) -> None:

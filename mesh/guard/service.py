@@ -135,7 +135,8 @@ class Guard:
             structlog.contextvars.bind_contextvars(request=request)
             try:
                 await handler(message)
-                self._bus.conditions.clear(LOG_UNREADABLE, request)
+                if self._bus.conditions:
+                    self._bus.conditions.clear(LOG_UNREADABLE, request)
             except asyncio.CancelledError:
                 message.nak()  # this guard is going; another one need not wait for the lease to end
                 raise

@@ -41,16 +41,22 @@ class Logger:
         self._name = name
         self._made: Any = None
 
+    @property
+    def debugs(self) -> bool:
+        """True if lines of level `debug` are written; else the caller need not put one together."""
+        return not _silent and bool(self._logger().is_enabled_for(logging.DEBUG))
+
     def __getattr__(self, method: str) -> Any:
-        if _silent:
-            return _nothing
+        return _nothing if _silent else getattr(self._logger(), method)
+
+    def _logger(self) -> Any:
         if self._made is None:
             import structlog
 
             made = structlog.get_logger(self._name)
             # A proxy binds anew for each line. Where nobody configures it again, once is enough.
             self._made = made.bind() if structlog.get_config()["cache_logger_on_first_use"] else made
-        return getattr(self._made, method)
+        return self._made
 
 
 def _nothing(event: str, **values: Any) -> None:
