@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +12,7 @@ import click
 from mesh import ops
 from mesh.cli.arguments import budget_option, facts_option, server_time, since_option
 from mesh.cli.exits import ended_by_signals
-from mesh.cli.options import PEOPLE, Where, decided, framed, remark_unreadable, request_argument
+from mesh.cli.options import A_PATH, PEOPLE, Where, decided, framed, remark_unreadable, request_argument
 from mesh.cli.output import At, Id, emit, listing, note, report, row, say, show_lines
 from mesh.errors import UsageWrong
 from mesh.service.printable import short
@@ -246,6 +248,8 @@ async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool)
 
 @app.command("watch")
 @click.option("--exec", "command", metavar="CMD", help="Run this command in the shell for each.")
+@click.option("--post", metavar="URL", help="Post each to this URL, signed with MESH_WEBHOOK_SECRET.")
+@click.option("--state", type=A_PATH, help="With --post: the file that holds how far it has come.")
 @click.option("--once", is_flag=True, help="Report the present state, and end.")
 @since_option(server_time, "Begin with everything raised since")
 @click.option("--new", is_flag=True, help="Leave out the work that waits already.")
@@ -261,6 +265,8 @@ async def watch(
     where: Where,
     *,
     command: str | None,
+    post: str | None,
+    state: Path | None,
     once: bool,
     since: str | None,
     new: bool,
@@ -274,27 +280,52 @@ async def watch(
     MESH_WHAT (escalation, ask, doubt or dead_letter), MESH_REQUEST, MESH_AGENT, MESH_SUMMARY, MESH_REASON,
     MESH_AT (UTC µs), MESH_TIER, MESH_TIER_NAME, MESH_SEQ, MESH_URL. They are also JSON on its standard
     input. If CMD fails, standard error names it, and the watch goes on.
+
+    With --post each is posted as JSON until the URL takes it, in the form of Standard Webhooks. FILE holds
+    what was taken, so that nothing is lost over a restart; the same id may come twice.
     """
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
+    if (post is None) is not (state is None):
+        raise UsageWrong("--post and --state go together: the file holds how far the URL has been told")
+    kept = None if state is None else ops.webhook.State(state)
+    after = None if kept is None else kept.read()
     access = where.access("operator", "viewer")
+    webhook = None
+    if post is not None and kept is not None:
+        key = ops.webhook.key_of(os.environ.get(ops.webhook.SECRET, ""))
+        webhook = ops.webhook.Webhook(post, key, kept, on_trouble=note)
     hooks = ops.watch.Hooks(command, within_s=exec_timeout, on_trouble=note)
     async with ended_by_signals(), await access.connect() as bus:
         await ops.queue.require_tier(bus, tier)
         if not once:
             note("watching; Ctrl-C ends it")
         watching = ops.watch.Watch(bus, access.url, on_unreadable=remark_unreadable)
+
+        def tell(alarm: "ops.watch.Alarm | None" = None) -> None:
+            if webhook is not None:
+                webhook.add(alarm, watching.place)
+
         try:
-            async for alarm in watching.alarms(since=since, waiting=not new, goes_on=not once):
-                if tier in (None, alarm.tier_name):
-                    if as_json:
-                        emit(alarm)
-                    else:
-                        row(*_in_words(alarm))
-                    hooks.add(alarm)
+            async for alarm in watching.alarms(
+                since=since, after=after, waiting=not new, goes_on=not once, on_begun=tell
+            ):
+                if tier not in (None, alarm.tier_name):
+                    tell()
+                    continue
+                if as_json:
+                    emit(alarm)
+                else:
+                    row(*_in_words(alarm))
+                hooks.add(alarm)
+                tell(alarm)
             await hooks.finish()
+            if webhook is not None:
+                await webhook.finish()
         finally:
             await hooks.close()
+            if webhook is not None:
+                await webhook.close()
 
 
 def _in_words(alarm: "ops.watch.Alarm") -> tuple[object, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mesh.ops import roster as roster
     from mesh.ops import spending as spending
     from mesh.ops import watch as watch
+    from mesh.ops import webhook as webhook
 else:
 
     def __getattr__(name):

@@ -58,6 +58,17 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Of a dead letter: its number in `mesh dead ls`."""
     tier_name: str = ""
     """Which tier of the fleet's people it is for; empty where the fleet names none."""
+    id: str = ""
+    """The same each time that this is told: `<request>.<event>`, or `dead.<number>`."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a watch has come: all up to here was told."""
+
+    log: int
+    """Sequence in the log."""
+    dead: int
+    """Sequence among the dead letters."""
 
 
 class Watch:
@@ -74,55 +85,90 @@ class Watch:
         self._bus, self._url = bus, url
         self._on_unreadable = on_unreadable
         self._log = JetStreamLog(bus, leader=False)
+        self.place: Place | None = None
+        """How far the alarms yielded so far have come; None until all that waited at the beginning is."""
         self._told: set[tuple[str, int]] = set()
         """(request, event) of what was waiting when the watch began."""
 
     async def alarms(
-        self, *, since: str | None = None, waiting: bool = True, goes_on: bool = True
+        self,
+        *,
+        since: str | None = None,
+        after: Place | None = None,
+        waiting: bool = True,
+        goes_on: bool = True,
+        on_begun: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Alarm]:
         """Yield alarms as they come, each with the tier that has it by the fleet as it is then.
 
         Args:
             since: begin with what was raised from this time on (RFC 3339), settled since or not.
-            waiting: without `since`: begin with what waits for people now.
+            after: begin with what was raised after this place, settled since or not.
+            waiting: without `since` and `after`: begin with what waits for people now.
             goes_on: whether to wait for more; if not, it ends with the log as it is.
+            on_begun: called when all that waited at the beginning was yielded, and `place` is known.
 
         Raises BusError when the bus cannot be reached at the beginning.
         """
-        async for alarm in self._alarms(since, waiting=waiting, goes_on=goes_on):
+        async for alarm in self._alarms(since, after, waiting, goes_on, on_begun):
             fleet = await self._bus.retry_unavailable(lambda: people_of(self._bus))
             raised = 0 if alarm.waiting is None else alarm.waiting.tier
             yield msgspec.structs.replace(alarm, tier_name=fleet.tier_for(raised))
 
-    async def _alarms(self, since: str | None, *, waiting: bool, goes_on: bool) -> AsyncIterator[Alarm]:
-        log_from = await self._begin("LOG", subjects.EVENTS, since)
-        dead_from = await self._begin(dead_letters.STREAM, dead_letters.SUBJECTS, since)
-        if since is None and waiting:
+    async def _alarms(
+        self,
+        since: str | None,
+        after: Place | None,
+        waiting: bool,
+        goes_on: bool,
+        on_begun: Callable[[], None],
+    ) -> AsyncIterator[Alarm]:
+        known = (None, None) if after is None else (after.log, after.dead)
+        log_from = await self._begin("LOG", subjects.EVENTS, since, known[0])
+        dead_from = await self._begin(dead_letters.STREAM, dead_letters.SUBJECTS, since, known[1])
+        anew = since is None and after is None
+        if anew and waiting:
             found = await queue(self._bus)
             self._on_unreadable(found.unreadable)
             for each in found.waiting:
                 self._told.add((each.request, each.n))
                 yield self._of(each)
+        self.place = Place(log=log_from - 1, dead=dead_from - 1)
+        on_begun()
         if goes_on:
-            async for alarm in self._coming(log_from, dead_from):
+            async for seq, alarm in self._coming(log_from, dead_from):
+                self._reach(seq, alarm)
                 yield alarm
-        elif since is not None:
-            async for alarm in self._raised(log_from, tail=False):
+        elif not anew:
+            async for seq, alarm in self._raised(log_from, tail=False):
+                self._reach(seq, alarm)
                 yield alarm
             async for seq, letter in dead_letters.letters(self._bus, dead_from):
-                yield self._dead(seq, letter)
+                self._reach(seq, alarm := self._dead(seq, letter))
+                yield alarm
 
-    async def _begin(self, stream: str, subject: str, since: str | None) -> int:
-        """Return the sequence to begin with: of the first message since a time, else of the next one."""
-        last = (await bounds(self._bus, stream))[1]
+    def _reach(self, seq: int, alarm: Alarm) -> None:
+        """Move the place to an alarm that is yielded next."""
+        assert self.place is not None
+        moved = {"log": seq} if alarm.seq is None else {"dead": seq}
+        self.place = msgspec.structs.replace(self.place, **moved)
+
+    async def _begin(self, stream: str, subject: str, since: str | None, after: int | None) -> int:
+        """Return the sequence to begin with: of the first message since a time, else of the next one.
+
+        A place beyond the stream's end is of another stream, one that was there before it was made anew.
+        """
+        start, last = await bounds(self._bus, stream)
+        if after is not None:
+            return after + 1 if after <= last else start
         first = None if since is None else await first_since(self._bus, stream, subject, since)
         return last + 1 if first is None else first.seq
 
-    async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[Alarm]:
-        """Yield what both sources bring, as it comes."""
-        found = asyncio.Queue[Alarm | Exception]()
+    async def _coming(self, log_from: int, dead_from: int) -> AsyncIterator[tuple[int, Alarm]]:
+        """Yield what both sources bring, as it comes, each with its sequence in its source."""
+        found = asyncio.Queue[tuple[int, Alarm] | Exception]()
 
-        async def put(source: AsyncIterator[Alarm]) -> None:
+        async def put(source: AsyncIterator[tuple[int, Alarm]]) -> None:
             try:
                 async for alarm in source:
                     found.put_nowait(alarm)
@@ -144,13 +190,13 @@ class Watch:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    async def _raised(self, from_seq: int, *, tail: bool) -> AsyncIterator[Alarm]:
+    async def _raised(self, from_seq: int, *, tail: bool) -> AsyncIterator[tuple[int, Alarm]]:
         following = self._log.follow(from_seq, tail=tail)
         async with contextlib.aclosing(following) as stored_events:
             async for stored in stored_events:
                 event = _of_interest(stored)
                 if event is not None and (event.request, event.n) not in self._told:
-                    yield await self._looked_into(event)
+                    yield stored.seq, await self._looked_into(event)
 
     async def _looked_into(self, event: Glance) -> Alarm:
         """Return the alarm that an event raises, with what its request was like then."""
@@ -169,6 +215,7 @@ class Watch:
                 summary="this version cannot read the request",
                 reason=event.type,
                 url=self._url,
+                id=f"{event.request}.{event.n}",
             )
 
     def _of(self, waiting: Waiting) -> Alarm:
@@ -181,16 +228,17 @@ class Watch:
             reason=waiting.reason,
             url=self._url,
             waiting=waiting,
+            id=f"{waiting.request}.{waiting.n}",
         )
 
     # --- dead letters -----------------------------------------------------------------------------
 
-    async def _buried(self, from_seq: int) -> AsyncIterator[Alarm]:
+    async def _buried(self, from_seq: int) -> AsyncIterator[tuple[int, Alarm]]:
         while True:
             try:
                 async for seq, letter in dead_letters.letters(self._bus, from_seq):
                     from_seq = seq + 1
-                    yield self._dead(seq, letter)
+                    yield seq, self._dead(seq, letter)
             except PASSING:
                 await self._bus.wait_connected()
             await asyncio.sleep(_DEAD_LOOK_S)
@@ -205,6 +253,7 @@ class Watch:
             reason=letter.code,
             url=self._url,
             seq=seq,
+            id=f"dead.{seq}",
         )
 
 
@@ -231,6 +280,7 @@ def environment(alarm: Alarm) -> dict[str, str]:
         "MESH_SEQ": "" if alarm.seq is None else alarm.seq,
         "MESH_TIER": "" if alarm.waiting is None else alarm.waiting.tier or "",
         "MESH_TIER_NAME": alarm.tier_name,
+        "MESH_ID": alarm.id,
     }
     return {name: short(str(value), _VALUE_CHARS) for name, value in facts.items()}
 

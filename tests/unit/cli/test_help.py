@@ -138,7 +138,7 @@ def test_the_form_is_chosen_the_same_way_everywhere(path: tuple[str, ...]) -> No
     command: click.Command = app
     for word in path:
         command = commands_of(command)[word]
-    [form] = [each for each in command.params if each.name == "output"]
+    [form] = [each for each in command.params if "-o" in each.opts]
     assert form.opts == ["-o", "--output"]
     assert isinstance(form.type, click.Choice)
     assert tuple(form.type.choices)[:2] == ("table", "json")

@@ -1,0 +1,178 @@
+"""Alarms posted to a URL: signed, retried until they are taken, and none lost over a restart.
+
+The form is that of Standard Webhooks (https://www.standardwebhooks.com): `webhook-id` is the same each time
+that an alarm is posted, so that a receiver can drop what it has; `webhook-signature` is the HMAC-SHA256 of
+id, time and body. The body has a line under `text`, which is all that Slack and its like look at.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mesh.errors import UsageWrong
+from mesh.ops.watch import Alarm, Place
+from mesh.service.printable import short
+
+SECRET = "MESH_WEBHOOK_SECRET"
+_PREFIX = "whsec_"
+_LEAST_KEY = 24
+"""Bytes of a key, by Standard Webhooks: 24 to 64."""
+_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_TEXT_CHARS = 300
+
+
+def key_of(secret: str) -> bytes:
+    """Return the key in a secret as Standard Webhooks writes it: `whsec_` and base64. Raises UsageWrong."""
+    with contextlib.suppress(binascii.Error):
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+        if secret.startswith(_PREFIX) and len(key) >= _LEAST_KEY:
+            return key
+    raise UsageWrong(f"--post needs {SECRET}: {_PREFIX} and {_LEAST_KEY} random bytes or more in base64")
+
+
+def signature(key: bytes, id_: str, at_s: int, body: bytes) -> str:
+    """Return `v1,` and the base64 of HMAC-SHA256 over `<id>.<Unix seconds>.<body>`."""
+    signed = hmac.new(key, f"{id_}.{at_s}.".encode() + body, hashlib.sha256)
+    return f"v1,{base64.b64encode(signed.digest()).decode()}"
+
+
+def body_of(alarm: Alarm) -> bytes:
+    """Return what is posted: the alarm, and a line about it with Slack's markup taken out."""
+    said = f"{alarm.what} {alarm.request} ({alarm.agent}) {alarm.reason}: {alarm.summary}"
+    text = short(said, _TEXT_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return msgspec.json.encode(msgspec.to_builtins(alarm) | {"text": text})
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: object, newurl: str
+    ) -> None:
+        """Follow none: a POST would become a GET without its body."""
+
+
+class State:
+    """A file that holds how far alarms were delivered."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Place | None:
+        """Return the place; None if nothing was delivered yet. Raises UsageWrong for another file."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Place)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as wrong:
+            raise UsageWrong(f"--state {self._path}: {wrong}") from wrong
+
+    def write(self, place: Place) -> None:
+        """Replace the place as a whole. Raises UsageWrong if nothing can be written."""
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(msgspec.json.encode(place))
+            part.replace(self._path)
+        except OSError as wrong:
+            raise UsageWrong(f"--state {self._path}: {wrong.strerror}") from wrong
+
+
+class _Item(NamedTuple):
+    alarm: Alarm | None
+    place: Place | None
+
+
+class Webhook:
+    """Posts alarms one after the other, each until it is taken; then it writes down how far it is.
+
+    Args:
+        url: `http://…` or `https://…`.
+        key: of the signature.
+        on_trouble: told of an alarm that is not taken, once, and of its delivery then.
+
+    Raises UsageWrong for another URL.
+    """
+
+    def __init__(self, url: str, key: bytes, state: State, *, on_trouble: Callable[[str], None]) -> None:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise UsageWrong(f"--post takes a URL, http://… or https://…: {url!r}")
+        self._url, self._key, self._state, self._on_trouble = url, key, state, on_trouble
+        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._items = asyncio.Queue[_Item]()
+        self._running = asyncio.create_task(self._run())
+
+    def add(self, alarm: Alarm | None, place: Place | None) -> None:
+        """Have an alarm delivered, then the place written down; either may be None. It returns at once.
+
+        Raises what ended the deliveries.
+        """
+        if self._running.done():
+            self._running.result()
+        self._items.put_nowait(_Item(alarm, place))
+
+    async def _run(self) -> None:
+        while True:
+            alarm, place = await self._items.get()
+            if alarm is not None:
+                await self._deliver(alarm)
+            if place is not None:
+                self._state.write(place)
+            self._items.task_done()
+
+    async def _deliver(self, alarm: Alarm) -> None:
+        body, pause_s, told = body_of(alarm), _FIRST_PAUSE_S, False
+        while wrong := await asyncio.to_thread(self._post, alarm.id, body):
+            if not told:
+                self._on_trouble(f"{alarm.id} is not taken ({wrong}); it is posted again until it is")
+            told = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if told:
+            self._on_trouble(f"{alarm.id} is taken now")
+
+    def _post(self, id_: str, body: bytes) -> str:
+        """Post once, and return what went wrong; empty if it was taken."""
+        at_s = int(time.time())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "mesh-watch",
+            "webhook-id": id_,
+            "webhook-timestamp": str(at_s),
+            "webhook-signature": signature(self._key, id_, at_s, body),
+        }
+        asked = urllib.request.Request(self._url, body, headers, method="POST")
+        try:
+            with self._opener.open(asked, timeout=_TIMEOUT_S):
+                return ""  # it raises for all but 2xx
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return f"HTTP {refused.code}"
+        except (OSError, ValueError) as failed:
+            return str(getattr(failed, "reason", failed))
+
+    async def finish(self) -> None:
+        """Wait until everything is delivered. Raises what ended the deliveries."""
+        done = asyncio.create_task(self._items.join())
+        try:
+            await asyncio.wait((done, self._running), return_when=asyncio.FIRST_COMPLETED)
+            if self._running.done():
+                self._running.result()
+        finally:
+            done.cancel()
+
+    async def close(self) -> None:
+        """Deliver nothing more; the next run goes on where the state says."""
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)

@@ -1,0 +1,178 @@
+"""`mesh human watch --post`: what waits for people reaches a URL, signed, at least once."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import http.server
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.cli.exits import Exit
+from mesh.ops.webhook import key_of, signature
+from protocol.wire.commands import Escalate
+from tests.guard.stage import Stage
+from tests.servers import until
+from tests.system.office import Office
+
+KEY = bytes(range(32))
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+
+
+class Receiver:
+    """A server that takes posts, once it is told to."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.tried = 0
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        ours = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                ours.tried += 1
+                if ours.status == 200:
+                    ours.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                self.send_response(ours.status)
+                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.got]
+
+    def requests(self) -> list[str]:
+        return [each["request"] for each in self.told]
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    receiver = Receiver()
+    thread = threading.Thread(target=receiver.server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        receiver.server.shutdown()
+        thread.join()
+        receiver.server.server_close()
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setenv("MESH_WEBHOOK_SECRET", SECRET)
+    with receiving() as made:
+        yield made
+
+
+def watch(receiver: Receiver, path: Path, *more: str) -> tuple[str, ...]:
+    return ("human", "watch", "--post", receiver.url, "--state", str(path / "state"), *more)
+
+
+async def test_a_post_is_signed_and_says_what_a_chat_needs(
+    office: Office, stage: Stage, receiver: Receiver, tmp_path: Path
+) -> None:
+    request, work = await office.begun()
+    await (await stage.actor("a")).propose(request, work, Escalate(summary="<!channel> & all"))
+    await stage.reaches(request, "escalation.raised")
+    done = await office.process(*watch(receiver, tmp_path, "--once"))
+    assert done.status == Exit.DONE, done
+    [(headers, body)] = [each for each in receiver.got if json.loads(each[1])["request"] == request]
+    id_, at = headers["webhook-id"], headers["webhook-timestamp"]
+    assert id_ == f"{request}.1"
+    signed = hmac.new(KEY, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
+    assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
+    told = json.loads(body)
+    assert (told["what"], told["id"], told["waiting"]["summary"]) == ("escalation", id_, "<!channel> & all")
+    assert told["text"] == f"escalation {request} (a) asked: &lt;!channel&gt; &amp; all"
+
+
+async def test_nothing_is_lost_over_a_receiver_that_is_away_and_a_watch_that_is_killed(
+    office: Office, stage: Stage, receiver: Receiver, tmp_path: Path
+) -> None:
+    first = await office.escalated()
+    async with office.running(*watch(receiver, tmp_path), until=first) as running:
+        await until(lambda: first in receiver.requests() and (tmp_path / "state").exists())
+        receiver.status = 503
+        second = await office.escalated()
+        await asyncio.to_thread(running.wait_for, "is not taken (HTTP 503); it is posted again until it is")
+        await until(lambda: receiver.tried > len(receiver.got) + 1)
+        os.kill(running.pid, signal.SIGKILL)
+        await asyncio.to_thread(running.ended)
+    assert second not in receiver.requests()
+    for request in (first, second):
+        await office.mesh("request", "cancel", request)
+    settled = await office.escalated()  # raised and over while nobody watches
+    await office.mesh("request", "cancel", settled)
+    receiver.status = 200
+    before = len(receiver.got)
+    async with office.running(*watch(receiver, tmp_path), until=settled) as running:
+        await until(lambda: settled in receiver.requests())
+        assert await asyncio.to_thread(running.end) == Exit.INTERRUPTED
+    again = receiver.requests()[before:]
+    assert again.index(second) < again.index(settled), "in the order of the log"
+    assert first not in again, "that was taken"
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert f"{second}.1" in ids
+
+
+async def test_a_redirect_is_no_delivery(office: Office, receiver: Receiver, tmp_path: Path) -> None:
+    request = await office.escalated()
+    receiver.status = 302
+    async with office.running(*watch(receiver, tmp_path), until="HTTP 302"):
+        assert receiver.got == []
+        receiver.status = 200
+        await until(lambda: request in receiver.requests())
+
+
+@pytest.mark.parametrize(
+    ("options", "secret", "said"),
+    [
+        (("--post", "http://127.0.0.1:1/"), SECRET, "--post and --state go together"),
+        (("--state", "s"), SECRET, "--post and --state go together"),
+        (("--post", "ftp://x/", "--state", "s"), SECRET, "--post takes a URL"),
+        (("--post", "http://127.0.0.1:1/", "--state", "s"), "", "--post needs MESH_WEBHOOK_SECRET"),
+        (("--post", "http://127.0.0.1:1/", "--state", "s"), "whsec_c2hvcnQ=", "24 random bytes or more"),
+        (("--post", "http://127.0.0.1:1/", "--state", "bad"), SECRET, "--state bad"),
+    ],
+)
+async def test_what_cannot_be_posted_is_wrong_usage(
+    office: Office,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    secret: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv("MESH_WEBHOOK_SECRET", secret)
+    (tmp_path / "bad").write_text("not a place")
+    done = await office.mesh("human", "watch", "--once", *options)
+    assert (done.status, said in done.err) == (Exit.USAGE, True), done
+    assert secret not in done.err or not secret
+
+
+def test_the_signature_is_that_of_the_standard() -> None:
+    """The example of https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md."""
+    key = key_of("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD")
+    made = signature(
+        key,
+        "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk",
+        1_649_367_553,
+        b'{"email":"test@example.com","username":"test_user"}',
+    )
+    assert made == "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw="
