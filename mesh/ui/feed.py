@@ -22,7 +22,7 @@ from mesh.ops.log import glance, read_each
 from mesh.ops.requests import holder_of, status_of
 from mesh.service.logs import get_logger
 from mesh.service.printable import one_line
-from mesh.ui.projection import COSTS, Projection, Row
+from mesh.ui.projection import COSTS, Projection, Row, words_of
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
 from protocol.wire import codec, events
@@ -107,6 +107,7 @@ class Folded:
             rule=self.rules[-1] if self.rules else "",
             trail=cut + " → ".join(self.trail[-_TRAIL:]),
             text=self.text[:_TEXT],
+            words=words_of(self.text[:_TEXT], (conversation or "")[:_TEXT]),
             tags=" ".join(sorted(tags)),
         )
 

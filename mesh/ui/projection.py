@@ -11,19 +11,22 @@ import contextlib
 import re
 import sqlite3
 import threading
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-_FORM = 1
+_FORM = 2
 """Of the tables; another one is made anew."""
 _FEW = 2_000
 """Rows that a filter is counted up to, to begin with the one that fewest have."""
 COSTS = (0, 6, 7, 8, 9, 10, 11)
 """Powers of ten, of nano-dollars, that have a tag; 0 is any cost at all."""
 _WORD = re.compile(r"[^\W_]+")
+_PREFIX = 3
+"""Letters from which on the beginning of a word is enough: shorter ones stand in most texts."""
 _AN_ID = re.compile(r"[a-z][a-z0-9-]*_[0-9A-Z]{3,26}")
 _TABLES = """
 CREATE TABLE place (form INTEGER, log TEXT, seq INTEGER);
@@ -32,12 +35,13 @@ CREATE TABLE requests (
     holder TEXT NOT NULL, client TEXT NOT NULL, frozen INTEGER NOT NULL, conversation TEXT NOT NULL,
     opened INTEGER NOT NULL, at INTEGER NOT NULL, events INTEGER NOT NULL, type TEXT NOT NULL,
     nano_dollars INTEGER NOT NULL, tokens INTEGER NOT NULL, model_calls INTEGER NOT NULL,
-    refusals INTEGER NOT NULL, rule TEXT NOT NULL, trail TEXT NOT NULL, text TEXT NOT NULL, tags TEXT NOT NULL
+    refusals INTEGER NOT NULL, rule TEXT NOT NULL, trail TEXT NOT NULL, text TEXT NOT NULL,
+    words TEXT NOT NULL, tags TEXT NOT NULL
 );
 CREATE INDEX requests_opened ON requests (opened);
 CREATE INDEX requests_last ON requests (last);
 CREATE TABLE tags (tag TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (tag, id)) WITHOUT ROWID;
-CREATE VIRTUAL TABLE words USING fts5 (text, conversation, content='requests', content_rowid='id');
+CREATE VIRTUAL TABLE words USING fts5 (said, content='');
 """
 
 
@@ -70,10 +74,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Everybody who held the work, in order; the newest of many."""
     text: str = ""
     """What its client wrote; the beginning of what is long."""
+    words: str = ""
+    """What can be looked for, as `words_of` returns it."""
     tags: str = ""
     """Apart by spaces, in order."""
     id: int = 0
     """Place in the log of its first event that was read."""
+
+
+def words_of(*texts: str) -> str:
+    """Return the words of texts apart by spaces, without case and accents."""
+    plain = unicodedata.normalize("NFKD", " ".join(texts).casefold())
+    return " ".join(_WORD.findall("".join(char for char in plain if not unicodedata.combining(char))))
 
 
 _FIELDS = tuple(name for name in Row.__struct_fields__ if name != "id")
@@ -186,11 +198,10 @@ class Projection:
             writing.execute(
                 f"INSERT INTO requests (id, {', '.join(_FIELDS)}) VALUES ({marks})", (id_, *values)
             )
-            words = (id_, row.text, row.conversation)
-            writing.execute("INSERT INTO words (rowid, text, conversation) VALUES (?, ?, ?)", words)
+            writing.execute("INSERT INTO words (rowid, said) VALUES (?, ?)", (id_, row.words))
         else:
             id_, before = known[0], set(known[1].split())
-            changed = [name for name in _FIELDS if name not in ("request", "text", "conversation")]
+            changed = [name for name in _FIELDS if name not in ("request", "text", "words")]
             sets = ", ".join(f"{name} = ?" for name in changed)
             writing.execute(
                 f"UPDATE requests SET {sets} WHERE id = ?", (*(getattr(row, name) for name in changed), id_)
@@ -205,16 +216,14 @@ class Projection:
         """Take out the requests whose newest event stood before a place in the log; return how many."""
         with self._transaction() as writing:
             gone = writing.execute(
-                "SELECT id, tags, text, conversation FROM requests WHERE last < ? ORDER BY last LIMIT 1000",
-                (before,),
+                "SELECT id, tags, words FROM requests WHERE last < ? ORDER BY last LIMIT 1000", (before,)
             ).fetchall()
-            for id_, tags, text, conversation in gone:
+            for id_, tags, words in gone:
                 writing.executemany(
                     "DELETE FROM tags WHERE tag = ? AND id = ?", [(tag, id_) for tag in tags.split()]
                 )
                 writing.execute(
-                    "INSERT INTO words (words, rowid, text, conversation) VALUES ('delete', ?, ?, ?)",
-                    (id_, text, conversation),
+                    "INSERT INTO words (words, rowid, said) VALUES ('delete', ?, ?)", (id_, words)
                 )
                 writing.execute("DELETE FROM requests WHERE id = ?", (id_,))
         return len(gone)
@@ -242,34 +251,39 @@ class Projection:
         It begins with what fewest requests have, and looks at each of these for all else.
         """
         is_id = bool(_AN_ID.fullmatch(wanted.text))
-        match = "" if is_id else " ".join(f'"{word}"*' for word in _WORD.findall(wanted.text))
+        words = [] if is_id else words_of(wanted.text).split()
+        is_prefix = bool(words) and len(words[-1]) >= _PREFIX
+        match = " ".join(f'"{word}"' for word in words) + ("*" if is_prefix else "")
         tags = list(wanted.tags)
         if wanted.nano_dollars:
             tags.append(f"cost:{max(power for power in COSTS if 10**power <= wanted.nano_dollars)}")
         counted = {tag: self._few("SELECT 1 FROM tags WHERE tag = ?", tag) for tag in tags}
         fewest = min(counted, key=counted.__getitem__, default=None)
-        matching = self._few("SELECT 1 FROM words WHERE words MATCH ?", match) if match else _FEW
         tables, key, clauses, values = "requests r", "r.id", list[str](), list[Any]()
-        if match and (fewest is None or matching < counted[fewest]):
+        if words and (
+            fewest is None or self._few("SELECT 1 FROM words WHERE words MATCH ?", match) <= counted[fewest]
+        ):
             tables, key = "words w CROSS JOIN requests r ON r.id = w.rowid", "w.rowid"
             clauses.append("w.words MATCH ?")
             values.append(match)
-            match = ""
         elif fewest is not None:
             tables, key = "tags t CROSS JOIN requests r ON r.id = t.id", "t.id"
             clauses.append("t.tag = ?")
             values.append(fewest)
             tags.remove(fewest)
+            for word in words:
+                clauses.append("instr(' ' || r.words || ' ', ?) > 0")
+                values.append(f" {word}" if is_prefix and word is words[-1] else f" {word} ")
         for tag in tags:
             clauses.append(f"EXISTS (SELECT 1 FROM tags WHERE tag = ? AND id = {key})")
             values.append(tag)
-        if match:
-            clauses.append(f"EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND rowid = {key})")
-            values.append(match)
-        elif is_id:
-            clauses.append("r.request >= ? AND r.request < ?")
-            values += [wanted.text, f"{wanted.text}~"]
-        elif wanted.text and not _WORD.search(wanted.text):
+        if is_id:
+            within = (wanted.text, f"{wanted.text}~")
+            few = self._few("SELECT 1 FROM requests WHERE request >= ? AND request < ?", *within) < _FEW
+            column = "r.request" if few else "+r.request"  # with `+` it goes by the order, not by the index
+            clauses.append(f"{column} >= ? AND {column} < ?")
+            values += within
+        elif wanted.text and not words:
             clauses.append("0")  # it has no word that could be found
         if wanted.nano_dollars:
             clauses.append("r.nano_dollars >= ?")
@@ -281,9 +295,9 @@ class Projection:
                 values += [at, at]
         return tables, key, clauses, values
 
-    def _few(self, select: str, value: str) -> int:
+    def _few(self, select: str, *values: str) -> int:
         """Return how many rows a filter has, `_FEW` at most."""
-        return int(self._read(f"SELECT count(*) FROM ({select} LIMIT {_FEW})", value)[0][0])
+        return int(self._read(f"SELECT count(*) FROM ({select} LIMIT {_FEW})", *values)[0][0])
 
     def named(self, kind: str) -> list[str]:
         """Return what there is of a kind of tag, in order: `agent`, `client`, `rule` …"""
