@@ -10,7 +10,7 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.reader import every
-from mesh.errors import Denied, NotFound, UsageWrong
+from mesh.errors import Denied, Impossible, NotFound, UsageWrong
 from mesh.ops.control import Obeyed, Replied, carry_out, obeyed, order_id, reply_as_client
 from mesh.ops.log import decoded, glance, read_each, request_bodies
 from mesh.ops.roster import fleet_of
@@ -56,9 +56,11 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """What the client wrote."""
     action: str = ""
-    """Of a doubt: the tool's name, and below the step in the journal and the effect's own key."""
+    """Of a doubt, or of an ask that is an approval: the tool's name."""
     step: str = ""
+    """Of a doubt: the step in the journal."""
     key: str = ""
+    """Of a doubt: the effect's own key."""
     schema: Any = None
     """Of an ask: the JSON Schema that the reply has to follow."""
     expires_at: int | None = None
@@ -177,7 +179,7 @@ def _waiting(ledger: Ledger, turn: TurnState, what: What, happened: Sequence[Any
     match began:
         case events.TurnSuspended(ask=ask, expires_at=expires_at):
             own = {"summary": ask.question, "schema": ask.schema, "expires_at": expires_at}
-            own |= {"asked": ask.to_agent}
+            own |= {"asked": ask.to_agent, "action": ask.action}
         case events.EffectDoubted(effect=effect):
             own = {"reason": "in doubt", "summary": f"{effect.action} may or may not have happened"}
             own |= {"action": effect.action, "step": effect.step, "key": effect.key}
@@ -197,13 +199,20 @@ _DECISIONS: Mapping[What, tuple[str, str]] = {
 """What is said where it is not what a request waits for, and the command that decides it."""
 
 
-def turn_in(ledger: Ledger, what: What, own: str = "") -> TurnState:
+def turn_in(ledger: Ledger, what: What, own: str = "", n: int | None = None) -> TurnState:
     """Return the open turn that waits for this. Raises NotFound, which says what it waits for instead.
 
     Args:
         own: the name of the reader; a client may be asked itself.
+        n: the number of the event since which it waited when somebody looked. Raises Impossible if it waits
+            since another one now: what was decided then may not fit.
     """
     waiting = {found: turn for turn in ledger.open.values() if (found := _what(turn, own)) is not None}
+    if what in waiting and n not in (None, waiting[what].since_n):
+        raise Impossible(
+            f"{ledger.request}: what waited since event {n} is decided; it waits for something else now, "
+            f"since event {waiting[what].since_n}: look again"
+        )
     if what in waiting:
         return waiting[what]
     request, otherwise = ledger.request, _DECISIONS[what][0]
@@ -238,9 +247,11 @@ def reply_command(request: str, schema: Any = None, options: str = "") -> str:
 # --- what people decide ---------------------------------------------------------------------------
 
 
-async def _decide(bus: Bus, request: str, what: What, order_for: Callable[[TurnState], Control]) -> AnyEvent:
+async def _decide(
+    bus: Bus, request: str, what: What, n: int | None, order_for: Callable[[TurnState], Control]
+) -> AnyEvent:
     ledger = fold(decoded(await request_bodies(bus, request)))
-    return await carry_out(bus, request, order_for(turn_in(ledger, what)))
+    return await carry_out(bus, request, order_for(turn_in(ledger, what, n=n)))
 
 
 async def resolve(
@@ -254,6 +265,7 @@ async def resolve(
     note: str = "",
     facts: Sequence[Fact] = (),
     budget: Budget | None = None,
+    n: int | None = None,
 ) -> AnyEvent:
     """Decide an escalation: to an agent, again, or with an answer; else back to the agent that had it.
 
@@ -262,8 +274,9 @@ async def resolve(
         again: the agent whose turn was ended goes on.
         note: what the next to have it should know.
         budget: what it may spend from here on.
+        n: number of the event that was looked at, as for `turn_in`.
 
-    Raises NotFound, UsageWrong, and as `carry_out`.
+    Raises NotFound, Impossible, UsageWrong, and as `carry_out`.
     """
     if to is not None and to not in (agents := (await fleet_of(bus)).agents):
         raise UsageWrong(f"{to!r} is no agent of this fleet; there are {', '.join(sorted(agents))}")
@@ -271,6 +284,7 @@ async def resolve(
         bus,
         request,
         "escalation",
+        n,
         lambda turn: Resolve(
             id=order_id(),
             by=by,
@@ -286,20 +300,23 @@ async def resolve(
     )
 
 
-async def assign(bus: Bus, request: str, to: str, *, by: str) -> AnyEvent:
-    """Name the person for an escalation. Raises NotFound, and as `carry_out`."""
+async def assign(bus: Bus, request: str, to: str, *, by: str, n: int | None = None) -> AnyEvent:
+    """Name the person for an escalation. Raises NotFound, Impossible, and as `carry_out`."""
     return await _decide(
-        bus, request, "escalation", lambda turn: Assign(id=order_id(), by=by, turn=turn.id, to=to)
+        bus, request, "escalation", n, lambda turn: Assign(id=order_id(), by=by, turn=turn.id, to=to)
     )
 
 
-async def settle(bus: Bus, request: str, *, by: str, done: bool, result: Any = None) -> AnyEvent:
+async def settle(
+    bus: Bus, request: str, *, by: str, done: bool, result: Any = None, n: int | None = None
+) -> AnyEvent:
     """Settle an effect in doubt: it was done, with what result, or it was not. Raises as `assign`."""
     outcome: Literal["done", "not_done"] = "done" if done else "not_done"
     return await _decide(
         bus,
         request,
         "doubt",
+        n,
         lambda turn: Settle(
             id=order_id(), by=by, turn=turn.id, round=turn.round, outcome=outcome, result=result
         ),
@@ -314,14 +331,16 @@ async def reply(
     by: str,
     check: Callable[[Any, Any], None],
     connect_as: Callable[[str], Awaitable[Bus | None]],
+    n: int | None = None,
 ) -> Obeyed | Replied:
     """Reply to a question that an agent put to people, or to the client whose connection this is.
 
     Args:
         check: gets the question's schema and the value; what it raises keeps the reply from being sent.
         connect_as: returns the connection of the client that was asked, or None if its key is not at hand.
+        n: number of the event that was looked at, as for `turn_in`.
 
-    Raises NotFound, and as `carry_out` and `reply_as_client`.
+    Raises NotFound, Impossible, and as `carry_out` and `reply_as_client`.
     """
 
     def order_for(asked: events.TurnSuspended) -> Reply:
@@ -337,6 +356,6 @@ async def reply(
     if client not in ("", bus.name) and (own := await connect_as(client)) is not None:
         async with own:
             return await reply_as_client(own, request, order_for)
-    asked = happened[turn_in(ledger, "ask", bus.name).since_n]
+    asked = happened[turn_in(ledger, "ask", bus.name, n).since_n]
     assert isinstance(asked, events.TurnSuspended)
     return obeyed(await carry_out(bus, request, order_for(asked)))

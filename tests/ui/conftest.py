@@ -2,11 +2,13 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -48,3 +50,35 @@ def serve(stage: Stage, keys: Keys, tmp_path: Path) -> Serve:
             yield address
 
     return serve
+
+
+class Visitor:
+    """Somebody at a browser: they see a page, fill its form and send it."""
+
+    def __init__(self, address: str) -> None:
+        self.browser = httpx.AsyncClient(base_url=address)
+
+    async def __aenter__(self) -> Self:
+        await self.browser.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.browser.__aexit__(*error)
+
+    async def form(self, page: str) -> dict[str, str]:
+        """Return what the forms of a page hold already."""
+        shown = await self.browser.get(page)
+        assert shown.status_code == 200, shown.text
+        return {
+            found["name"]: found["value"]
+            for found in re.finditer(
+                r'type="hidden" name="(?P<name>[^"]+)" value="(?P<value>[^"]*)"', shown.text
+            )
+        }
+
+    async def posts(self, path: str, form: dict[str, str], **headers: str) -> httpx.Response:
+        return await self.browser.post(path, data=form, headers=headers)
+
+    async def sends(self, page: str, path: str, said: dict[str, str]) -> httpx.Response:
+        """Send a form of a page with what somebody says in it."""
+        return await self.posts(path, await self.form(page) | said)
