@@ -2,7 +2,8 @@
 
 One order holds: the inbox event is acknowledged only after the proposal is stored. A process that dies in
 between gets the event again, and the guard knows its second proposal as the first. While the code runs, the
-lease is extended every third of it, so that one lost heartbeat costs nothing.
+lease is extended every third of it, so that one lost heartbeat costs nothing. The code runs in its delivery's
+own task.
 """
 
 import asyncio
@@ -17,11 +18,12 @@ from typing import Any
 import msgspec
 
 from mesh.agent import _telemetry as telling
+from mesh.agent._alarms import Alarms
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
 from mesh.agent._presence import FleetWatcher, Presence
 from mesh.agent._step_store import WINDOW, Attempts
-from mesh.agent._telemetry import LiveOutput
+from mesh.agent._telemetry import BEGAN_S, LiveOutput
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Fenced, Superseded, TurnError
 from mesh.agent.turn import Turn
@@ -70,6 +72,8 @@ class Executor:
         self._steps = JetStreamSteps(bus, agent.name)
         self._foreign = ForeignRounds(agent.version_grace_s)
         self._deliveries = itertools.count(1)
+        self._heartbeats = Alarms(lambda: around.fleet.heartbeat_s)
+        self._beginnings = Alarms(lambda: BEGAN_S)
 
     async def execute(self, message: Message, request: str, work: Assignment, trace: str) -> None:
         """Run one round and store its proposal; acknowledge only then.
@@ -78,7 +82,7 @@ class Executor:
             trace: the event's `traceparent`, passed on where this process does not trace.
         """
         failpoint("turn.taken")
-        heart = _Heart(message, self._around)
+        heart = _Heart(message, self._heartbeats)
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
         begun = message.delivered > 1
@@ -86,11 +90,12 @@ class Executor:
             self._bus.send, request=request, agent=self._agent.name, turn=work.turn, round_=work.round
         )
         try:
-            if await self._is_over(message, request, work):
-                _log.info("turn_over")
-                message.ack()
-                return
-            begun = await self._was_begun(message, request, work)
+            if not self._is_new(message):
+                if await self._is_over(message, request, work):
+                    _log.info("turn_over")
+                    message.ack()
+                    return
+                begun = await self._was_begun(message, request, work)
             round_ = self._round(request, work, attempts, live, fresh=not begun)
             if begun and await self._is_anothers(round_):
                 message.nak(VERSION_AGAIN_S)
@@ -129,6 +134,15 @@ class Executor:
 
     # --- may it run -------------------------------------------------------------------------------
 
+    def _is_new(self, message: Message) -> bool:
+        """Return True if nobody can have ended this round or worked on it: the usual case, which asks nobody.
+
+        Its event was delivered for the first time, stored just now, and since this connection stands. (The
+        server's count of deliveries is not enough: a killed server forgets the latest.)
+        """
+        fresh_since_s = max(self._bus.since_s, time.time() - FRESH_S)
+        return message.delivered == 1 and message.stored_us / 1e6 > fresh_since_s
+
     async def _is_over(self, message: Message, request: str, work: Assignment) -> bool:
         """Return True if a guard ended the turn; only a delivery that has waited is worth asking about."""
         if message.delivered == 1 and time.time() - message.stored_us / 1e6 < FRESH_S:
@@ -143,14 +157,10 @@ class Executor:
     async def _was_begun(self, message: Message, request: str, work: Assignment) -> bool:
         """Return True if anybody may have worked on this round before.
 
-        The server's count of deliveries is not enough: a killed server forgets the latest, and acknowledged
-        messages come again as if for the first time. Only an event that was stored just now, and since this
-        connection stands, needs no look.
+        Acknowledged messages of a killed server come again as if for the first time.
         """
         if message.delivered > 1:
             return True
-        if message.stored_us / 1e6 > max(self._bus.since_s, time.time() - FRESH_S):
-            return False
         # Steps that run side by side are stored in any order: the first place may still be free.
         places = (f"{work.round}-{n}" for n in range(WINDOW))
         found = await asyncio.gather(*(self._steps.get(request, work.journal_id, name) for name in places))
@@ -202,19 +212,19 @@ class Executor:
         """Return the request of the agent's code; None if the turn was ended while it ran. Raises Fenced."""
         if round_.journal.owes:
             await round_.journal.load()  # the turn's cost is known before its code asks
-        round_.live.began()
-        code = asyncio.ensure_future(self._to_its_end(round_))
-        with self.running.holding(round_.request, round_.work, code) as running:
+        round_.live.began(self._beginnings)
+        with self.running.holding(round_.request, round_.work) as running:
             try:
-                return round_.moved(await code)
+                move = await self._to_its_end(round_)
+                if not isinstance(move, Move):
+                    raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
+                return round_.moved(move)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    code.cancel()
-                    raise
                 if running.over:
                     _log.info("turn_superseded")
                     return None
+                if running.task.cancelling():
+                    raise
                 failure = Failure(code="bug", message="the handler cancelled itself")
                 return self._ended(round_.failed(failure), None)
             except Exception as raised:
@@ -247,21 +257,20 @@ class Executor:
 
 
 class _Heart:
-    """Extends the lease of a delivery, every third of it, until it is stopped."""
+    """Extends the lease of a delivery at each heartbeat, until it is stopped."""
 
-    def __init__(self, message: Message, around: FleetWatcher) -> None:
-        self._message, self._around = message, around
-        self._arm()
+    __slots__ = ("_alarm", "_heartbeats", "_message")
 
-    def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._around.fleet.heartbeat_s, self._beat)
+    def __init__(self, message: Message, heartbeats: Alarms) -> None:
+        self._message, self._heartbeats = message, heartbeats
+        self._alarm = heartbeats.set(self._beat)
 
     def _beat(self) -> None:
         self._message.in_progress()
-        self._arm()
+        self._alarm = self._heartbeats.set(self._beat)
 
     def stop(self) -> None:
-        self._timer.cancel()
+        self._alarm.cancel()
 
 
 # --- rounds of this process -----------------------------------------------------------------------
@@ -269,17 +278,18 @@ class _Heart:
 
 @dataclass(slots=True)
 class Running:
-    """A round whose code runs."""
+    """A round whose code runs, in the task of its delivery."""
 
     request: str
-    code: asyncio.Future[Any]
+    task: asyncio.Task[Any]
     over: bool = False
     """True if it was stopped, because a guard ended the turn or a newer round of it began."""
 
     def stop(self) -> None:
         """Cancel the code. A thread of it goes on to its end; its result is thrown away."""
-        self.over = True
-        self.code.cancel()
+        if not self.over:
+            self.over = True
+            self.task.cancel()
 
 
 class RunningRounds:
@@ -296,17 +306,22 @@ class RunningRounds:
         self.checks: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
-    def holding(self, request: str, work: Assignment, code: asyncio.Future[Any]) -> Iterator[Running]:
-        """Hold a round in this block; an older one of its turn, whose time ran out, is stopped."""
-        for (turn, round_), earlier in self.rounds.items():
-            if turn == work.turn and round_ < work.round:
-                earlier.stop()
-        running = self.rounds[work.turn, work.round] = Running(request, code)
+    def holding(self, request: str, work: Assignment) -> Iterator[Running]:
+        """Hold this task's round in this block; an older one of its turn, whose time ran out, is stopped."""
+        if work.round:
+            for (turn, round_), earlier in self.rounds.items():
+                if turn == work.turn and round_ < work.round:
+                    earlier.stop()
+        task = asyncio.current_task()
+        assert task is not None
+        running = self.rounds[work.turn, work.round] = Running(request, task)
         try:
             yield running
         finally:
             if self.rounds.get((work.turn, work.round)) is running:
                 del self.rounds[work.turn, work.round]
+            if running.over:
+                task.uncancel()  # only the code was to end
 
     def on_note(self, message: Incoming) -> None:
         """Look up a turn that a note calls over: a note is a hint, which others can forge."""

@@ -156,7 +156,8 @@ class Journal:
         round to which its code did not come again.
         """
         self._closed = True
-        await self._places.until(lambda: self._effects_running == 0)
+        if self._effects_running:
+            await self._places.until(lambda: self._effects_running == 0)
         if self.broken is not None:
             raise self.broken
         self._places.require_effects_come_to()

@@ -122,16 +122,16 @@ class Runtime:
         except Malformed as error:
             await self._bury(message, error)
             return
-        with structlog.contextvars.bound_contextvars(
+        structlog.contextvars.bind_contextvars(  # in this delivery's own task
             request=event.request,
             turn=work.turn,
             round=work.round,
             seq=message.stream_seq,
             agent=self._agent.name,
-        ):
-            trace = tracing.brought(message.headers) or tracing.sound(event.trace)
-            with telling.round_span(self._agent, message, event.request, work, trace):
-                await self._executor.execute(message, event.request, work, trace)
+        )
+        trace = tracing.sound(message.header(tracing.HEADER)) or tracing.sound(event.trace)
+        with telling.round_span(self._agent, message, event.request, work, trace):
+            await self._executor.execute(message, event.request, work, trace)
 
     async def _bury(self, message: Message, error: MeshError) -> None:
         """Keep an unreadable message in this agent's own dead-letter list, and have done with it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from opentelemetry.trace import Span, get_current_span
 
+from mesh.agent._alarms import Alarm, Alarms
 from mesh.service import telemetry, tracing
 from mesh.service.logs import get_logger
 from protocol.wire.commands import (
@@ -67,13 +68,8 @@ class LiveOutput:
     """
 
     def __init__(self, send: Send | None, *, request: str, agent: str, turn: str, round_: int) -> None:
-        self._turn, self._round = turn, round_
+        self._request, self._agent, self._turn, self._round = request, agent, turn, round_
         self._send, self._subject = send, ""
-        try:
-            if send is not None:
-                self._subject = live(submitter_of(request), request, agent, turn)
-        except ValueError:  # an id that is none: nobody can listen there
-            self._send = None
         self._n = 0
         self._second, self._sent = 0, 0
         self._text: list[str] = []
@@ -81,13 +77,13 @@ class LiveOutput:
         self._last_text = 0.0
         """When text went out (monotonic seconds)."""
         self._timer: asyncio.TimerHandle | None = None
-        self._beginning: asyncio.TimerHandle | None = None
+        self._beginning: Alarm | None = None
         """Set until the round's beginning is shown."""
 
-    def began(self) -> None:
-        """Show that the round's code begins: in `BEGAN_S`, or before the first other note."""
+    def began(self, beginnings: Alarms) -> None:
+        """Show that the round's code begins: as `beginnings` come, or before the first other note."""
         if self._send is not None:
-            self._beginning = asyncio.get_running_loop().call_later(BEGAN_S, self._begin)
+            self._beginning = beginnings.set(self._begin)
 
     def _begin(self) -> None:
         if self._beginning is not None:
@@ -137,7 +133,8 @@ class LiveOutput:
 
     def close(self) -> None:
         """Send the text that waits, and show nothing more. Idempotent."""
-        self._flush()
+        if self._text:
+            self._flush()
         if self._beginning is not None:
             self._beginning.cancel()
             self._beginning = None
@@ -166,6 +163,8 @@ class LiveOutput:
         if not self._has_room() and kind != "ended":
             return
         try:
+            if not self._subject:
+                self._subject = live(submitter_of(self._request), self._request, self._agent, self._turn)
             note = LiveNote(
                 v=1,
                 turn=self._turn,

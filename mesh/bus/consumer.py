@@ -10,6 +10,7 @@ other message is dropped, counted and logged, and its reply subject is never use
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -31,9 +32,11 @@ NO_DELIVERY = Kind(
     "no_delivery", "only_deliveries", "what is no delivery of {} came to its inbox", blocks=False
 )
 
-_DELIVERED, _STREAM_SEQ, _, _STORED_AT = range(4, 8)
-"""Places in `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
+_NUMBERS = re.compile(r"(\d{1,20})\.(\d{1,20})\.\d+\.(\d{1,20})\.\d+", re.ASCII)
+"""End of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
 _GRACE_S = 1.5
+_DEAF_S = 5.0
+"""How long a cancelled handler may tidy up. Then it is cancelled again: it may have swallowed the first."""
 _PAUSED_NAK_S = 1.0
 _TROUBLED_NAK_S = 1.0
 _PROBE_NS = NS // 4
@@ -47,13 +50,18 @@ _BACKOFF_S = {409: 0.1, 423: 0.1, 503: 0.25, 400: 2.0}
 class Message:
     """One delivery. It holds a slot until its handler ends or calls `done`."""
 
-    __slots__ = ("_ack", "_incoming", "_puller", "_taken")
+    __slots__ = ("_incoming", "_puller", "_taken", "delivered", "stored_us", "stream_seq")
 
-    def __init__(self, puller: "Puller", incoming: Incoming, ack: list[str]) -> None:
+    def __init__(self, puller: "Puller", incoming: Incoming, numbers: re.Match[str]) -> None:
         self._puller = puller
         self._incoming = incoming
-        self._ack = ack
         self._taken = True
+        delivered, seq, stored_at = numbers.groups()
+        self.delivered = int(delivered)
+        """Number of deliveries, this one included."""
+        self.stream_seq = int(seq)
+        self.stored_us = int(stored_at) // 1000
+        """When it was stored: UTC µs."""
 
     @property
     def subject(self) -> str:
@@ -68,19 +76,9 @@ class Message:
     def headers(self) -> dict[str, str]:
         return self._incoming.headers
 
-    @property
-    def delivered(self) -> int:
-        """Number of deliveries, this one included."""
-        return int(self._ack[_DELIVERED])
-
-    @property
-    def stream_seq(self) -> int:
-        return int(self._ack[_STREAM_SEQ])
-
-    @property
-    def stored_us(self) -> int:
-        """When it was stored: UTC µs."""
-        return int(self._ack[_STORED_AT]) // 1000
+    def header(self, name: str) -> str:
+        """Return one header's value; empty without it."""
+        return self._incoming.header(name)
 
     def ack(self) -> bool:
         """Acknowledge it for good. Return False without a connection; it then comes again."""
@@ -157,7 +155,7 @@ class Puller:
         """Messages in the inbox that the consumer did not send."""
         self._name = f"{stream}/{consumer}"
         self._subject = f"{NEXT}{stream}.{consumer}"
-        self._sender = ["$JS", "ACK", stream, consumer]
+        self._sender = f"$JS.ACK.{stream}.{consumer}."
         self._on_message = on_message
         self._silence_s = expires_s + _GRACE_S
         self._expires_ns = int(expires_s * NS)
@@ -224,11 +222,12 @@ class Puller:
             await asyncio.wait(tuple(self._tasks))
 
     async def close(self) -> None:
-        """End all pulls, and cancel running handlers. Idempotent."""
+        """End all pulls, and cancel running handlers; again where one took it for another's. Idempotent."""
         await self._stop()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.wait(tuple(self._tasks), timeout=_DEAF_S)
 
     async def _stop(self) -> None:
         """Close the inbox, which ends the pulls. Messages sent before are given back."""
@@ -296,22 +295,24 @@ class Puller:
     # --- hearing ----------------------------------------------------------------------------------
 
     def _on_message_in(self, message: Incoming) -> None:
-        ack = message.reply.split(".")
         status = 0 if message.reply else message.status
-        if not status and not self._sent(ack):
+        numbers = None if status else self._numbers(message.reply)
+        if not status and numbers is None:
             self._drop(message)
             return
         self._heard_at = self._loop.time()
         if self.bus.conditions:
             self.bus.conditions.clear(PULL_SILENT)
-        if status:
+        if numbers is None:
             self._on_status(message, status)
         else:
-            self._on_delivery(message, ack)
+            self._on_delivery(message, numbers)
 
-    def _sent(self, ack: list[str]) -> bool:
-        """Return True if these are the tokens of an acknowledgement subject of our consumer."""
-        return ack[:4] == self._sender and len(ack) == 9 and all(map(_is_number, ack[4:]))
+    def _numbers(self, reply: str) -> re.Match[str] | None:
+        """Return the numbers in an acknowledgement subject of our consumer; None for any other subject."""
+        if not reply.startswith(self._sender):
+            return None
+        return _NUMBERS.fullmatch(reply, len(self._sender))
 
     def _drop(self, message: Incoming) -> None:
         self.dropped += 1
@@ -347,10 +348,10 @@ class Puller:
             self.bus.conditions.clear(PULL_REFUSED, self._refused)
             self._refused = ""
 
-    def _on_delivery(self, incoming: Incoming, ack: list[str]) -> None:
+    def _on_delivery(self, incoming: Incoming, numbers: re.Match[str]) -> None:
         self._accepted()
         self.requested = max(0, self.requested - 1)
-        message = Message(self, incoming, ack)
+        message = Message(self, incoming, numbers)
         if self._paused or self._stopped or self.in_hand >= self.slots:
             # More than requested: the server still holds a pull from before a break.
             message.nak(_PAUSED_NAK_S if self._paused else 0.0)
@@ -375,7 +376,3 @@ class Puller:
             _log.exception("handler_failed", consumer=self._name)
         finally:
             message.done()
-
-
-def _is_number(token: str) -> bool:
-    return token.isascii() and token.isdigit()

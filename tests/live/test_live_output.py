@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mesh.agent import _telemetry
-from mesh.agent._telemetry import MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput
+from mesh.agent._alarms import Alarms
+from mesh.agent._telemetry import BEGAN_S, MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
 from protocol.wire.ids import AgentName, TurnId
@@ -59,7 +60,7 @@ def proposing(move: Move) -> MoveProposed:
 
 async def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: Sent) -> None:
     said = output(sent)
-    said.began()
+    said.began(Alarms(lambda: BEGAN_S))
     with said.doing("tool", "find"):
         pass
     said.ended(proposing(Transfer(to_agent=AgentName("b"), summary="go")))
@@ -77,13 +78,13 @@ async def test_a_note_says_whose_it_is_by_its_subject_and_where_it_stands(sent: 
 
 async def test_a_round_that_shows_nothing_is_shown_once_it_has_lasted_a_while_or_failed(sent: Sent) -> None:
     quick, long, failing = output(sent), output(sent), output(sent)
-    quick.began()
+    quick.began(Alarms(lambda: BEGAN_S))
     quick.ended(proposing(Complete(answer="")))
     quick.close()
-    long.began()
+    long.began(Alarms(lambda: BEGAN_S))
     await until(lambda: len(sent.notes) == 1)
     long.ended(proposing(Complete(answer="")))
-    failing.began()
+    failing.began(Alarms(lambda: BEGAN_S))
     failing.ended(ReportFailure(turn=TurnId("t"), round=1, error=Failure(code="bug")))
     assert [(note.kind, note.n) for note in sent.notes] == [("began", 0), ("ended", 1)] * 2
 
@@ -168,7 +169,7 @@ async def test_nothing_of_it_fails_a_turn() -> None:
         raise OSError("no socket")
 
     for said in (output(broken), SILENT, LiveOutput(broken, request="no id", agent="*", turn="", round_=0)):
-        said.began()
+        said.began(Alarms(lambda: BEGAN_S))
         said.hear("text")
         said.hear(None)
         with pytest.raises(ValueError, match="own"), said.doing("tool", "t\ud800"):

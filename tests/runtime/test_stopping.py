@@ -1,6 +1,7 @@
 """A turn that is to stop does so before its next effect or model call; an instance leaves in good order."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from mesh.agent._executor import RunningRounds
 from mesh.agent._runtime import Runtime
 from mesh.agent._step_store import Attempts
 from mesh.agent.definition import Agent
+from mesh.bus import consumer
 from mesh.bus.stores import JetStreamSteps
 from protocol.domain.ledger import fold
 from protocol.wire import events
@@ -230,6 +232,62 @@ async def test_a_turn_that_came_again_does_not_keep_an_instance_from_leaving_whi
         await asyncio.gather(running, again, return_exceptions=True)
         await stage.mesh.server.start()
     await stage.back()
+
+
+async def test_code_that_swallows_its_cancellation_does_not_keep_an_instance_from_leaving(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_DEAF_S", 0.05)
+    swallowed: list[int] = []
+
+    async def deaf(turn: Turn) -> Move:
+        swallowed.append(turn.round)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    await stage.guard()
+    client = await stage.client()
+    async with stage.mesh.connected_as("a") as bus:
+        runtime = Runtime(bus, Agent("a", deaf))
+        running = asyncio.create_task(runtime.run())
+        request = await client.submit("hello")
+        await until(lambda: len(swallowed) == 1)
+        async with asyncio.timeout(PATIENCE_S):
+            await runtime.drain(0.0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    async def quick(turn: Turn) -> Move:
+        return turn.complete("by another")
+
+    await stage.runtime(Agent("a", quick))
+    assert (await client.wait(request, timeout_s=PATIENCE_S)).answer == "by another"
+    assert await stage.types(request) == ["request.opened", "request.completed"]
+
+
+async def test_a_turn_that_was_stopped_leaves_its_task_as_it_was(stage: Stage) -> None:
+    """Its code runs in the task of its delivery, whose next steps nobody has cancelled."""
+    started, left = asyncio.Event(), []
+
+    async def sleepy(turn: Turn) -> Move:
+        task = asyncio.current_task()
+        assert task is not None
+        left.append(task)
+        started.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    await stage.runtime(Agent("a", sleepy))
+    client = await stage.client()
+    request = await client.submit("hello")
+    await started.wait()
+    await client.cancel(request)
+    await eventually(lambda: _empty(stage))
+    await until(left[0].done)
+    assert not left[0].cancelled()
+    assert left[0].cancelling() == 0
 
 
 async def test_a_round_that_was_given_back_is_no_crash(stage: Stage) -> None:
