@@ -66,6 +66,8 @@ class Agent:
     prompt_version: str = ""
     model: str = ""
     """Id of the model that it is pinned to; empty for an agent without one."""
+    own_model: bool = False
+    """True for a model of one's own that costs nothing: it needs no key, and replies by itself."""
     script: Path | None = None
     """Rules that stand in for that model where there is no key."""
     tools: "tuple[Tool | Toolbox, ...]" = ()

@@ -74,7 +74,8 @@ def prices_of(file: FleetFile) -> dict[str, Any]:
 
 # --- vendors' price lists -----------------------------------------------------------------------------
 
-VENDOR = "anthropic"
+VENDORS = ("anthropic", "openai")
+"""Whose price lists are looked through, in this order."""
 _NANO = 1_000_000_000
 _FIELDS = {
     "input": "input_mtok",
@@ -100,14 +101,19 @@ def listed(models: Iterable[str]) -> dict[str, Price]:
     snapshot = get_snapshot()
     found = {}
     for model in models:
-        try:
-            _, info = snapshot.find_provider_model(model, None, VENDOR, None)
-        except LookupError as unknown:
-            raise PricesMissing(
-                f"no price of {model!r} is listed; say it under [prices] in the fleet file"
-            ) from unknown
+        info = next(filter(None, (_listed_by(snapshot, vendor, model) for vendor in VENDORS)), None)
+        if info is None:
+            raise PricesMissing(f"no price of {model!r} is listed; say it under [prices] in the fleet file")
         found[model] = _price(info.get_prices(dt.datetime.now(dt.UTC)))
     return found
+
+
+def _listed_by(snapshot: Any, vendor: str, model: str) -> Any:
+    """Return what a vendor's list says of a model; None if it is not on it."""
+    try:
+        return snapshot.find_provider_model(model, None, vendor, None)[1]
+    except LookupError:
+        return None
 
 
 def _price(prices: Any) -> Price:

@@ -33,8 +33,8 @@ from mesh.errors import (
     StoreInUse,
 )
 
-VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-"""The keys of a model's vendor. Agents alone have a use for them: no other process is started with them."""
+VENDOR_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY")
+"""The keys of models' vendors. Agents alone have a use for them: no other process is started with them."""
 _LOG_LINES = 12
 _PROBE_S = 2.0
 _LOOK_S = 0.25

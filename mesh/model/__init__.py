@@ -2,5 +2,23 @@
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.anthropic.model import HARD, ROUTING, WORK
+from mesh.model.openai.model import OpenAIModel
+from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
+from protocol.wire.commands import Usage
+from protocol.wire.prices import Tokens
 
-__all__ = ["HARD", "ROUTING", "WORK", "ClaudeAgent"]
+__all__ = [
+    "HARD",
+    "ROUTING",
+    "WORK",
+    "ClaudeAgent",
+    "Hear",
+    "Model",
+    "OpenAIModel",
+    "Prompt",
+    "Reply",
+    "Said",
+    "Tokens",
+    "ToolCall",
+    "Usage",
+]

@@ -8,31 +8,34 @@ agent = ClaudeAgent(
     model=ROUTING,
 )
 
-The environment alone chooses the model. `MESH_MODEL` is `scripted` (a file of rules) or `claude` (the
-vendor's SDK). Left out, it is `scripted`: a key that happens to be there spends nothing in a test or a
-script. Only `mesh agent run` takes a key for a yes (`definition.key_will_do`). The environment is read
-when a turn asks, not at import.
+`MESH_MODEL` says who replies: `scripted` (a file of rules), or the vendor whose models may be asked, `claude`
+or `openai`. Left out, it is `scripted`: a key that happens to be there spends nothing in a test or a script.
+Only `mesh agent run` takes a key for a yes (`definition.key_will_do`). A model of one's own that costs
+nothing replies by itself, unless the word is `scripted`. The environment is read when a turn asks, not at
+import.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from mesh.agent.definition import Agent, Toolbox, a_key_will_do, checked_name, unpacked
 from mesh.agent.errors import Permanent, ToolsUnusable
 from mesh.agent.tools import Tool, short
-from mesh.model.anthropic.model import MAX_TOKENS, WORK, ClaudeModel
+from mesh.model.anthropic.model import WORK, ClaudeModel
 from mesh.model.loop import MAX_CALLS, drive
 from mesh.model.moves import Labels, answer_form, require_apart
+from mesh.model.openai.model import OpenAIModel
 from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptedModel, load_script
+from mesh.model.vendor import MAX_TOKENS, VendorModel
 from mesh.service.logs import get_logger
 from protocol.wire.ids import is_label
 
@@ -45,7 +48,32 @@ _log = get_logger(__name__)
 VARIABLE = "MESH_MODEL"
 KEY = "ANTHROPIC_API_KEY"
 
-Mode = Literal["scripted", "claude"]
+Mode = Literal["scripted", "claude", "openai"]
+OPENAI = "openai:"
+"""Begins the pinned id of a model of OpenAI's, or of a server that speaks its API: `openai:gpt-…`."""
+
+
+class Vendor(NamedTuple):
+    """What asking a vendor's models takes."""
+
+    name: Mode
+    sdk: str
+    """Module of its SDK; the extra that installs it is called like the vendor."""
+    variables: tuple[str, ...]
+    """Any of them lets its models be asked: its key, or the address of a server that may want none."""
+    model: type[VendorModel]
+
+
+CLAUDE = Vendor("claude", "anthropic", (KEY,), ClaudeModel)
+VENDORS: Mapping[str, Vendor] = {
+    "claude": CLAUDE,
+    "openai": Vendor("openai", "openai", ("OPENAI_API_KEY", "OPENAI_BASE_URL"), OpenAIModel),
+}
+
+
+def pinned(model: str) -> tuple[Vendor, str]:
+    """Return the vendor of a pinned id, and the id as the vendor has it."""
+    return (VENDORS["openai"], model.removeprefix(OPENAI)) if model.startswith(OPENAI) else (CLAUDE, model)
 
 
 class ModelUnavailable(Permanent):
@@ -68,8 +96,9 @@ class ClaudeAgent(Agent):
         tools: its actions besides moves, each with a name of its own and a description. Tools that a turn
             may not call are not offered.
         handoffs: agents it may hand to, among those the fleet file allows; None for all of these.
-        model: the pinned id: a cheap model routes, a strong one works.
-        fallback: asked instead when that model is overloaded or failing.
+        model: the pinned id: a cheap model routes, a strong one works. `openai:…` is one of OpenAI's API. A
+            model of your own will do, too (`mesh.model.Model`).
+        fallback: the id of one that is asked instead when that model is overloaded or failing.
         script: rules for the scripted model, which stands in without a key.
         labels: labels that facts of a key must have, whatever the model says.
         live: True if the request's client may read along while the model replies.
@@ -77,7 +106,8 @@ class ClaudeAgent(Agent):
         max_calls: calls that a round may take before its move.
         version: of the code; a journaled turn is bound to it.
 
-    Raises ValueError for an invalid name or label, and for instructions without a version or a text;
+    Raises ValueError for an invalid name or label, a fallback of another vendor, and for instructions without
+    a version or a text;
     ToolsUnusable for tools without a description, or with the name of a move. Boxes of tools, and types
     without a JSON schema, raise it as the agent starts.
     """
@@ -89,7 +119,7 @@ class ClaudeAgent(Agent):
         instructions: Instructions | Path,
         tools: Sequence[Tool | Toolbox] = (),
         handoffs: Iterable[str] | None = None,
-        model: str = WORK,
+        model: str | Model = WORK,
         fallback: str | None = None,
         script: Path | None = None,
         labels: Labels | None = None,
@@ -106,6 +136,8 @@ class ClaudeAgent(Agent):
             raise ValueError("`handoffs` is a list of agents")
         peers = None if handoffs is None else frozenset(map(checked_name, handoffs))
         _require_labels(labels or {})
+        if fallback is not None and (isinstance(model, Model) or pinned(model)[0] is not pinned(fallback)[0]):
+            raise ValueError(f"{fallback} is no fallback: a model has one of its own vendor")
         own = tuple(tools)
         _require_described(tool for tool in own if isinstance(tool, Tool))
         chosen = partial(model_for, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
@@ -142,7 +174,8 @@ class ClaudeAgent(Agent):
             version=version,
             description=description,
             prompt_version=text.version,
-            model=model,
+            model=model.mode if isinstance(model, Model) else model,
+            own_model=isinstance(model, Model) and not model.is_billed,
             script=script,
             tools=own,
             concurrency=concurrency,
@@ -181,48 +214,66 @@ def _require_labels(labels: Labels) -> None:
 # --- which model ----------------------------------------------------------------------------------
 
 
-def mode(said: str | None = None) -> Mode:
-    """Return the kind of model that `said`, or else the environment, asks for. Raises ModelUnavailable."""
+def mode(said: str | None = None, model: str = "", *, own: bool = False) -> Mode | Literal["own"]:
+    """Return who replies by what `said`, or else the environment, asks for. Raises ModelUnavailable.
+
+    Args:
+        model: the id that the agent is pinned to; Claude's vendor is asked for any other agent.
+        own: True for a model of one's own that costs nothing.
+    """
+    vendor = pinned(model)[0]
     match os.environ.get(VARIABLE, "") if said is None else said:
         case "":
-            return "claude" if a_key_will_do() and os.environ.get(KEY) and has_sdk() else "scripted"
+            if own:
+                return "own"
+            return vendor.name if a_key_will_do() and _may_ask(vendor) and has_sdk(vendor) else "scripted"
         case "scripted":
             return "scripted"
-        case "claude":
-            if not has_sdk():
-                raise ModelUnavailable("claude", "install handoff-mesh[claude]")
-            if not os.environ.get(KEY):
-                raise ModelUnavailable("claude", f"set {KEY}")
-            return "claude"
+        case name if name in VENDORS:
+            if own:
+                return "own"
+            wanted = VENDORS[name]
+            if model and vendor is not wanted:
+                raise ModelUnavailable(name, f"{model} is another vendor's: say {VARIABLE}={vendor.name}")
+            if not has_sdk(wanted):
+                raise ModelUnavailable(name, f"install handoff-mesh[{name}]")
+            if not _may_ask(wanted):
+                raise ModelUnavailable(name, f"set {' or '.join(wanted.variables)}")
+            return wanted.name
         case other:
-            raise ModelUnavailable(other, "there is no such model; scripted or claude")
+            raise ModelUnavailable(other, f"there is no such model; scripted, {' or '.join(VENDORS)}")
 
 
-def driven_by(model: str, prompt_version: str = "") -> str:
-    """Return what drives an agent, for its card: empty, `scripted`, or the pinned id.
+def _may_ask(vendor: Vendor) -> bool:
+    return any(os.environ.get(variable) for variable in vendor.variables)
+
+
+def driven_by(model: str, prompt_version: str = "", *, own: bool = False) -> str:
+    """Return what drives an agent, for its card: empty, `scripted`, or the id that its vendor has.
 
     Args:
         model: the id that the agent is pinned to, if it is.
         prompt_version: of its prompt; an agent without either has no model.
+        own: as in `mode`.
 
     Raises ModelUnavailable.
     """
     if not model and not prompt_version:
         return ""
-    kind = mode()
-    return kind if kind == "scripted" else model or kind
+    kind = mode(model=model, own=own)
+    return kind if kind == "scripted" else pinned(model)[1] or kind
 
 
-def has_sdk() -> bool:
-    """Return True if the vendor's SDK is installed, without importing it."""
-    return find_spec("anthropic") is not None
+def has_sdk(vendor: Vendor = CLAUDE) -> bool:
+    """Return True if a vendor's SDK is installed, without importing it."""
+    return find_spec(vendor.sdk) is not None
 
 
 def model_for(
     agent: str,
     *,
     script: Path | None = None,
-    model: str = WORK,
+    model: str | Model = WORK,
     fallback: str | None = None,
     max_tokens: int | None = None,
 ) -> Model:
@@ -230,31 +281,48 @@ def model_for(
 
     Args:
         script: the fleet's rule file, for the scripted model.
-        model, fallback: ids of the vendor's models, for the others.
+        model, fallback: as `ClaudeAgent` has them.
         max_tokens: of one reply.
 
     Raises ModelUnavailable, ScriptInvalid.
     """
-    make = _instead.get()
+    own = model if isinstance(model, Model) else None
+    make, most = _instead.get(), max_tokens or MAX_TOKENS
     if make is not None:
-        return make(model, fallback, max_tokens or MAX_TOKENS)
-    if mode() == "claude":
-        return _claude(model, fallback, max_tokens or MAX_TOKENS)
+        return make(model, fallback, most)
+    kind = mode(model=_id_of(model), own=own is not None and not own.is_billed)
+    if kind != "scripted":
+        return own or _vendors(_id_of(model), fallback, most)
     if script is None:
         unset = f" ({VARIABLE} is not set, and a key alone spends nothing here)"
+        vendor = pinned(_id_of(model))[0]
         raise ModelUnavailable(
             "scripted",
             f"{agent} has no script{'' if os.environ.get(VARIABLE) else unset}; give it one, put a model of "
             "yours behind it (mesh.testing.driven_by), "
-            f"or set {VARIABLE}=claude and {KEY} to ask the real one",
+            f"or set {VARIABLE}={vendor.name} and {vendor.variables[0]} to ask the real one",
         )
     scripted = _scripted(script)
     scripted.require(agent)
     return scripted
 
 
-Make = Callable[[str, str | None, int], Model]
-"""Makes a model from its id, its fallback's id, and the most tokens of a reply."""
+def _id_of(model: str | Model) -> str:
+    """Return a pinned id; of an object that asks a vendor, as if it were pinned by its id."""
+    if isinstance(model, str):
+        return model
+    return f"{OPENAI}{model.mode}" if isinstance(model, OpenAIModel) else model.mode
+
+
+def made(model: str, fallback: str | None, max_tokens: int) -> VendorModel:
+    """Return a new model of the vendor that a pinned id names."""
+    vendor, name = pinned(model)
+    other = None if fallback is None else pinned(fallback)[1]
+    return vendor.model(name, fallback=other, max_tokens=max_tokens)
+
+
+Make = Callable[[str | Model, str | None, int], Model]
+"""Makes a model from its pinned id (or itself), its fallback's id, and the most tokens of a reply."""
 
 _instead: ContextVar[Make | None] = ContextVar("instead", default=None)
 
@@ -274,13 +342,15 @@ def _scripted(script: Path) -> ScriptedModel:
     return ScriptedModel(load_script(script))
 
 
-_made: dict[tuple[str, str | None, int], ClaudeModel] = {}
+_made: dict[tuple[str, str | None, int], VendorModel] = {}
 """One of a kind for a process, and with it one pool of connections."""
 
 
-def _claude(model: str, fallback: str | None, max_tokens: int) -> ClaudeModel:
-    made = ClaudeModel(model, fallback=fallback, max_tokens=max_tokens)
-    return _made.setdefault((model, fallback, max_tokens), made)
+def _vendors(model: str, fallback: str | None, max_tokens: int) -> VendorModel:
+    key = (model, fallback, max_tokens)
+    if key not in _made:
+        _made[key] = made(*key)
+    return _made[key]
 
 
 async def close_models() -> None:

@@ -41,7 +41,7 @@ _MOST_WAITING = 200
 """Events of an inbox that are looked into."""
 _SHOWN = 3
 _BY_RULES = "scripted"
-_NO_ID = frozenset({"", _BY_RULES, "claude"})
+_NO_ID = frozenset({"", _BY_RULES, "claude", "openai"})
 """What a card says of a model whose id it does not know, or which costs nothing."""
 _FOR_EVERYBODY = {"streams", "guards", "dead letters"}
 """Checks that every viewer can make."""

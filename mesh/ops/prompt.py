@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mesh.agent._rebuilt import Rebuilt, Sent, rebuild
 from mesh.agent.definition import Agent
 from mesh.bus.connection import Bus
 from mesh.client.journals import journaled
 from mesh.errors import NotFound, UsageWrong
-from mesh.model.agent import instead
-from mesh.model.anthropic.model import MAX_TOKENS, ClaudeModel
+from mesh.model.agent import instead, made
 from mesh.model.port import Model, Prompt
+from mesh.model.vendor import MAX_TOKENS, VendorModel
 from mesh.ops.log import decoded, request_bodies
 from mesh.ops.queue import people_of
 from protocol.wire.events import AnyEvent, Assignment, FactsWithheld
@@ -59,11 +61,11 @@ async def sent_to_model(
     work = _round(happened, name, n)
     agent, known = code(), await people_of(bus)
     steps = {step.name: step.body for step in await journaled(bus, request, (name,), work.journal_id)}
-    models: list[ClaudeModel] = []
+    models: list[Model] = []
 
-    def make(model: str, fallback: str | None, max_tokens: int) -> Model:
+    def make(model: str | Model, fallback: str | None, max_tokens: int) -> Model:
         """Return the agent's pinned model, which says how it would ask, and is never asked."""
-        models.append(ClaudeModel(model, fallback=fallback, max_tokens=max_tokens))
+        models.append(model if isinstance(model, Model) else made(model, fallback, max_tokens))
         return models[-1]
 
     with instead(make):
@@ -77,8 +79,12 @@ async def sent_to_model(
     sent, reported = rebuilt.sent[at - 1], _reported(happened, work)
     body: Mapping[str, Any] = {}
     if isinstance(sent.prompt, Prompt):
-        model = models[0] if models else ClaudeModel(sent.name, max_tokens=MAX_TOKENS)
-        body = model.request(sent.prompt, model.asked_of(_said(sent, "asked") or _said(sent, "model")))
+        model = models[0] if models else made(sent.name, None, MAX_TOKENS)
+        asked = model.asked_of(_said(sent, "asked") or _said(sent, "model"))
+        if isinstance(model, VendorModel):
+            body = model.request(sent.prompt, asked)
+        else:
+            body = msgspec.to_builtins(sent.prompt)
     differs = _differences(sent, rebuilt, agent, reported, models[0].mode if models else sent.name)
     return Shown(work, agent, rebuilt, at, sent, body, reported, tuple(differs))
 

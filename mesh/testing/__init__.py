@@ -5,6 +5,7 @@ from mesh.testing.claude_stub import StubClaude
 from mesh.testing.harness import FleetHarness, MemorySteps, turn, turn_in
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
+from mesh.testing.openai_stub import StubOpenAI
 
 __all__ = [
     "FleetHarness",
@@ -15,6 +16,7 @@ __all__ = [
     "NotDecided",
     "StrictModel",
     "StubClaude",
+    "StubOpenAI",
     "calls",
     "driven_by",
     "fleet_of",

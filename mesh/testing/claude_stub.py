@@ -15,10 +15,11 @@ import contextlib
 import inspect
 import itertools
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from mesh.testing.claude_rules import signed, violations
 
@@ -119,7 +120,7 @@ class Asked:
     body: Mapping[str, Any]
 
 
-class StubClaude:
+class VendorStub(ABC):
     """A server on 127.0.0.1, on a port that the system chooses.
 
     Args:
@@ -135,15 +136,39 @@ class StubClaude:
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[Any]] = set()
         self.asked: list[Asked] = []
-        """Every request to the Messages API, in order."""
+        """Every request to the API, in order."""
         self.unexpected = 0
         """Requests after the script had ended."""
         self.refused: list[str] = []
         """What was wrong with requests that the vendor would have refused, too."""
 
+    path: ClassVar[str]
+    """Where the API is, as a URL's path ends."""
+    request_header: ClassVar[str]
+
+    @abstractmethod
+    def violations(self, wanted: Mapping[str, Any]) -> list[str]:
+        """Return what the vendor would refuse of a request."""
+
+    @abstractmethod
+    def error(self, status: int, code: str | None, request_id: str = "req_stub", why: str = "") -> bytes:
+        """Return an error as the vendor words it."""
+
+    @abstractmethod
+    def message(self, answer: Answer, wanted: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """Return a whole reply, for a request without a stream."""
+
+    @abstractmethod
+    def events(self, message: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield a reply as the events of a stream."""
+
+    @abstractmethod
+    def stream_error(self, status: int) -> bytes:
+        """Return the error that ends a stream."""
+
     @property
     def url(self) -> str:
-        """What `ANTHROPIC_BASE_URL` would be. Raises RuntimeError before the server is started."""
+        """What the variable with the API's base URL would be. Raises RuntimeError before it is started."""
         if self._server is None:
             raise RuntimeError("the stub is not started")
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
@@ -196,51 +221,50 @@ class StubClaude:
             for name, _, value in (line.partition(":") for line in head[1:])
         }
         body = await reader.readexactly(int(headers.get("content-length") or 0))
-        if method != "POST" or not path.partition("?")[0].endswith("/v1/messages"):
-            await _send(writer, 404, {}, _error_body(404, None))
+        if method != "POST" or not path.partition("?")[0].endswith(self.path):
+            await _send(writer, 404, {}, self.error(404, None))
             return True
         try:
             wanted = json.loads(body)
         except ValueError:
-            await _send(writer, 400, {}, _error_body(400, None))
+            await _send(writer, 400, {}, self.error(400, None))
             return True
         self.asked.append(Asked(path, headers, wanted))
         return await self._reply(writer, wanted, f"req_stub_{len(self.asked)}")
 
     async def _reply(self, writer: asyncio.StreamWriter, wanted: Mapping[str, Any], request_id: str) -> bool:
-        wrong = violations(wanted) if self._strict else []
+        wrong = self.violations(wanted) if self._strict else []
         if wrong:
             self.refused += wrong
-            refusal = _error_body(400, None, request_id, wrong[0])
-            await _send(writer, 400, {"request-id": request_id}, refusal)
+            refusal = self.error(400, None, request_id, wrong[0])
+            await _send(writer, 400, {self.request_header: request_id}, refusal)
             return True
         answer = await self._next(wanted)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
-        headers = {"request-id": request_id, **answer.headers}
+        headers = {self.request_header: request_id, **answer.headers}
         if answer.status != 200:
-            await _send(
-                writer, answer.status, headers, _error_body(answer.status, answer.error_code, request_id)
-            )
+            refusal = self.error(answer.status, answer.error_code, request_id)
+            await _send(writer, answer.status, headers, refusal)
             return True
         if answer.cut_after == 0 and not answer.cut_cleanly:
             return False
         if answer.content_type is not None:
             headers["content-type"] = answer.content_type
-        message = _message(answer, wanted, len(self.asked))
+        message = self.message(answer, wanted, len(self.asked))
         if not wanted.get("stream"):
             await _send(
                 writer, 200, headers, json.dumps(message).encode() if answer.body is None else answer.body
             )
             return True
-        events = list(_events(message)) if answer.body is None else [answer.body]
+        events = list(self.events(message)) if answer.body is None else [answer.body]
         await _begin_stream(writer, headers)
         for event in filter(None, events[: answer.cut_after]):  # an empty chunk would end the body
             await _chunk(writer, event)
             if answer.pause_s:
                 await asyncio.sleep(answer.pause_s)
         if answer.broken_by is not None:
-            await _chunk(writer, b"event: error\ndata: " + _error_body(answer.broken_by, None) + b"\n\n")
+            await _chunk(writer, self.stream_error(answer.broken_by))
         elif answer.cut_after is not None and answer.cut_after < len(events) and not answer.cut_cleanly:
             return False
         await _chunk(writer, b"")
@@ -255,6 +279,28 @@ class StubClaude:
             return answer
         self.unexpected += 1
         return Answer(status=500, headers={"x-should-retry": "false"})
+
+
+class StubClaude(VendorStub):
+    """Anthropic's Messages API."""
+
+    path = "/v1/messages"
+    request_header = "request-id"
+
+    def violations(self, wanted: Mapping[str, Any]) -> list[str]:
+        return violations(wanted)
+
+    def error(self, status: int, code: str | None, request_id: str = "req_stub", why: str = "") -> bytes:
+        return _error_body(status, code, request_id, why)
+
+    def message(self, answer: Answer, wanted: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return _message(answer, wanted, number)
+
+    def events(self, message: Mapping[str, Any]) -> Iterator[bytes]:
+        return _events(message)
+
+    def stream_error(self, status: int) -> bytes:
+        return b"event: error\ndata: " + _error_body(status, None) + b"\n\n"
 
 
 async def _send(writer: asyncio.StreamWriter, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -338,11 +384,13 @@ def _events(message: Mapping[str, Any]) -> Iterator[bytes]:
     yield event("message_stop")
 
 
+def cut(text: str) -> list[str]:
+    """Return a text in the pieces in which a stream brings it."""
+    return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+
+
 def _pieces(block: Block) -> tuple[Block, list[Block]]:
     """Return a block as a stream begins it, and what then fills it."""
-
-    def cut(text: str) -> list[str]:
-        return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
 
     match block["type"]:
         case "text":

@@ -1,25 +1,29 @@
 """docs/models.md: its example runs, its settings are read, and its numbers and options are the code's."""
 
+import http.server
+import json
 import re
+import threading
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import click
 import pytest
 
-from mesh.agent import Turn, _telemetry, agent
+from mesh.agent import Retry, Turn, _telemetry, agent, tool
 from mesh.agent._execution import MAX_RESULT_BYTES
 from mesh.bus import rate_limit
 from mesh.cli import app
 from mesh.fleet.file import parse_fleet
 from mesh.fleet.setup import prices_of
+from mesh.model import ClaudeAgent
 from mesh.model.agent import Mode
 from mesh.model.loop import CUT, FATAL, MAX_CALLS, PAUSED
-from mesh.model.prompt import PromptContext, render
+from mesh.model.prompt import Instructions, PromptContext, render
 from mesh.ops.spending import Row
 from mesh.testing import LocalMesh, turn
 from protocol.domain.rate_limit import LEASE_US
-from protocol.wire.commands import Move
+from protocol.wire.commands import Complete, Move
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Constraints
 from protocol.wire.ids import AgentName
@@ -34,7 +38,7 @@ FLEET = 'name = "f"\nentry = "a"\n[agents.a]\n'
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
-    assert written(BLOCKS, tmp_path) == ["librarian.md", "librarian.py", "rules.toml"]
+    assert written(BLOCKS, tmp_path) == ["librarian.md", "librarian.py", "rules.toml", "ollama.py"]
     done = ran(tmp_path / "librarian.py", MESH_MODEL="scripted")
     assert done.returncode == 0, done.stderr
     assert "On Handoffs, on shelf 7" in done.stdout
@@ -67,6 +71,66 @@ async def test_the_example_of_following_runs(tmp_path: Path) -> None:
 
     async with LocalMesh([librarian], tmp_path) as mesh:
         assert await names["watch"](await mesh.client()) == "here"
+
+
+def test_another_server_is_named_as_the_page_does() -> None:
+    (shown,) = (block.text for block in BLOCKS if block.kind == "own-server")
+    names: dict[str, Any] = {}
+    exec(compile(shown, "models.md", "exec"), names)
+    assert names["clerk"].model == "qwen3"
+    assert not names["clerk"].own_model  # it is a vendor's API, which is asked only on request
+
+
+class Served(http.server.BaseHTTPRequestHandler):
+    """Ollama's API: a call first, then the answer, made of the call's result."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def do_POST(self) -> None:
+        wanted = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.asked.append(wanted)
+        last = wanted["messages"][-1]
+        calls = [{"function": {"name": "look_up", "arguments": {"name": "Ada"}}}]
+        message: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls}
+        if last["role"] == "tool":
+            message = {"role": "assistant", "content": f"It is {last['content']}."}
+        body = json.dumps({"message": message, "prompt_eval_count": 7, "eval_count": 3}).encode()
+        self.send_response(503 if "busy" in wanted["messages"][1]["content"] else 200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+async def test_a_model_of_ones_own_fits_in_forty_lines_and_drives_an_agent() -> None:
+    (shown,) = (block.text for block in BLOCKS if block.kind == 'title="ollama.py"')
+    assert len([line for line in shown.splitlines() if line.strip()]) <= 40
+    names: dict[str, Any] = {}
+    exec(compile(shown, "models.md", "exec"), names)
+
+    @tool
+    async def look_up(name: str) -> str:
+        """Look somebody up."""
+        return f"{name}, gold"
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Served) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        clerk = ClaudeAgent(
+            "clerk",
+            instructions=Instructions("1", "Be brief."),
+            tools=[look_up],
+            model=names["Ollama"]("q", url),
+        )
+        on = turn(agent="clerk", summary="Who is Ada?")
+        assert await clerk(on) == Complete(answer='It is "Ada, gold".')
+        assert on.execution.report.usage.tokens == 2 * 10
+        with pytest.raises(Retry, match="status 503"):
+            await clerk(turn(agent="clerk", summary="busy"))
+        server.shutdown()
+    with pytest.raises(Retry, match="q cannot be reached"):
+        await clerk(turn(agent="clerk", summary="Who is Ada?"))
 
 
 def test_what_can_end_a_reply_is_told_of() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.servers import PATIENCE_S, ran
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"anthropic", "nats", "nkeys", "pydantic"}
+HEAVY = {"anthropic", "nats", "nkeys", "openai", "pydantic"}
 
 HELP = """
 import contextlib, io, sys
@@ -39,6 +39,18 @@ def test_help_loads_neither_the_bus_nor_a_model() -> None:
 
 def test_importing_mesh_loads_neither_the_bus_nor_a_model() -> None:
     assert not loaded("import mesh") & HEAVY
+
+
+CLIENT = """
+import mesh.cli.send, mesh.cli.request, mesh.ops.explain, mesh.client.follow
+from mesh.agent import Turn, agent, tool
+"""
+
+
+def test_a_client_and_an_agents_file_load_no_reader_of_types_no_model_and_no_thread() -> None:
+    modules = loaded(CLIENT + "import sys; assert 'mesh.sync' not in sys.modules")
+    assert "nats" in modules
+    assert not modules & {"anthropic", "jsonschema", "openai", "pydantic", "starlette"}
 
 
 SERVING = """
@@ -76,7 +88,9 @@ SKELETON = {
     "mesh/guard/__init__.py": "import mesh.bus, protocol.wire.ids",
     "mesh/mcp/__init__.py": "import mcp",
     "mesh/replay/__init__.py": "",
-    "mesh/model/__init__.py": "import anthropic, mesh.agent",
+    "mesh/model/__init__.py": "import mesh.agent",
+    "mesh/model/anthropic/__init__.py": "import anthropic",
+    "mesh/model/openai/__init__.py": "import openai",
     "mesh/service/__init__.py": "",
     "mesh/ops/__init__.py": "import mesh.bus",
     "mesh/testing/__init__.py": "import mesh.bus",
@@ -118,6 +132,8 @@ SKELETON = {
         pytest.param("mesh/agent/__init__.py", "import mesh.model", "rooms", id="an-agent-needs-a-model"),
         pytest.param("mesh/agent/__init__.py", "import mesh.guard", "rooms", id="an-agent-holds-the-guard"),
         pytest.param("mesh/agent/__init__.py", "import anthropic", "vendor", id="an-agent-calls-the-vendor"),
+        pytest.param("mesh/model/__init__.py", "import anthropic", "vendor", id="another-vendor-is-called"),
+        pytest.param("mesh/model/__init__.py", "import openai", "openai", id="the-loop-calls-openai"),
         pytest.param("mesh/ops/__init__.py", "import mesh.cli", "cli", id="an-operators-api-prints"),
         pytest.param("mesh/ops/__init__.py", "import rich", "terminal", id="an-operators-api-draws"),
         pytest.param("mesh/model/__init__.py", "import mesh.cli", "cli", id="a-model-knows-the-command-line"),

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from mesh.model.anthropic.model import ClaudeModel, ModelUnreadable
+from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Model, Prompt, Reply
+from mesh.model.vendor import ModelUnreadable
 from mesh.replay.rejudge import rejudge
 from mesh.service import tracing
 from mesh.testing.claude_stub import StubClaude, calls, fails, says, writes

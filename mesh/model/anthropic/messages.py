@@ -13,23 +13,32 @@ thoughts that are unsigned, last, another model's, or moved. Thoughts are bound 
 them: once a block of a reply is left out or changed, later thoughts of that reply are left out, too.
 """
 
-import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from mesh.model.parts import (
+    GO_ON,
+    NOT_DONE,
+    UNKEPT,
+    BrokenOff,
+    Unreadable,
+    call_of,
+    count_of,
+    encodable,
+    model_of,
+    said_or_nothing,
+    stop_of,
+    text_of,
+    tool_name,
+    value_of,
+)
 from mesh.model.port import Prompt, Reply, Said, ToolCall, ToolResult
-from protocol.wire.codec import check_nesting
-from protocol.wire.commands import MAX_MODEL_CHARS, Usage
-from protocol.wire.errors import Malformed
+from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
 CACHED = {"type": "ephemeral"}
-MOST_TOKENS = 10**9
-"""Of one kind in one reply: a thousand times the longest context. A larger count is cut to it."""
-LONGEST_NAME = 128
-"""Twice as long as a tool's name may be: a longer one names no tool, and is not repeated whole."""
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 OWN_TOOLS = frozenset(
     {
@@ -46,19 +55,6 @@ OWN_TOOLS = frozenset(
 _KNOWN = frozenset({"text", "tool_use", "container_upload", *THOUGHTS, *OWN_TOOLS})
 _AT_THE_END = ("stop_reason", "stop_sequence", "stop_details")
 """Known only when a message ends."""
-_LONGEST_STOP = 64
-_LONGEST_TOOL = 64
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
-_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-_UNKEPT = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, OverflowError)
-"""Raised where a value cannot be written as JSON, or not be read again."""
-_NO_JSON = "the arguments are no JSON that can be read"
-_NO_OBJECT = "the arguments are no object"
-_NOT_DONE = "Not done. Ask for it again if it is still wanted."
-_GO_ON = "Go on."
-_NOTHING = "(nothing)"
-"""Stands for an empty text, and for a reply of which nothing can go back."""
 
 Block = dict[str, Any]
 
@@ -140,17 +136,17 @@ class _Messages:
 
     def _end_of_message(self) -> None:
         """Complete the message to the model, so that the model is next to speak."""
-        self._results += (_result(call, _NOT_DONE, is_error=True) for call in self._open)
+        self._results += (_result(call, NOT_DONE, is_error=True) for call in self._open)
         content = [*self._results, *self._texts]
         if not content and not self._goes_on:
-            content = [_text(_GO_ON)]
+            content = [_text(GO_ON)]
         if content:
             self._messages.append({"role": "user", "content": content})
         self._results, self._texts, self._open = [], [], []
 
 
 def _text(text: str) -> Block:
-    return {"type": "text", "text": encodable(text) if text.strip() else _NOTHING}
+    return {"type": "text", "text": said_or_nothing(text)}
 
 
 def _result(call: str, text: str, *, is_error: bool) -> Block:
@@ -188,8 +184,7 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
         case "text" if not block["text"].strip():
             return None
         case "tool_use":
-            name = _NO_NAME.sub("_", block["name"])[:_LONGEST_TOOL] or "_"
-            given = block["input"]
+            name, given = tool_name(block["name"]), block["input"]
             return {**block, "name": name, "input": dict(given) if isinstance(given, Mapping) else {}}
         case "thinking" if not block.get("signature"):
             return None
@@ -200,27 +195,10 @@ def _block_back(block: Mapping[str, Any]) -> Block | None:
     return None
 
 
-def encodable(text: str) -> str:
-    """Return a text that UTF-8 can encode: surrogate pairs are joined, a lone surrogate is replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 # --- what comes in ------------------------------------------------------------------------------------
 
 
-class Unreadable(Exception):
-    """The events are no message of the API. The text names the fault, and repeats nothing of the reply."""
-
-
-class BrokenOff(Exception):
-    """The stream ended before the message did."""
-
-
-class Streamed:
+class StreamedMessage:
     """The events of one reply, added up to its message.
 
     The SDK adds up, too. But it takes a stream that ends early for a whole message, and loses the whole reply
@@ -244,6 +222,10 @@ class Streamed:
         except (AttributeError, KeyError, TypeError, ValueError) as wrong:
             raise Unreadable(f"an event that is none: {type(wrong).__name__}") from wrong
 
+    def reply(self, *, asked: str, taken: Iterable[str]) -> Reply:
+        """Return the whole reply. Raises BrokenOff, Unreadable."""
+        return reply_of(self.message(), asked=asked, taken=taken)
+
     def message(self) -> Block:
         """Return the message as the API gives it without a stream. Raises BrokenOff, Unreadable.
 
@@ -256,7 +238,7 @@ class Streamed:
         if self._message.get("stop_reason") is None:
             raise BrokenOff("the message does not say why it ended")
         content = [
-            {**block, "input": _value(written)} if (written := self._written.get(index)) else block
+            {**block, "input": value_of(written)} if (written := self._written.get(index)) else block
             for index, block in self._blocks.items()
         ]
         return {**self._message, "content": content}
@@ -304,26 +286,10 @@ class Streamed:
         return ""
 
 
-def text_of(part: Mapping[str, Any], name: str) -> str:
-    """Return a text of a block or a message. Raises Unreadable."""
-    found = part.get(name)
-    if not isinstance(found, str):
-        raise Unreadable(f"`{name}` is no text")
-    return found
-
-
-def _value(written: str) -> Any:
-    """Return JSON as a value; None if it cannot be read."""
-    try:
-        return msgspec.json.decode(written)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None
-
-
 # --- what it says ---------------------------------------------------------------------------------
 
 
-def reply_of(message: Mapping[str, Any], *, asked: str, taken: Container[str] = ()) -> Reply:
+def reply_of(message: Mapping[str, Any], *, asked: str, taken: Iterable[str] = ()) -> Reply:
     """Return a reply. Raises Unreadable.
 
     Args:
@@ -333,21 +299,19 @@ def reply_of(message: Mapping[str, Any], *, asked: str, taken: Container[str] = 
     """
     blocks, calls = _parts(message["content"], taken)
     tokens = _tokens(message["usage"])
-    named = message.get("model")
-    is_model = isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named)
     return Reply(
         text="\n".join(each["text"] for each in blocks if each["type"] == "text" and each["text"].strip()),
         calls=calls,
         usage=Usage(tokens=tokens.total, model_calls=1),
         tokens=tokens,
-        stop=encodable(text_of(message, "stop_reason"))[:_LONGEST_STOP],
+        stop=stop_of(text_of(message, "stop_reason")),
         blocks=blocks,
-        model=str(named) if is_model else asked,
+        model=model_of(message.get("model"), asked),
     )
 
 
 def _parts(
-    content: Sequence[Any], taken: Container[str]
+    content: Sequence[Any], taken: Iterable[str]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[ToolCall, ...]]:
     """Return a reply's blocks, which can be written and read again, and the calls among them.
 
@@ -362,7 +326,8 @@ def _parts(
             case "text":
                 kept = {**came, "text": encodable(text_of(came, "text"))}
             case "tool_use":
-                call = _call(came, taken, {call.id for call in calls})
+                known = {*taken, *(call.id for call in calls)}
+                call = call_of(text_of(came, "name"), text_of(came, "id"), came.get("input"), known)
                 calls.append(call)
                 kept = {**came, "id": call.id, "name": call.name, "input": dict(call.arguments)}
             case "server_tool_use" if not isinstance(came.get("input"), Mapping):
@@ -377,35 +342,8 @@ def _parts(
         unchanged = unchanged and kept == came
     try:
         return tuple(msgspec.json.decode(msgspec.json.encode(blocks))), tuple(calls)
-    except _UNKEPT as error:
+    except UNKEPT as error:
         raise Unreadable("a block that cannot be kept") from error
-
-
-def _call(block: Mapping[str, Any], taken: Container[str], here: Container[str]) -> ToolCall:
-    """Return a call, with an id that no other of the conversation has."""
-    name, made = encodable(text_of(block, "name"))[:LONGEST_NAME], text_of(block, "id")
-    number = 0
-    while not _ID.fullmatch(made) or made in here or made in taken:
-        number += 1
-        made = f"call_{number}"
-    arguments, why = _arguments(block.get("input"))
-    return ToolCall(made, name, arguments, why)
-
-
-def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
-    """Return a call's arguments; or none, and why."""
-    if given is None:
-        return {}, _NO_JSON
-    if not isinstance(given, Mapping):
-        return {}, _NO_OBJECT
-    try:
-        for value in given.values():
-            check_nesting(value)
-        return msgspec.json.decode(msgspec.json.encode(given)), ""
-    except Malformed as deep:
-        return {}, f"the arguments cannot be used: {deep}"
-    except _UNKEPT:
-        return {}, _NO_JSON
 
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens:
@@ -413,21 +351,14 @@ def _tokens(usage: Mapping[str, Any]) -> Tokens:
 
     The API's `input_tokens` leaves out tokens that the cache was read or written for.
     """
-    written = _count(usage, "cache_creation_input_tokens")
-    output = _count(usage, "output_tokens")
-    long = min(written, _count(usage.get("cache_creation"), "ephemeral_1h_input_tokens"))
+    written = count_of(usage, "cache_creation_input_tokens")
+    output = count_of(usage, "output_tokens")
+    long = min(written, count_of(usage.get("cache_creation"), "ephemeral_1h_input_tokens"))
     return Tokens(
-        input=_count(usage, "input_tokens"),
-        cache_read=_count(usage, "cache_read_input_tokens"),
+        input=count_of(usage, "input_tokens"),
+        cache_read=count_of(usage, "cache_read_input_tokens"),
         cache_write=written - long,
         cache_write_1h=long,
         output=output,
-        thinking=min(output, _count(usage.get("output_tokens_details"), "thinking_tokens")),
+        thinking=min(output, count_of(usage.get("output_tokens_details"), "thinking_tokens")),
     )
-
-
-def _count(counts: object, name: str) -> int:
-    found = counts.get(name) if isinstance(counts, Mapping) else None
-    if not isinstance(found, int | float) or not found >= 0:  # NaN is no count, either
-        return 0
-    return int(min(found, MOST_TOKENS))

@@ -8,9 +8,10 @@ import pytest
 import pytest_asyncio
 
 from mesh.agent.tools import tool
-from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
+from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Said, ToolResult
+from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
 from mesh.testing import MemorySteps, turn
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks
 from protocol.wire.commands import Complete

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.model.anthropic.messages import MOST_TOKENS, BrokenOff, Streamed, Unreadable, reply_of, request_of
-from mesh.model.anthropic.model import ClaudeModel, ModelRefused, ModelRetry, ModelUnreadable
+from mesh.model.anthropic.messages import StreamedMessage as Streamed
+from mesh.model.anthropic.messages import reply_of, request_of
+from mesh.model.anthropic.model import ClaudeModel
+from mesh.model.parts import MOST_TOKENS, BrokenOff, Unreadable
 from mesh.model.port import Prompt, ToolResult
+from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
 from mesh.testing.claude_rules import violations
 from mesh.testing.claude_stub import Answer, StubClaude, calls, fails, says, thinks, writes
 from protocol.wire.prices import Tokens

@@ -4,10 +4,11 @@ import pytest
 
 from mesh.agent.turn import Turn
 from mesh.model import pricing
-from mesh.model.anthropic.model import ROUTING, WORK, ClaudeModel, ModelRetry
+from mesh.model.anthropic.model import ROUTING, WORK, ClaudeModel
 from mesh.model.loop import drive
 from mesh.model.port import Model, Reply
 from mesh.model.pricing import BudgetUnpriced
+from mesh.model.vendor import ModelRetry
 from mesh.testing import MemorySteps, turn
 from mesh.testing.claude_stub import StubClaude, fails
 from mesh.testing.claude_stub import says as answers

@@ -11,8 +11,9 @@ import pytest
 from mesh.bus import rate_limit
 from mesh.bus.rate_limit import LONGEST_ASKED_S, HeldBack, RateLimiter
 from mesh.fleet.file import FleetFileError, parse_fleet
-from mesh.model.anthropic.model import ClaudeModel, ModelRetry
+from mesh.model.anthropic.model import ClaudeModel
 from mesh.model.port import Prompt
+from mesh.model.vendor import ModelRetry
 from mesh.testing.claude_stub import Answer, StubClaude, fails, says
 from protocol.wire.config import ModelLimits
 from tests.servers import until

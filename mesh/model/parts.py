@@ -1,0 +1,147 @@
+"""What every vendor's replies are read with: strangers' bytes become calls, texts and counts to keep."""
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from mesh.model.port import Reply, ToolCall
+from protocol.wire.codec import check_nesting
+from protocol.wire.commands import MAX_MODEL_CHARS
+from protocol.wire.errors import Malformed
+
+MOST_TOKENS = 10**9
+"""Of one kind in one reply: a thousand times the longest context. A larger count is cut to it."""
+LONGEST_NAME = 128
+"""Twice as long as a tool's name may be: a longer one names no tool, and is not repeated whole."""
+NOT_DONE = "Not done. Ask for it again if it is still wanted."
+GO_ON = "Go on."
+NOTHING = "(nothing)"
+"""Stands for an empty text, and for a reply of which nothing can go back."""
+UNKEPT = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, OverflowError)
+"""Raised where a value cannot be written as JSON, or not be read again."""
+_LONGEST_TOOL = 64
+_LONGEST_STOP = 64
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_NO_JSON = "the arguments are no JSON that can be read"
+_NO_OBJECT = "the arguments are no object"
+
+
+class Unreadable(Exception):
+    """The events are no message of the API. The text names the fault, and repeats nothing of the reply."""
+
+
+class BrokenOff(Exception):
+    """The stream ended before the message did."""
+
+
+class Streamed(Protocol):
+    """A reply while its events come in."""
+
+    ended: bool
+    """True once nothing that follows belongs to the reply."""
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """Add an event; return its piece of text, empty if it has none. Raises Unreadable."""
+        ...
+
+    def reply(self, *, asked: str, taken: frozenset[str]) -> Reply:
+        """Return the whole reply. Raises BrokenOff, Unreadable.
+
+        Args:
+            asked: the model that was asked, for a reply that names none.
+            taken: ids of calls that another reply of the same conversation made.
+        """
+        ...
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: surrogate pairs are joined, a lone surrogate is replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def said_or_nothing(text: str) -> str:
+    """Return a text as vendors take it: none is empty."""
+    return encodable(text) if text.strip() else NOTHING
+
+
+def tool_name(name: str) -> str:
+    """Return a tool's name as it can go back to a vendor."""
+    return _NO_NAME.sub("_", name)[:_LONGEST_TOOL] or "_"
+
+
+def stop_of(reason: str) -> str:
+    return encodable(reason)[:_LONGEST_STOP]
+
+
+def model_of(named: object, asked: str) -> str:
+    """Return the model that a reply names; the one that was asked if it names none."""
+    is_model = isinstance(named, str) and len(named) <= MAX_MODEL_CHARS and _MODEL.fullmatch(named)
+    return str(named) if is_model else asked
+
+
+def text_of(part: Mapping[str, Any], name: str) -> str:
+    """Return a text of a block or a message. Raises Unreadable."""
+    found = part.get(name)
+    if not isinstance(found, str):
+        raise Unreadable(f"`{name}` is no text")
+    return found
+
+
+def value_of(written: str) -> Any:
+    """Return JSON as a value; None if it cannot be read."""
+    try:
+        return msgspec.json.decode(written)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+# --- calls and counts -----------------------------------------------------------------------------
+
+
+def call_of(name: str, made: str, given: object, taken: Container[str]) -> ToolCall:
+    """Return a call, with an id that is not `taken`.
+
+    Args:
+        made: the vendor's own id.
+        given: the arguments as a value; None for what is no JSON.
+    """
+    number = 0
+    while not _ID.fullmatch(made) or made in taken:
+        number += 1
+        made = f"call_{number}"
+    arguments, why = _arguments(given)
+    return ToolCall(made, encodable(name)[:LONGEST_NAME], arguments, why)
+
+
+def _arguments(given: object) -> tuple[Mapping[str, Any], str]:
+    """Return a call's arguments; or none, and why."""
+    if given is None:
+        return {}, _NO_JSON
+    if not isinstance(given, Mapping):
+        return {}, _NO_OBJECT
+    try:
+        for value in given.values():
+            check_nesting(value)
+        return msgspec.json.decode(msgspec.json.encode(given)), ""
+    except Malformed as deep:
+        return {}, f"the arguments cannot be used: {deep}"
+    except UNKEPT:
+        return {}, _NO_JSON
+
+
+def count_of(counts: object, name: str) -> int:
+    found = counts.get(name) if isinstance(counts, Mapping) else None
+    if not isinstance(found, int | float) or not found >= 0:  # NaN is no count, either
+        return 0
+    return int(min(found, MOST_TOKENS))

@@ -1,0 +1,298 @@
+"""A vendor's model behind the port, through the vendor's own SDK, which is imported for the first reply.
+
+The SDK's own retries are off: it would sleep while a lease runs. A failure that another attempt may cure
+becomes `Retry` with the server's own pause, and the guard's failure policy does the rest. The SDKs known here
+come from one generator: their errors and streams have the same names.
+"""
+
+import asyncio
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from mesh.agent.errors import Permanent, Retry
+from mesh.bus.rate_limit import LONGEST_HOLD_S, HeldBack, limiter_of, sound_pause
+from mesh.model.parts import BrokenOff, Streamed, Unreadable, encodable
+from mesh.model.port import Hear, Model, Prompt, Reply, Said
+from mesh.service.logs import get_logger
+
+_log = get_logger(__name__)
+
+MAX_TOKENS = 16_000
+"""Of a reply, thinking included. Claude's SDK refuses more than about 21,000 without a stream."""
+TIMEOUT_S = 300.0
+_LAST_S = 1.0
+"""How long the end of a stream may take after its message has ended."""
+_PASSING = frozenset({408, 409, 429})
+_FINAL_TYPES = frozenset(
+    {
+        "authentication_error",
+        "billing_error",
+        "insufficient_quota",
+        "invalid_request_error",
+        "not_found_error",
+        "permission_error",
+        "request_too_large",
+    }
+)
+"""Errors within a stream, whose status was 200, that no pause cures. Any other may pass."""
+_NO_USE_WAITING = frozenset(
+    {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
+)
+"""Codes of a 429 that no pause cures."""
+_TOO_FAST = frozenset({"rate_limit_error", "rate_limit_exceeded"})
+_WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class ModelRetry(Retry):
+    """The model could not be asked now; later it may."""
+
+    code: ClassVar[str] = "model.unavailable_now"
+
+
+class ModelUnreadable(ModelRetry):
+    """The answer is no message of the API; the next one may be."""
+
+    code: ClassVar[str] = "model.unreadable"
+
+
+class ModelRefused(Permanent):
+    """The model's vendor refuses the request itself: credentials, money, or what was asked."""
+
+    code: ClassVar[str] = "model.refused"
+
+
+class VendorModel(Model):
+    """One of a vendor's models, pinned by its id.
+
+    Args:
+        model: the id, as in the vendor's list of models.
+        max_tokens: of a reply, thinking included.
+        fallback: a model that is asked instead, once a reply, when this one is overloaded or failing.
+        timeout_s: of one attempt.
+        more: further arguments of a request, as the API has them.
+        base_url, api_key: for a proxy, another server or a double; by default the environment says them.
+    """
+
+    is_billed = True
+    error_code: ClassVar[str]
+    """Attribute of the SDK's errors that has the vendor's own code."""
+    request_header: ClassVar[str]
+    """Header in which the vendor names a request."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int = MAX_TOKENS,
+        fallback: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        more: Mapping[str, Any] | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self.mode = model
+        self.fallback = fallback
+        self._pinned = (model,) if fallback is None else (model, fallback)
+        self._max_tokens = max_tokens
+        self._timeout_s = timeout_s
+        self._more = dict(more or {})
+        self._base_url = base_url
+        self._api_key = api_key
+
+    # --- what each vendor does in its own way -----------------------------------------------------
+
+    @abstractmethod
+    def request(self, prompt: Prompt, model: str | None = None) -> dict[str, Any]:
+        """Return exactly the request for `prompt`."""
+
+    @abstractmethod
+    def _sdk(self) -> Any:
+        """Return the SDK's module."""
+
+    @abstractmethod
+    def _connected(self) -> Any:
+        """Return a new client of the SDK, which does not try again by itself."""
+
+    @abstractmethod
+    def _stream(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
+        """Ask for a stream."""
+
+    @abstractmethod
+    def _streamed(self) -> Streamed:
+        """Return what adds up the events of one reply."""
+
+    # --- what all do alike ------------------------------------------------------------------------
+
+    def warm(self) -> None:
+        """Import the SDK and make the client, which takes over a second; threads may call it."""
+        _ = self._client
+
+    @cached_property
+    def _client(self) -> Any:
+        """One for the process: it keeps its connections."""
+        return self._connected()
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent; the end of the process does it too."""
+        client = self.__dict__.pop("_client", None)
+        if client is not None:
+            await client.close()
+
+    async def reply(self, prompt: Prompt, hear: Hear | None = None) -> Reply:
+        """Return one reply; `hear` gets None when the fallback begins anew.
+
+        Raises ModelRetry when another attempt may help, ModelRefused when none can.
+        """
+        if self.fallback is None:
+            return await self._ask(self.mode, prompt, hear)
+        try:
+            return await self._ask(self.mode, prompt, hear, longest_hold_s=0.0)
+        except ModelRetry as first:
+            if hear is not None:
+                hear(None)  # the text before the failure is not part of the reply
+            try:
+                return await self._ask(self.fallback, prompt, hear)
+            except (ModelRetry, ModelRefused) as second:
+                raise _both(first, second) from second
+
+    def alone(self) -> Self:
+        """Return this model on the same connections. It does not ask its fallback, but knows its replies."""
+        _ = self._client
+        alone = copy(self)
+        alone.fallback = None
+        return alone
+
+    def asked_of(self, replied: str) -> str:
+        asked = (model for model in self._pinned if replied.startswith(model))
+        return max(asked, key=len, default=self.mode)  # an id may begin with the other's
+
+    async def _ask(
+        self, model: str, prompt: Prompt, hear: Hear | None, *, longest_hold_s: float = LONGEST_HOLD_S
+    ) -> Reply:
+        from httpx2 import HTTPError
+
+        sdk, limiter = self._sdk(), limiter_of(model)
+        streamed, request_id = self._streamed(), ""
+        try:
+            async with (
+                limiter.room(self._timeout_s, longest_hold_s),
+                asyncio.timeout(self._timeout_s),
+                self._stream(self.request(prompt, model)) as stream,
+            ):
+                request_id = _request(stream.response.headers.get(self.request_header))
+                while not streamed.ended and (event := await self._next(stream)) is not None:
+                    text = streamed.take(event)
+                    if text and hear is not None:
+                        hear(encodable(text))
+                await self._drained(stream)
+            reply = streamed.reply(asked=model, taken=_ids(prompt))
+        except HeldBack as held:
+            raise ModelRetry(str(held), after_s=held.after_s) from held
+        except (sdk.APITimeoutError, TimeoutError) as error:
+            raise ModelRetry(f"{model} did not answer within {self._timeout_s:g} s") from error
+        except sdk.APIConnectionError as error:
+            raise ModelRetry(f"{model} cannot be reached: {type(error).__name__}") from error
+        except sdk.APIError as error:  # within a stream, too
+            failure = self._failure(model, error, request_id)
+            if isinstance(failure, ModelRetry) and self._is_too_fast(error):
+                limiter.hold(failure.after_s)
+            raise failure from error
+        except HTTPError as error:  # a stream that breaks comes through the SDK as it is
+            raise ModelRetry(f"{model} broke off: {type(error).__name__}{request_id}") from error
+        except BrokenOff as error:
+            raise ModelRetry(f"{model} broke off: {error}{request_id}") from error
+        except Unreadable as error:
+            _log.warning("reply_unreadable", model=model, why=str(error))
+            raise ModelUnreadable(f"{model} answered what cannot be read: {error}{request_id}") from error
+        limiter.answered()
+        return reply if self.asked_of(reply.model) == model else replace(reply, asked=model)
+
+    async def _next(self, stream: Any) -> Mapping[str, Any] | None:
+        """Return a stream's next event as JSON has it; None at its end. Raises Unreadable.
+
+        The SDK breaks in many ways on unreadable bytes. Nothing of our own runs within this `try`.
+        """
+        from httpx2 import TransportError
+
+        try:
+            event: Mapping[str, Any] = (await anext(stream)).to_dict(warnings=False)
+        except StopAsyncIteration:
+            return None
+        except (self._sdk().APIError, TransportError):
+            raise
+        except Exception as error:
+            raise Unreadable(f"the SDK cannot read it: {type(error).__name__}") from error
+        return event
+
+    async def _drained(self, stream: Any) -> None:
+        """Read a stream to its end after its message, so that the connection can be used again.
+
+        The reply is there: a failure here costs the connection and no more.
+        """
+        try:
+            async with asyncio.timeout(_LAST_S):
+                while await self._next(stream) is not None:
+                    pass
+        except Exception as error:
+            _log.debug("connection_lost_behind_a_reply", error=type(error).__name__)
+
+    # --- what a failure means ---------------------------------------------------------------------
+
+    def _is_too_fast(self, error: Any) -> bool:
+        words = {_word(getattr(error, "type", None)), _word(getattr(error, self.error_code, None))}
+        return getattr(error, "status_code", 200) == 429 or not _TOO_FAST.isdisjoint(words)
+
+    def _failure(self, model: str, error: Any, request_id: str) -> "ModelRetry | ModelRefused":
+        """Return what an error of the API means for the turn, in words that repeat nothing of the request."""
+        kind, code = _word(getattr(error, "type", None)), _word(getattr(error, self.error_code, None))
+        response = getattr(error, "response", None)
+        status = 200 if response is None else error.status_code
+        named = request_id if response is None else _request(error.request_id)
+        said = f"status {status}{kind and f' {kind}'}{code and f' ({code})'}{named}"
+        if response is None and not kind and not code:
+            said = f"{model} broke off: {type(error).__name__}{named}"
+        may_pass = kind not in _FINAL_TYPES if status == 200 else status in _PASSING or status >= 500
+        if may_pass and code not in _NO_USE_WAITING:
+            return ModelRetry(said, after_s=None if response is None else _pause_s(response.headers))
+        return ModelRefused(said)
+
+
+def _ids(prompt: Prompt) -> frozenset[str]:
+    """Return the ids of all calls so far."""
+    return frozenset(call.id for each in prompt.transcript if isinstance(each, Said) for call in each.calls)
+
+
+def _both(first: ModelRetry, second: ModelRetry | ModelRefused) -> ModelRetry:
+    """Return the error of a model whose fallback failed, too: the first one, with the shorter pause."""
+    pauses = [first.after_s, second.after_s if isinstance(second, ModelRetry) else None]
+    after_s = min((pause for pause in pauses if pause is not None), default=None)
+    return type(first)(f"{first}; its fallback: {second}", after_s=after_s)
+
+
+def _request(found: object) -> str:
+    """Return the end of a message that names the vendor's id of a request, if there is one."""
+    word = _word(found)
+    return f", request {word}" if word else ""
+
+
+def _word(found: object) -> str:
+    """Return a name that the vendor gave; empty if it is not fit to print."""
+    return found if isinstance(found, str) and _WORD.fullmatch(found) else ""
+
+
+def _pause_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a server asks us to wait; None without a readable number."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            asked_s = sound_pause(float(headers[name]) * unit)
+        except (KeyError, ValueError):
+            continue  # a date is not worth reading: the guard has a pause of its own
+        if asked_s is not None:
+            return asked_s
+    return None
