@@ -11,8 +11,9 @@ import click
 from mesh.cli.exits import EPILOG, ReportingGroup
 
 COMMANDS = {
-    "demo": "mesh.cli.local:demo",
-    "dev": "mesh.cli.local:dev",
+    "init": "mesh.cli.init:init",
+    "demo": "mesh.cli.demo:demo",
+    "dev": "mesh.cli.dev:dev",
     "send": "mesh.cli.send:send",
     "request": "mesh.cli.request:app",
     "why": "mesh.cli.audit:why",
@@ -30,8 +31,9 @@ COMMANDS = {
     "cost": "mesh.cli.audit:cost",
     "check-agent": "mesh.cli.agent:check_agent",
     "ui": "mesh.cli.ui:ui",
-    "schema": "mesh.cli.local:schema",
-    "bench": "mesh.cli.local:bench",
+    "schema": "mesh.cli.contract:schema",
+    "bench": "mesh.cli.contract:bench",
+    "completion": "mesh.cli.init:completion",
 }
 """Where each command is."""
 
@@ -65,6 +67,7 @@ app = Commands(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+click.version_option(package_name="handoff-mesh", message="mesh %(version)s")(app)
 
 
 def main() -> None:

@@ -8,141 +8,39 @@ an agent when it answers there.
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 import time
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
-import mesh
-from mesh.agent.definition import load
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import VARIABLES as TLS_VARIABLES
 from mesh.bus.credentials import seed_file
 from mesh.bus.presence import ping
-from mesh.bus.provision import standing_queues
+from mesh.bus.provision import Change, standing_queues
 from mesh.bus.roles import ADMIN, GUARD
 from mesh.bus.streams import QUEUE_CONSUMERS, inbox_consumer
-from mesh.errors import BusError, MeshError, UsageWrong
-from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
+from mesh.errors import BusError, MeshError
+from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
-from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle, ParentDeath
-from mesh.model.agent import VARIABLE, Mode, mode
-from mesh.settings import FILE_NAME
+from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle
+from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, next_try
 
 _LOOK_S = 0.02
-_RESTART_S = (0.5, 1.0, 2.0, 5.0, 15.0)
-_SETTLED_S = 30.0
-"""A service that ran this long before it ended is restarted as if it had never ended before."""
+_GRACE_S = 5.0
 _READY_S = 60.0
 """How long services may take to be ready."""
-_TAIL_LINES = 12
-COMMAND = (sys.executable, "-m", "mesh")
-"""How a service's process begins; what it is to run follows."""
 _NOT_INHERITED = (
     "MESH_NAME",
     "MESH_CREDENTIALS",
     "NATS_URL",
     "MESH_LOG_FORMAT",
+    "MESH_LOG_LEVEL",
     "MESH_HEALTH",
     *TLS_VARIABLES,
 )
 """What is of one process: nobody can share a name, or a port to answer probes on."""
-_CHECKOUT = Path(mesh.__file__).resolve().parents[1]
-"""The checkout, if there is one."""
-KEEPING_DATA = ("support", "recruiting")
-"""Reference fleets with a database, which `<FLEET>_DB` names."""
-
-
-class LaunchFailed(MeshError):
-    """A service ended, or was not ready in time; the text ends with the last lines of its log."""
-
-    code: ClassVar[str] = "launch.failed"
-
-
-class Service:
-    """One guard or agent: a process that can be started, watched and ended."""
-
-    def __init__(
-        self,
-        name: str,
-        identity: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        command: Sequence[str] = COMMAND,
-    ) -> None:
-        self.name = name
-        """Whose credentials it has."""
-        self.identity = identity
-        """What this process is called: several may have one name."""
-        self.log = log
-        self._arguments = (*command, *arguments)
-        self._environment = dict(environment)
-        self._process: Process | None = None
-        self._parent_death = ParentDeath()
-
-    @property
-    def pid(self) -> int:
-        """Raises LaunchFailed when it was never started."""
-        if self._process is None:
-            raise LaunchFailed(f"{self.identity} is not started")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
-    async def start(self) -> None:
-        """Start the process, in a session of its own: a Ctrl-C at the terminal is for the launcher."""
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._arguments,
-                stdin=DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-                preexec_fn=self._parent_death.preexec,
-            )
-        self._parent_death.watch(self._process.pid)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
-        if self._process is not None and self.running:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
-
-    async def ended(self) -> int:
-        """Wait for its end and return its exit status; negative for a signal."""
-        assert self._process is not None
-        status = await self._process.wait()
-        self._parent_death.release()
-        return status
-
-    async def stop(self, grace_s: float) -> None:
-        """End it: SIGTERM, and SIGKILL after `grace_s`. Idempotent."""
-        if self._process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                await self.ended()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self.ended()
-
-    def tail(self) -> str:
-        """Return the last lines that it wrote."""
-        with contextlib.suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
-        return ""
 
 
 class LocalFleet(Lifecycle):
@@ -162,6 +60,7 @@ class LocalFleet(Lifecycle):
         agent_environment: the same for agents alone; None takes a variable away.
         search: directories in which services look for agents' modules.
         on_trouble: told in one line whenever a service dies, or cannot be started again.
+        on_ready: told of each service, and of the server, as it is ready while everything starts.
     """
 
     def __init__(
@@ -180,6 +79,7 @@ class LocalFleet(Lifecycle):
         agent_environment: Mapping[str, str | None] | None = None,
         search: Sequence[Path] = (),
         on_trouble: Callable[[str], None] | None = None,
+        on_ready: Callable[[Service | EmbeddedServer], None] | None = None,
     ) -> None:
         self.file = file
         self.directory = directory.resolve()
@@ -196,7 +96,6 @@ class LocalFleet(Lifecycle):
         )
         self.services: dict[str, Service] = {}
         """By identity: `guard-1`, `billing`."""
-        self.unserved = tuple(name for name, section in file.agents.items() if section.module is None)
         self.died = asyncio.Event()
         """Set when a service ended that nobody asked to."""
         self._guards = guards
@@ -208,8 +107,15 @@ class LocalFleet(Lifecycle):
         self._agent_environment = dict(agent_environment or {})
         self._search = tuple(search)
         self._on_trouble = on_trouble or (lambda line: None)
-        self._keepers: list[asyncio.Task[None]] = []
+        self._on_ready = on_ready or (lambda service: None)
+        self._anonymous = anonymous
+        self._keepers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
+
+    @property
+    def unserved(self) -> tuple[str, ...]:
+        """Agents that others run: the fleet file names no module of them."""
+        return tuple(name for name, section in self.file.agents.items() if section.module is None)
 
     @property
     def url(self) -> str:
@@ -229,22 +135,29 @@ class LocalFleet(Lifecycle):
     async def start(self) -> None:
         """Start everything and wait until it is ready. Raises ServerError, ProvisionError, LaunchFailed."""
         await self.server.start()
+        self._on_ready(self.server)
         async with await self.connect_as(ADMIN) as admin:
             await apply(admin, self.file)
             for number in range(1, self._guards + 1):
                 identity = f"{GUARD}-{number}"
                 self._add(GUARD, identity, ("guard", "run", "--identity", identity))
-            for name, section in self.file.agents.items():
-                for number in range(1, self._instances + 1) if section.module is not None else ():
-                    identity = name if self._instances == 1 else f"{name}-{number}"
-                    self._add(name, identity, ("agent", "run", str(section.module)))
+            for name in self.file.agents:
+                self._add_agent(name)
             for service in self.services.values():
                 await service.start()
             await self._ready(admin)
         kept: list[Service | EmbeddedServer] = [self.server, *self.services.values()]
-        self._keepers = [asyncio.create_task(self._keep(each)) for each in kept]
+        for each in kept:
+            self._keepers[each.identity] = asyncio.create_task(self._keep(each))
 
-    def _add(self, name: str, identity: str, arguments: Sequence[str]) -> None:
+    def _add_agent(self, name: str) -> list[Service]:
+        """Add an agent's processes, not started yet; none for one that others run."""
+        module = self.file.agents[name].module
+        numbers = range(1, self._instances + 1) if module is not None else ()
+        identities = [name if self._instances == 1 else f"{name}-{number}" for number in numbers]
+        return [self._add(name, identity, ("agent", "run", str(module))) for identity in identities]
+
+    def _add(self, name: str, identity: str, arguments: Sequence[str]) -> Service:
         kept = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
         paths = [*map(str, self._search), *filter(None, [kept.get("PYTHONPATH")])]
         own = {
@@ -252,6 +165,7 @@ class LocalFleet(Lifecycle):
             "MESH_NAME": name,
             "MESH_CREDENTIALS": str(seed_file(self.keys, name)),
             "MESH_LOG_FORMAT": "json",
+            "MESH_LOG_LEVEL": "debug" if os.environ.get("MESH_LOG_LEVEL") == "debug" else "info",
             "PYTHONPATH": os.pathsep.join(paths),
         }
         log = self.logs / f"{identity}.log"
@@ -259,16 +173,26 @@ class LocalFleet(Lifecycle):
         environment = kept | own | self._environment
         changed = dict.fromkeys(VENDOR_KEYS) if name == GUARD else self._agent_environment
         environment = {key: value for key, value in (environment | changed).items() if value is not None}
-        self.services[identity] = Service(name, identity, arguments, environment, log, command)
+        service = Service(name, identity, arguments, environment, log, command)
+        self.services[identity] = service
+        return service
 
     async def _ready(self, admin: Bus) -> None:
         """Wait until every service waits for work. Raises LaunchFailed as soon as one ends instead."""
-        agents = dict.fromkeys(each.name for each in self.services.values() if each.name != GUARD)
-        pending = [partial(self._guards_wait, admin, stream) for stream in await standing_queues(admin)]
-        pending += [partial(self._answers, admin, name) for name in agents]
+        checks = {
+            name: [partial(self._answers, admin, name)]
+            for name in dict.fromkeys(each.name for each in self.services.values())
+        }
+        checks[GUARD] = [partial(self._guards_wait, admin, stream) for stream in await standing_queues(admin)]
         try:
             async with asyncio.timeout(_READY_S):
-                while pending := [check for check in pending if not await check()]:
+                while checks:
+                    for name, pending in list(checks.items()):
+                        checks[name] = [check for check in pending if not await check()]
+                        if not checks[name]:
+                            del checks[name]
+                            for each in (each for each in self.services.values() if each.name == name):
+                                self._on_ready(each)
                     for each in self.services.values():
                         if not each.running:
                             status = await each.ended()
@@ -304,7 +228,7 @@ class LocalFleet(Lifecycle):
         tries = 0
         while True:
             started, pid = time.monotonic(), each.pid
-            why = _exit_words(await each.ended())
+            why = exit_words(await each.ended())
             if self._stopping:
                 return
             self.died.set()
@@ -324,14 +248,64 @@ class LocalFleet(Lifecycle):
                     ran_s = 0.0
             self._on_trouble(f"{each.identity} runs again as process {each.pid}")
 
+    # --- changing ---------------------------------------------------------------------------------
+
+    async def renew(self, service: Service) -> bool:
+        """Start a service's process anew, and end the old one once the new one takes work.
+
+        Returns False if the new one ended instead: then the old one goes on.
+        """
+        fresh = service.another()
+        await fresh.start()
+        while not any('"agent_ready"' in line for line in fresh.written()):
+            if not fresh.running:
+                await fresh.ended()
+                return False
+            await asyncio.sleep(_LOOK_S)
+        await self._forget(service)
+        self._begin(fresh)
+        return True
+
+    async def adopt(self, file: FleetFile) -> list[Change]:
+        """Go by another fleet file: members join and leave, and everybody hears of it.
+
+        Returns what changed on the bus. Raises as `prepare` and `apply`, ServerFailed, LaunchFailed.
+        """
+        self.prepared = prepare(file, self.directory, anonymous=self._anonymous)
+        await self.server.reload(self.prepared.accounts)
+        async with await self.connect_as(ADMIN) as admin:
+            changes = await apply(admin, file)
+        before, self.file = self.file, file
+        modules = {name: section.module for name, section in file.agents.items()}
+        for each in list(self.services.values()):
+            if each.name != GUARD and modules.get(each.name) != before.agents[each.name].module:
+                await self._forget(each)
+        for name in modules.keys() - {each.name for each in self.services.values()}:
+            for added in self._add_agent(name):
+                await added.start()
+                self._begin(added)
+        return changes
+
+    def _begin(self, service: Service) -> None:
+        self.services[service.identity] = service
+        self._keepers[service.identity] = asyncio.create_task(self._keep(service))
+
+    async def _forget(self, service: Service) -> None:
+        """Stop a service that is not to be started again."""
+        self.services.pop(service.identity)
+        keeper = self._keepers.pop(service.identity)
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await service.stop(_GRACE_S)
+
     # --- ending -----------------------------------------------------------------------------------
 
-    async def stop(self, grace_s: float = 5.0) -> None:
+    async def stop(self, grace_s: float = _GRACE_S) -> None:
         """End agents, then guards, then the server; each has `grace_s` to finish what it holds."""
         self._stopping = True
-        for keeper in self._keepers:
+        for keeper in self._keepers.values():
             keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
         grace_s = grace_s if self.server.running else 0.0  # without a bus there is nothing left to finish
         for guards in (False, True):
             ending = [each for each in self.services.values() if (each.name == GUARD) is guards]
@@ -340,103 +314,3 @@ class LocalFleet(Lifecycle):
             await self.server.stop()
         else:
             await self.server.kill()  # a clean end takes half a second, and nobody looks at this store again
-
-
-def next_try(tries: int, ran_s: float) -> tuple[int, float]:
-    """Return how many starts in a row the next one of a service makes, and the pause (s) before it.
-
-    Args:
-        tries: starts in a row before this end.
-        ran_s: how long the service ran; after a long run the shortest pause comes first again.
-    """
-    tries = 1 if ran_s > _SETTLED_S else tries + 1
-    return tries, _RESTART_S[min(tries, len(_RESTART_S)) - 1]
-
-
-def _exit_words(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"was killed by signal {-status}"
-
-
-# --- which fleet, and which model ------------------------------------------------------------------
-
-
-def reference_fleet(name: str) -> Path:
-    """Return the directory of a fleet under agents/. Raises UsageWrong outside of a checkout."""
-    for root in (Path.cwd(), _CHECKOUT):
-        directory = root / "agents" / name
-        if (directory / FILE_NAME).is_file():
-            return directory
-    raise UsageWrong(
-        f"there is no fleet agents/{name}/ here; the reference fleets are in a checkout, "
-        "not in the installed package"
-    )
-
-
-def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
-    """Return a fleet and the directories that hold its modules.
-
-    Args:
-        named: nothing, for mesh.toml here; a fleet file or its directory; the name of a reference
-            fleet; or `MODULE:NAME` once or several times, for a fleet made of just these agents.
-
-    Raises UsageWrong, FleetFileError, AgentNotFound.
-    """
-    here = Path.cwd()
-    if not named:
-        if not (here / FILE_NAME).is_file():
-            raise UsageWrong(
-                f"there is no {FILE_NAME} here; name a fleet with --fleet FILE or --fleet MODULE:NAME"
-            )
-        return load_fleet(here), (here,)
-    if len(named) == 1:
-        path = Path(named[0])
-        if path.exists():
-            home = path.resolve() if path.is_dir() else path.resolve().parent
-            return load_fleet(path), (here, home, *_package_root(home))
-        if ":" not in named[0]:
-            return load_fleet(reference_fleet(named[0])), (here, reference_fleet(named[0]).parents[1])
-    return _fleet_of(named), (here,)
-
-
-def _package_root(home: Path) -> tuple[Path, ...]:
-    """Return the directory that holds the package which `home` is part of, if it is part of one."""
-    if not (home / "__init__.py").is_file():
-        return ()
-    root = home
-    while (root / "__init__.py").is_file():
-        root = root.parent
-    return (root,)
-
-
-def _fleet_of(modules: Sequence[str]) -> FleetFile:
-    agents = {}
-    for module in modules:
-        found = load(module)
-        agents[found.name] = AgentSection(module=module, description=found.description)
-    return FleetFile(
-        name="dev",
-        entry=next(iter(agents)),
-        agents=agents,
-        clients={"app": Sender()},
-        operators={"ops": Sender()},
-        viewers={"audit": Member()},
-        human=HumanSection(),
-    )
-
-
-def data_environment(directory: Path) -> dict[str, str]:
-    """Return the variables that keep the reference fleets' data in `directory`; those that are set stay."""
-    own = {f"{fleet.upper()}_DB": str(directory.absolute() / f"{fleet}.db") for fleet in KEEPING_DATA}
-    return {name: value for name, value in own.items() if name not in os.environ}
-
-
-def model_environment(kind: Mode) -> dict[str, str | None]:
-    """Return the variables of agents that such a model drives; None takes a variable away.
-
-    Nothing is spent unasked: agents that rules drive do not get the key. Raises ModelUnavailable.
-    """
-    return {VARIABLE: mode(kind), **(dict.fromkeys(VENDOR_KEYS) if kind == "scripted" else {})}

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -43,6 +44,7 @@ _READY_S = 60.0
 """How long recovery of the store may take."""
 _HEAP = "1024MiB"
 """Soft limit of the server's heap (GOMEMLIMIT)."""
+_RELOADED = b"Reloaded server configuration"
 _PR_SET_PDEATHSIG = 1
 _WATCH = 'read -r _; kill -s "$1" "$2"; sleep 5; kill -s KILL "$2"'
 
@@ -181,6 +183,7 @@ class EmbeddedServer(Lifecycle):
         self._name = name
         self._process: subprocess.Popen[bytes] | None = None
         self._monitor_port = 0
+        self._listens = ("", "")
 
     # --- what one asks it -------------------------------------------------------------------------
 
@@ -233,6 +236,22 @@ class EmbeddedServer(Lifecycle):
                 raise ServerFailed(text, self.log_tail()) from None
             raise
 
+    async def reload(self, accounts: str) -> None:
+        """Give the running server other accounts; whoever keeps theirs stays connected. Raises ServerFailed.
+
+        It reads them twice: nats-server 2.15 connects the imports of a new account the second time.
+        """
+        self._accounts = accounts
+        self._write_configuration(again=True)
+        for _ in range(2):
+            before = self.log.read_bytes().count(_RELOADED)
+            os.kill(self.pid, signal.SIGHUP)
+            give_up_at = time.monotonic() + _PATIENCE_S
+            while self.log.read_bytes().count(_RELOADED) == before:
+                if time.monotonic() > give_up_at or not self.running:
+                    raise ServerFailed("the server did not take its changed accounts", self.log_tail())
+                await asyncio.sleep(0.02)
+
     async def stop(self) -> None:
         """End the server: SIGTERM, and SIGKILL if it has not ended after 10 s. Idempotent."""
         await self._end(signal.SIGTERM)
@@ -269,14 +288,19 @@ class EmbeddedServer(Lifecycle):
         finally:
             os.close(lock)
 
-    def _write_configuration(self) -> Path:
+    def _write_configuration(self, *, again: bool = False) -> Path:
+        """Write the server's configuration; where it listens cannot change while it runs (`again`)."""
         path = self.store / "nats.conf"
+        if not again:
+            monitor = _if_free(self._monitor_port) or -1
+            self._listens = f"127.0.0.1:{self._port or -1}", f"127.0.0.1:{monitor}"
+        listen, http = self._listens
         path.write_text(
             server_config(
                 self._accounts,
                 store=self.store,
-                listen=f"127.0.0.1:{self._port or -1}",
-                http=f"127.0.0.1:{_if_free(self._monitor_port) or -1}",
+                listen=listen,
+                http=http,
                 sync_always=self._sync_always,
                 server_name=self._name,
                 ports_dir=self.store,

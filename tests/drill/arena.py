@@ -57,7 +57,7 @@ class Setting:
     Args:
         people: whether the drill's own people decide what is put to them; else it stays open.
         commands: by name, `guard` or an agent's, how their processes begin instead of with
-            `mesh.local.fleet.COMMAND`.
+            `mesh.local.service.COMMAND`.
         search: directories in which services look for agents' modules, besides the checkout.
     """
 

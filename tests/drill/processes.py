@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mesh.local.fleet import LaunchFailed, LocalFleet, Service
+from mesh.local.fleet import LocalFleet
+from mesh.local.service import LaunchFailed, Service
 from tests.drill import failpoints
 from tests.drill.evidence import Fault
 from tests.drill.failpoints import Claim

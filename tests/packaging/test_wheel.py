@@ -6,6 +6,7 @@ The one test module that needs the package index. It builds from a copy, so that
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -38,13 +39,17 @@ print(json.dumps({
 """
 
 
+def alone() -> dict[str, str]:
+    """Return an environment that knows nothing of this checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run(*command: str | Path, cwd: Path) -> str:
-    """Return what `command` prints. Its environment knows nothing of this checkout."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """Return what `command` prints, in an environment of its own."""
     finished = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=environment,
+        env=alone(),
         capture_output=True,
         text=True,
         timeout=INSTALLED_S,
@@ -86,7 +91,8 @@ def installed(folder: Path, wheel: Path) -> Path:
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python")
-    run(*pip, "install", "-qq", "--no-compile", wheel, OPENAI_AGENTS, cwd=folder)
+    wanted = (f"{wheel}[server,claude]", OPENAI_AGENTS, "pytest>=9")
+    run(*pip, "install", "-qq", "--no-compile", *wanted, cwd=folder)
     run(*pip, "check", cwd=folder)
     return environment / "bin"
 
@@ -124,3 +130,25 @@ def test_the_wheel_and_openai_agents_work_in_one_environment(installed: Path, fo
 
 def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, folder: Path) -> None:
     assert "demo" in run(installed / "mesh", "--help", cwd=folder)
+    assert run(installed / "mesh", "--version", cwd=folder).startswith("mesh 0.")
+
+
+def test_a_starter_project_passes_its_tests_and_runs_from_the_wheel_alone(
+    installed: Path, tmp_path: Path
+) -> None:
+    mesh = installed / "mesh"
+    run(mesh, "init", "corner-shop", cwd=tmp_path)
+    project = tmp_path / "corner-shop"
+    assert "3 passed" in run(installed / "pytest", "-q", cwd=project)
+    dev = subprocess.Popen(
+        [mesh, "dev", "--port", "0"], cwd=project, env=alone(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert dev.stdout is not None
+        said = iter(dev.stdout.readline, "")
+        assert any("Ctrl-C stops everything" in line for line in said), "it ended instead"
+        answer = run(mesh, "send", "Where is order 1042?", cwd=project)
+        assert answer == "Order 1042 left the warehouse this morning.\n"
+    finally:
+        dev.send_signal(signal.SIGINT)
+        dev.communicate(timeout=PATIENCE_S)

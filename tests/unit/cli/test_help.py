@@ -113,6 +113,7 @@ def test_every_command_explains_itself(mesh: Mesh, path: tuple[str, ...]) -> Non
 
 
 SERVICES = {
+    ("completion",): "its output is a script for a shell",
     ("dev",): "it goes on until Ctrl-C; .mesh/dev.json tells programs of it",
     ("agent", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
     ("guard", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",

@@ -7,7 +7,7 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from mesh.local.fleet import next_try
+from mesh.local.service import next_try
 from tests.servers import ROOT, alive, until
 
 PARENT = """

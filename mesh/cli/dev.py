@@ -1,0 +1,216 @@
+"""`mesh dev`: a whole mesh on this machine, until Ctrl-C.
+
+While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder where bus and keys are.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mesh import ops
+from mesh.cli.exits import Exit, Leave, ended_by_signals
+from mesh.cli.options import A_PATH, framed
+from mesh.cli.output import note, say
+from mesh.cli.terminal import ServiceTerminal
+from mesh.errors import UsageWrong
+
+if TYPE_CHECKING:
+    from mesh.local.fleet import LocalFleet
+    from mesh.local.server import EmbeddedServer
+    from mesh.local.service import Service
+    from mesh.model.agent import Mode
+
+
+model_option = click.option(
+    "--model",
+    type=click.Choice(["scripted", "claude"]),
+    default="scripted",
+    show_default=True,
+    envvar="MESH_MODEL",
+    show_envvar=True,
+    help="What drives the agents: rules, or the real models (ANTHROPIC_API_KEY; they cost money).",
+)
+
+
+async def drivers(mesh: "LocalFleet", model: "Mode", rules: str) -> str:
+    """Return in words what drives the agents, and which of them have nothing to go by.
+
+    Args:
+        rules: where the rules are, in words.
+    """
+    words = "model: claude (real models, paid for with your key)"
+    if model == "scripted":
+        words = (
+            f"model: scripted ({rules}, not a language model); --model claude asks the real ones, for money"
+        )
+    served = [name for name in mesh.file.agents if name not in mesh.unserved]
+    async with await mesh.connect_as("admin") as bus:
+        without = await ops.health.without_rules(bus, served, human=mesh.file.human is not None)
+    if without:
+        words += f"\n  {without}"
+    return words
+
+
+# --- dev ------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option(
+    "--fleet",
+    multiple=True,
+    help="A fleet file, a reference fleet's name, or MODULE:NAME once or more; by default ./mesh.toml.",
+)
+@click.option(
+    "--store",
+    type=A_PATH,
+    default=Path(".mesh"),
+    show_default=True,
+    help="The folder of keys, log and data.",
+)
+@click.option("--port", type=int, help="The bus's port on 127.0.0.1; by default one that is this folder's.")
+@model_option
+@framed
+async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "Mode") -> None:
+    """Run a server, a guard and the agents on this machine until Ctrl-C.
+
+    What goes wrong in an agent is shown here, with file and line. Code, prompts, rules and the fleet file are
+    taken up as you save them.
+    """
+    import asyncio
+
+    from mesh.local.fleet import LocalFleet
+    from mesh.local.lookup import data_environment, find_fleet, model_environment
+    from mesh.service.logs import VALUES
+
+    file, search = find_fleet(fleet)
+    if not file.clients:
+        raise UsageWrong("the fleet has no client; add [clients.app] to its file")
+    models = model_environment(model)
+    try:
+        async with ended_by_signals():
+            mesh = LocalFleet(
+                file,
+                store,
+                sync_always=True,
+                port=_own_port(store) if port is None else port,
+                anonymous=next(iter(file.clients)),
+                restart=True,
+                environment={VALUES: "1"} | data_environment(store),
+                agent_environment=models,
+                search=search,
+                on_trouble=note,
+                on_ready=_say_ready,
+            )
+            say(f"{file.name}: each message is on the disk before it is acknowledged")
+            terminal = ServiceTerminal(mesh, Path.cwd())
+            async with mesh:
+                words = await drivers(mesh, model, "rules")
+                with _announced(mesh) as announce:
+                    _introduce_dev(mesh, words)
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(terminal.run())
+                        tasks.create_task(_reload(mesh, fleet, search, announce))
+    except (Leave, asyncio.CancelledError):  # a signal is how this ends when all is well
+        say("stopped; the log is kept")
+        raise Leave(Exit.DONE) from None
+
+
+def _own_port(store: Path) -> int:
+    """Return the folder's own port if it is free, else 0, so that the system chooses."""
+    import socket
+
+    from mesh.local.lookup import port_of
+
+    port = port_of(store)
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            note(f"port {port} of this folder is taken; another one serves this time")
+            return 0
+    return port
+
+
+async def _reload(
+    mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], announce: Callable[[], None]
+) -> None:
+    """Take up what is saved in the project's folders."""
+    from mesh.local.lookup import find_fleet
+    from mesh.local.reload import Reload
+
+    def tell(line: str) -> None:
+        note(line)
+        announce()
+
+    try:
+        await Reload(mesh, search, lambda: find_fleet(fleet)[0], tell).run()
+    except UsageWrong as missing:
+        note(str(missing))
+
+
+@contextlib.contextmanager
+def _announced(mesh: "LocalFleet") -> Iterator[Callable[[], None]]:
+    """Tell other commands in this folder of the mesh while it runs; what is yielded tells them anew."""
+    import os
+
+    from mesh.settings import DEV_FILE, STATE, Dev
+
+    path = Path.cwd() / STATE / DEV_FILE
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+
+    def announce() -> None:
+        said = Dev(
+            pid=os.getpid(),
+            url=mesh.url,
+            monitor=mesh.server.monitor_url,
+            keys=mesh.keys,
+            clients=tuple(mesh.file.clients),
+            viewers=tuple(mesh.file.viewers),
+            operators=tuple(mesh.file.operators),
+        )
+        fresh = path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+            written.write(said.encode())
+        fresh.replace(path)
+
+    announce()
+    try:
+        yield announce
+    finally:
+        path.unlink(missing_ok=True)
+
+
+_HOW_TO = """
+in another terminal, in this folder:
+  mesh send "…"                  submit a request and wait for its answer
+  mesh request ls                and show ID, why ID, replay ID
+  mesh human ls                  list the work that waits for people
+
+or with anything that speaks NATS (no credentials needed here; the id is <client>_<a fresh ULID>):
+  nats req --server {url} mesh.prop.{client}.{id} '{{"text": "…"}}'
+
+Ctrl-C stops everything"""
+
+
+def _say_ready(service: "Service | EmbeddedServer") -> None:
+    say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
+
+
+def _introduce_dev(mesh: "LocalFleet", words: str) -> None:
+    import os
+    import time
+
+    from protocol.wire.ids import request_id
+
+    client = next(iter(mesh.file.clients))
+    say(f"nats-server at {mesh.url}")
+    say(words, lines=True)
+    for name in mesh.unserved:
+        say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")
+    fresh = request_id(client, time.time_ns() // 1_000_000, os.urandom(10))
+    say(_HOW_TO.format(url=mesh.url, client=client, id=fresh), lines=True)

@@ -1,0 +1,105 @@
+"""Which fleet is meant: the file here, a named one, a reference fleet, or just these agents."""
+
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import mesh
+from mesh.agent.definition import load
+from mesh.errors import UsageWrong
+from mesh.fleet.file import AgentSection, FleetFile, HumanSection, Member, Sender, load_fleet
+from mesh.local.server import VENDOR_KEYS
+from mesh.model.agent import VARIABLE, Mode, mode
+from mesh.settings import FILE_NAME
+
+_CHECKOUT = Path(mesh.__file__).resolve().parents[1]
+"""The checkout, if there is one."""
+KEEPING_DATA = ("support", "recruiting")
+"""Reference fleets with a database, which `<FLEET>_DB` names."""
+
+
+def reference_fleet(name: str) -> Path:
+    """Return the directory of a fleet under agents/. Raises UsageWrong outside of a checkout."""
+    for root in (Path.cwd(), _CHECKOUT):
+        directory = root / "agents" / name
+        if (directory / FILE_NAME).is_file():
+            return directory
+    raise UsageWrong(
+        f"there is no fleet agents/{name}/ here; the reference fleets are in a checkout, "
+        "not in the installed package"
+    )
+
+
+def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
+    """Return a fleet and the directories that hold its modules.
+
+    Args:
+        named: nothing, for mesh.toml here; a fleet file or its directory; the name of a reference
+            fleet; or `MODULE:NAME` once or several times, for a fleet made of just these agents.
+
+    Raises UsageWrong, FleetFileError, AgentNotFound.
+    """
+    here = Path.cwd()
+    if not named:
+        if not (here / FILE_NAME).is_file():
+            raise UsageWrong(
+                f"there is no {FILE_NAME} here; name a fleet with --fleet FILE or --fleet MODULE:NAME"
+            )
+        return load_fleet(here), (here,)
+    if len(named) == 1:
+        path = Path(named[0])
+        if path.exists():
+            home = path.resolve() if path.is_dir() else path.resolve().parent
+            return load_fleet(path), (here, home, *_package_root(home))
+        if ":" not in named[0]:
+            return load_fleet(reference_fleet(named[0])), (here, reference_fleet(named[0]).parents[1])
+    return _fleet_of(named), (here,)
+
+
+def _package_root(home: Path) -> tuple[Path, ...]:
+    """Return the directory that holds the package which `home` is part of, if it is part of one."""
+    if not (home / "__init__.py").is_file():
+        return ()
+    root = home
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return (root,)
+
+
+def _fleet_of(modules: Sequence[str]) -> FleetFile:
+    agents = {}
+    for module in modules:
+        found = load(module)
+        agents[found.name] = AgentSection(module=module, description=found.description)
+    return FleetFile(
+        name="dev",
+        entry=next(iter(agents)),
+        agents=agents,
+        clients={"app": Sender()},
+        operators={"ops": Sender()},
+        viewers={"audit": Member()},
+        human=HumanSection(),
+    )
+
+
+def port_of(directory: Path) -> int:
+    """Return the port of a mesh whose store is in `directory`: the same each time.
+
+    It lies below the ports that a system gives out by itself.
+    """
+    return 20_000 + zlib.crc32(str(directory.resolve()).encode()) % 10_000
+
+
+def data_environment(directory: Path) -> dict[str, str]:
+    """Return the variables that keep the reference fleets' data in `directory`; those that are set stay."""
+    own = {f"{fleet.upper()}_DB": str(directory.absolute() / f"{fleet}.db") for fleet in KEEPING_DATA}
+    return {name: value for name, value in own.items() if name not in os.environ}
+
+
+def model_environment(kind: Mode) -> dict[str, str | None]:
+    """Return the variables of agents that such a model drives; None takes a variable away.
+
+    Nothing is spent unasked: agents that rules drive do not get the key. Raises ModelUnavailable.
+    """
+    return {VARIABLE: mode(kind), **(dict.fromkeys(VENDOR_KEYS) if kind == "scripted" else {})}
