@@ -25,6 +25,7 @@ from mesh.agent.errors import (
     BudgetExhausted,
     EffectUnknown,
     InDoubt,
+    NotAMove,
     NotBegun,
     Superseded,
     ToolError,
@@ -328,13 +329,10 @@ class Execution:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def moved(self, move: Move) -> MoveProposed:
-        """Return the proposal of a move. Raises TypeError for what is none."""
+    def moved(self, move: Move, handler: object = None) -> MoveProposed:
+        """Return the proposal of a move, as `handler` returned it. Raises NotAMove for what is none."""
         if not isinstance(move, Move):
-            said = "nothing" if move is None else f"a {type(move).__name__}"
-            raise TypeError(
-                f"the handler returned {said}; return a move: turn.transfer(…), turn.complete(…), …"
-            )
+            raise NotAMove(move, handler)
         return MoveProposed(turn=self.work.turn, round=self.work.round, move=move, report=self.report)
 
     def failed(self, failure: Failure) -> ReportFailure:

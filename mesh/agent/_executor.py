@@ -215,10 +215,7 @@ class Executor:
         round_.live.began(self._beginnings)
         with self.running.holding(round_.request, round_.work) as running:
             try:
-                move = await self._to_its_end(round_)
-                if not isinstance(move, Move):
-                    raise TypeError("an agent returns a move: turn.transfer, hand_back, complete, …")
-                return round_.moved(move)
+                return round_.moved(await self._to_its_end(round_), self._agent.handler)
             except asyncio.CancelledError:
                 if running.over:
                     _log.info("turn_superseded")

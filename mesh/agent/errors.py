@@ -11,8 +11,10 @@ Anything else that a handler raises is a bug. An error that stops a round is not
 keeps it and raises it again at every step.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
+from mesh.agent._places import where_defined, where_raised
 from mesh.errors import MeshError
 from protocol.wire.commands import Ask, Failure
 
@@ -136,6 +138,38 @@ class ApprovalNeeded(TurnError):
         self.ask = ask
 
 
+class NotAMove(TypeError):
+    """A handler returned something else than a move; mostly, a `return` was forgotten.
+
+    Args:
+        handler: the function that returned it.
+    """
+
+    def __init__(self, returned: object, handler: object = None) -> None:
+        said = "nothing" if returned is None else f"a {type(returned).__name__}"
+        place = where_defined(handler)
+        super().__init__(
+            f"the handler{f' ({place})' if place else ''} returned {said}; "
+            "return a move: turn.transfer(…), turn.complete(…), …"
+        )
+
+
+class UnknownFact(KeyError):
+    """`turn.facts[key]` where no fact has that key; the text names those that there are."""
+
+    def __init__(self, key: str, known: Iterable[str]) -> None:
+        import difflib
+
+        known = tuple(known)
+        near = difflib.get_close_matches(str(key), known, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        self._said = f"no fact {key!r}: there are {', '.join(known) or 'none'}{meant}"
+        super().__init__(key)
+
+    def __str__(self) -> str:
+        return self._said
+
+
 def failure_of(error: BaseException) -> Failure:
     """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
     match error:
@@ -145,7 +179,10 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(code=error.code, message=str(error), permanent=permanent)
         case MeshError():
             return Failure(code=error.code, message="the runtime could not go on")
-    return Failure(code="bug", message=f"the handler raised {type(error).__name__}")
+    is_plain = isinstance(error, NotAMove | UnknownFact)
+    said = str(error) if is_plain else f"the handler raised {type(error).__name__}"
+    place = where_raised(error)
+    return Failure(code="bug", message=f"{said}, at {place}" if place else said)
 
 
 # --- a tool's no ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
 from mesh.agent._reply_schema import check_schema
 from mesh.agent._values import Facts, Unfit, facts_of, jsonable, read_as
-from mesh.agent.errors import FactUnusable
+from mesh.agent.errors import FactUnusable, UnknownFact
 from mesh.agent.tools import Tool
 from protocol.wire.commands import (
     Ask,
@@ -46,6 +46,13 @@ class Refusal(NamedTuple):
     hint: str
 
 
+class _KnownFacts(dict[str, Any]):
+    """Facts by key; a key that is not among them is answered with those that are."""
+
+    def __missing__(self, key: str) -> Any:
+        raise UnknownFact(key, self)
+
+
 class Turn:
     """One round. Made by the runtime; `mesh.testing.turn` makes one for tests."""
 
@@ -64,7 +71,7 @@ class Turn:
         """The whole of what was handed over."""
         self.agent: AgentName = work.handoff.to_agent
         self.facts: Mapping[str, Any] = MappingProxyType(
-            {fact.key: fact.value for fact in work.handoff.facts}
+            _KnownFacts((fact.key, fact.value) for fact in work.handoff.facts)
         )
         """Facts by key, values only; `handoff.facts` has the labels too."""
         self.path: tuple[AgentName, ...] = work.path

@@ -241,7 +241,7 @@ class FleetHarness:
         try:
             move = await agent(turn)
             await execution.journal.finish()
-            moved = execution.moved(move)
+            moved = execution.moved(move, agent.handler)
             proposal, _ = sound(moved)
             if proposal is not moved and not self._keep_going:
                 codec.parse_proposal(codec.encode(moved))  # raises what is wrong with it

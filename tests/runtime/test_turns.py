@@ -1,7 +1,9 @@
 """What an agent's code gives or raises becomes exactly one proposal, whatever it is."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +88,27 @@ async def test_an_exception_is_a_bug_and_says_nothing_of_what_it_held(stage: Sta
 
     failed = await fails(stage, broken)
     assert (failed.error.code, failed.error.permanent) == ("bug", False)
-    assert failed.error.message == "the handler raised RuntimeError"
+    place = re.fullmatch(r"the handler raised RuntimeError, at (\S+):\d+ in broken", failed.error.message)
+    assert place is not None, failed.error.message
+    assert Path(place[1]).name == "test_turns.py"
+
+
+async def test_a_forgotten_return_and_an_unknown_fact_say_what_was_meant(stage: Stage) -> None:
+    async def forgetful(turn: Turn) -> Move:
+        turn.complete("done")
+        return None  # type: ignore[return-value]
+
+    async def misspelt(turn: Turn) -> Move:
+        return turn.complete(turn.facts["txt"])
+
+    returned = (await fails(stage, forgetful)).error
+    assert returned.code == "bug"
+    assert re.search(
+        r"^the handler \(\S+:\d+ in forgetful\) returned nothing; return a move: ", returned.message
+    )
+    unknown = (await fails(stage, misspelt, name="b")).error
+    assert unknown.message.startswith("no fact 'txt': there are text; did you mean 'text'?, at ")
+    assert unknown.message.endswith(" in misspelt")
 
 
 async def test_a_retry_is_tried_again_no_sooner_than_it_says(stage: Stage) -> None:
