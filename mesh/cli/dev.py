@@ -4,7 +4,7 @@ While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from mesh.cli.terminal import ServiceTerminal
 from mesh.errors import UsageWrong
 
 if TYPE_CHECKING:
+    import asyncio
+
     from mesh.local.fleet import LocalFleet
     from mesh.local.server import EmbeddedServer
     from mesh.local.service import Service
@@ -106,13 +108,16 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
             )
             say(f"{file.name}: each message is on the disk before it is acknowledged")
             terminal = ServiceTerminal(mesh, Path.cwd())
-            async with mesh:
-                words = await drivers(mesh, model, "rules")
-                with _announced(mesh) as announce:
-                    _introduce_dev(mesh, words)
-                    async with asyncio.TaskGroup() as tasks:
-                        tasks.create_task(terminal.run())
-                        tasks.create_task(_reload(mesh, fleet, search, announce))
+            started = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                watching = _reload(mesh, fleet, search, started)
+                tasks.create_task(watching)  # before anything is read: what is saved meanwhile is taken up
+                async with mesh:
+                    words = await drivers(mesh, model, "rules")
+                    with _announced(mesh):
+                        _introduce_dev(mesh, words)
+                        started.set()
+                        await terminal.run()
     except (Leave, asyncio.CancelledError):  # a signal is how this ends when all is well
         say("stopped; the log is kept")
         raise Leave(Exit.DONE) from None
@@ -136,53 +141,54 @@ def _own_port(store: Path) -> int:
 
 
 async def _reload(
-    mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], announce: Callable[[], None]
+    mesh: "LocalFleet", fleet: tuple[str, ...], search: Sequence[Path], started: "asyncio.Event"
 ) -> None:
-    """Take up what is saved in the project's folders."""
+    """Take up what is saved in the project's folders, once the mesh has started."""
     from mesh.local.lookup import find_fleet
     from mesh.local.reload import Reload
 
     def tell(line: str) -> None:
         note(line)
-        announce()
+        _announce(mesh)
 
     try:
-        await Reload(mesh, search, lambda: find_fleet(fleet)[0], tell).run()
+        await Reload(mesh, search, lambda: find_fleet(fleet)[0], tell, started).run()
     except UsageWrong as missing:
         note(str(missing))
 
 
 @contextlib.contextmanager
-def _announced(mesh: "LocalFleet") -> Iterator[Callable[[], None]]:
-    """Tell other commands in this folder of the mesh while it runs; what is yielded tells them anew."""
+def _announced(mesh: "LocalFleet") -> Iterator[None]:
+    """Tell other commands in this folder of the mesh while it runs."""
+    path = _announce(mesh)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _announce(mesh: "LocalFleet") -> Path:
+    """Write what other commands in this folder need to know of a mesh; return the file."""
     import os
 
     from mesh.settings import DEV_FILE, STATE, Dev
 
     path = Path.cwd() / STATE / DEV_FILE
     path.parent.mkdir(mode=0o700, exist_ok=True)
-
-    def announce() -> None:
-        said = Dev(
-            pid=os.getpid(),
-            url=mesh.url,
-            monitor=mesh.server.monitor_url,
-            keys=mesh.keys,
-            clients=tuple(mesh.file.clients),
-            viewers=tuple(mesh.file.viewers),
-            operators=tuple(mesh.file.operators),
-        )
-        fresh = path.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-            written.write(said.encode())
-        fresh.replace(path)
-
-    announce()
-    try:
-        yield announce
-    finally:
-        path.unlink(missing_ok=True)
+    said = Dev(
+        pid=os.getpid(),
+        url=mesh.url,
+        monitor=mesh.server.monitor_url,
+        keys=mesh.keys,
+        clients=tuple(mesh.file.clients),
+        viewers=tuple(mesh.file.viewers),
+        operators=tuple(mesh.file.operators),
+    )
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+        written.write(said.encode())
+    return fresh.replace(path)
 
 
 _HOW_TO = """

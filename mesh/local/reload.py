@@ -4,6 +4,7 @@ An agent's new process takes the place of the old one only once it takes work. W
 is told, once, and the old one goes on.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class Reload:
         paths: the project's folders.
         read: reads the fleet file again. Raises FleetFileError, UsageWrong.
         tell: told in a line what was taken up, or why not.
+        started: set once the mesh has started; what is saved before is taken up then.
     """
 
     def __init__(
@@ -33,8 +35,9 @@ class Reload:
         paths: Sequence[Path],
         read: Callable[[], FleetFile],
         tell: Callable[[str], None],
+        started: asyncio.Event,
     ) -> None:
-        self._mesh, self._paths, self._read, self._tell = mesh, paths, read, tell
+        self._mesh, self._paths, self._read, self._tell, self._started = mesh, paths, read, tell, started
 
     async def run(self) -> None:
         """Take up every change. Raises UsageWrong where `watchfiles` is not installed."""
@@ -50,6 +53,7 @@ class Reload:
             watch_filter=lambda change, path: Path(path).suffix in _READ and files(change, path),
             ignore_permission_denied=True,
         ):
+            await self._started.wait()
             await self._take_up(sorted({Path(path) for _, path in changes}))
 
     async def _take_up(self, changed: Sequence[Path]) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -182,8 +182,12 @@ class Running:
 
     def wait_for(self, text: str) -> None:
         """Wait until it has said something. AssertionError when it ends instead."""
+        self.wait_until(lambda: text in self.said, text)
+
+    def wait_until(self, has_said: Callable[[], bool], text: str) -> None:
+        """Wait until it has said what `has_said` looks for, `text` in words."""
         deadline = time.monotonic() + PATIENCE_S
-        while text not in self.said:
+        while not has_said():
             assert self._process.poll() is None, f"it ended with {self._process.returncode}:\n{self.said}"
             assert time.monotonic() < deadline, f"it never said {text!r}:\n{self.said}"
             time.sleep(0.02)

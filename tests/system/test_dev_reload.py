@@ -1,0 +1,105 @@
+"""`mesh dev` is where people live: what breaks is shown there, and what is saved is taken up."""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.cli.exits import Exit
+from mesh.local.starter import write_starter
+from tests.system.terminal import READY, Folder, Running, wait_until_gone
+
+LATE = """
+from mesh.agent import agent
+
+@agent(name="late")
+async def late(turn):
+    print("late got", turn.facts["text"])
+    return turn.complete("better late")
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, Running]]:
+    """A starter project in which `mesh dev` runs."""
+    folder = Folder(tmp_path_factory.mktemp("there") / "shop")
+    write_starter(folder.path)
+    with folder.running("dev", "--port", 0, until=READY) as dev:
+        yield folder, dev
+        children = dev.children()
+        assert len(children) == 5  # server, guard, three agents: no process of an older one is left
+        assert dev.end(signal.SIGINT) == Exit.DONE
+        wait_until_gone(children)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def said_since(dev: Running, before: str, text: str) -> str:
+    """Wait until `mesh dev` has said `text` after `before`; return what it said since."""
+    dev.wait_until(lambda: text in dev.said[len(before) :], text)
+    return dev.said[len(before) :]
+
+
+def test_each_service_has_its_line_as_it_is_ready(shop: tuple[Folder, Running]) -> None:
+    _, dev = shop
+    started = dev.said.partition("nats-server at")[0]
+    names = re.findall(r"^  (\S+) +process \d+, log ", started, re.MULTILINE)
+    assert names[0] == "nats-server"
+    assert sorted(names[1:]) == ["front", "guard-1", "orders"]
+
+
+def test_a_bug_is_shown_with_the_readers_own_line_first(shop: tuple[Folder, Running]) -> None:
+    folder, dev = shop
+    code, before = folder.path / "shop" / "orders.py", dev.said
+    edit(code, 'number = turn.facts["order"]', 'number = turn.facts["order"] + 1')
+    said_since(dev, before, "orders.py changed: orders started again")
+    assert folder.mesh("send", "--timeout", 0, "Where is order 1042?").status == Exit.TIMED_OUT
+    shown = said_since(dev, before, "TypeError").partition("turn_failed")[2].splitlines()
+    assert re.fullmatch(
+        r"orders +│   shop/orders\.py:\d+ in orders: TypeError: can only concatenate .*", shown[1]
+    )
+    assert shown[2].endswith('number = turn.facts["order"] + 1')
+    before = dev.said
+    edit(code, 'number = turn.facts["order"] + 1', 'number = turn.facts["order"]')
+    said_since(dev, before, "orders.py changed: orders started again")
+    assert "1042" in folder.mesh("send", "Where is order 1042?").out
+
+
+def test_what_is_no_python_is_told_once_and_the_old_code_goes_on(shop: tuple[Folder, Running]) -> None:
+    folder, dev = shop
+    code, before = folder.path / "shop" / "orders.py", dev.said
+    good = code.read_text()
+    code.write_text(good + "\ndef (\n")
+    told = said_since(dev, before, "invalid syntax")
+    assert f"{code}:{len(good.splitlines()) + 2}: invalid syntax: def (" in told
+    assert "1042" in folder.mesh("send", "Where is order 1042?").out
+    assert dev.said[len(before) :].count("invalid syntax") == 1
+    code.write_text("import nothing_of_that_name\n" + good)
+    said_since(dev, before, "orders cannot start with it; its old process goes on")
+    assert dev.said[len(before) :].count("no module 'nothing_of_that_name'") == 1
+    assert "1042" in folder.mesh("send", "Where is order 1042?").out
+    before = dev.said
+    code.write_text(good)
+    said_since(dev, before, "orders.py changed: orders started again")
+
+
+def test_rules_and_the_fleet_file_are_taken_up(shop: tuple[Folder, Running]) -> None:
+    folder, dev = shop
+    before, fleet = dev.said, folder.path / "mesh.toml"
+    edit(folder.path / "shop" / "rules.toml", "Please write its number.", "Its number, please.")
+    said_since(dev, before, "rules.toml changed: front started again")
+    assert folder.mesh("send", "my order").out == "Which order is it? Its number, please.\n"
+    (folder.path / "shop" / "late.py").write_text(LATE)
+    good = fleet.read_text()
+    fleet.write_text(good + "\n[agents.late]\nmodul = 'shop.late:late'\n")
+    said_since(dev, before, "; what ran before goes on")
+    fleet.write_text(good + "\n[agents.late]\nmodule = 'shop.late:late'\n")
+    said_since(dev, before, "mesh.toml changed: ")
+    assert folder.mesh("send", "hello", "--to", "late").out == "better late\n"
+    said_since(dev, before, "│ late got hello")
