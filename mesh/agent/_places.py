@@ -5,9 +5,6 @@ import traceback
 from pathlib import Path
 from types import CodeType
 
-import mesh
-import protocol
-
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -31,8 +28,8 @@ def where_defined(function: object) -> str:
 def _libraries() -> tuple[Path, ...]:
     import sysconfig
 
-    standard = sysconfig.get_path("stdlib")
-    return tuple(Path(path).resolve() for path in (*mesh.__path__, *protocol.__path__, standard))
+    here, standard = Path(__file__).resolve().parents[1], Path(sysconfig.get_path("stdlib"))
+    return (here, here.with_name("protocol"), standard.resolve())
 
 
 def _is_own(filename: str) -> bool:
