@@ -85,13 +85,22 @@ def _left_alone(request: str, stored: bool) -> str:
 async def _followed(
     where: Where, client: "Client", request: "RequestId", wanted: bool
 ) -> AsyncIterator[None]:
-    """Show what happens while the block runs; a viewer's key, if there is one, shows the log too."""
+    """Show what happens while the block runs: everything if `wanted`, else what holds the request up.
+
+    A viewer's key, if there is one, shows the log too.
+    """
     import asyncio
 
     from mesh.cli.story import Shown
+    from mesh.cli.trouble import tell_trouble
 
     if not wanted:
-        yield
+        telling = asyncio.create_task(tell_trouble(client, request, lambda: _viewer(where, client)))
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
         return
     async with AsyncExitStack() as stack:
         viewer = await _viewer(where, client)

@@ -29,7 +29,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, Run
     with folder.running("dev", "--port", 0, until=READY) as dev:
         yield folder, dev
         children = dev.children()
-        assert len(children) == 5  # server, guard, three agents: no process of an older one is left
+        agents = (folder.path / "mesh.toml").read_text().count("module = ")
+        assert len(children) == 2 + agents  # server and guard; no process of an older agent is left
         assert dev.end(signal.SIGINT) == Exit.DONE
         wait_until_gone(children)
 
@@ -59,7 +60,15 @@ def test_a_bug_is_shown_with_the_readers_own_line_first(shop: tuple[Folder, Runn
     code, before = folder.path / "shop" / "orders.py", dev.said
     edit(code, 'number = turn.facts["order"]', 'number = turn.facts["order"] + 1')
     said_since(dev, before, "orders.py changed: orders started again")
-    assert folder.mesh("send", "--timeout", 0, "Where is order 1042?").status == Exit.TIMED_OUT
+    broke = folder.mesh("send", "--timeout", 3, "Where is order 1042?")
+    assert broke.status == Exit.TIMED_OUT
+    place = r"the handler raised TypeError, at shop/orders\.py:\d+ in orders"
+    assert re.search(rf"^mesh: orders's turn broke: {place}; it is tried again$", broke.err, re.MULTILINE), (
+        broke
+    )
+    request = folder.mesh("request", "ls", "--json").json[0]["request"]
+    dev.wait_until(lambda: "escalation.raised" in folder.mesh("request", "show", request, "--json").out, "it")
+    assert re.search(place, folder.mesh("why", request).out)
     shown = said_since(dev, before, "TypeError").partition("turn_failed")[2].splitlines()
     assert re.fullmatch(
         r"orders +│   shop/orders\.py:\d+ in orders: TypeError: can only concatenate .*", shown[1]
