@@ -50,7 +50,7 @@ async def why(where: Where, *, source: str | None, n: int | None, as_json: bool)
     Without an id it explains the newest request that is stuck: it waits for a person, its client, a thaw, or
     an agent that nobody serves. If none is, it explains the newest one that was refused or that failed.
     """
-    from mesh.cli.story import ending, heading
+    from mesh.client.story import ending, heading
 
     stuck = None
     if source is None:

@@ -113,7 +113,7 @@ def _introduce_demo(mesh: "LocalFleet", words: str, count: int, keep: Path | Non
 
 
 def _show(played: "ops.rehearsal.Played") -> None:
-    from mesh.cli.story import story
+    from mesh.client.story import story
 
     style = "green" if played.verdict == "right" else "bold red"
     sample = played.sample

@@ -56,7 +56,7 @@ async def ls(where: Where, *, tier: str | None, as_json: bool) -> None:
 @framed
 async def show(where: Where, *, request: str, as_json: bool) -> None:
     """Show the decision that a request waits for, with everything that led to it."""
-    from mesh.cli.story import story
+    from mesh.client.story import story
 
     async with await where.connect(*PEOPLE) as bus:
         found = await ops.queue.waiting_at(bus, request)

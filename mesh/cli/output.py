@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from mesh.service.printable import one_line, printable, printable_json, when
+from mesh.service.printable import Line as Line
+from mesh.service.printable import as_json_text as as_json_text
+from mesh.service.printable import as_text as as_text
+from mesh.service.printable import clock, one_line, printable, printable_json, when
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -63,18 +66,6 @@ def emit(value: Any) -> None:
     emit_bytes(encoded)
 
 
-def as_json_text(value: Any) -> str:
-    """Return a value as JSON in one line."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
-
-
-def as_text(value: Any) -> str:
-    """Return a value as people read it: text as it is, everything else as JSON."""
-    return value if isinstance(value, str) else as_json_text(value)
-
-
 def report(value: Any, text: str, *, as_json: bool, lines: bool = False) -> None:
     """Print what one command did: the value for programs, the text for people."""
     if as_json:
@@ -111,20 +102,6 @@ def raw_out() -> "Iterator[BinaryIO]":
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-
-
-class Line:
-    """A line of the result with its styles: parts of text, each plain or with a style of rich's."""
-
-    def __init__(self, *parts: str | tuple[str, str]) -> None:
-        self.parts = [(part, "") if isinstance(part, str) else part for part in parts]
-
-    def append(self, text: str, style: str = "") -> None:
-        self.parts.append((text, style))
-
-    @property
-    def plain(self) -> str:
-        return "".join(text for text, _ in self.parts)
 
 
 def show_lines(*lines: Line) -> None:
@@ -281,14 +258,6 @@ def _in_passing(cell: object) -> str:
     if isinstance(cell, At):
         return clock(cell)
     return _prefix(cell, ()) if isinstance(cell, Id) else _plain(cell)
-
-
-def clock(at_us: int) -> str:
-    """Return a time: on a terminal that of the day, with the date of another day; elsewhere whole (UTC)."""
-    whole = when(at_us)
-    if not sys.stdout.isatty() or whole == "?":
-        return whole
-    return whole[11:23] if whole[:10] == when(int(time.time() * 1e6))[:10] else f"{whole[:10]} {whole[11:19]}"
 
 
 def screen_width() -> int:

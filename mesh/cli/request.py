@@ -124,7 +124,7 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, form: 
     step before, outcome, and the cost of a model's reply; no arguments and no results. JSON and HTML always
     have them.
     """
-    from mesh.cli.story import story
+    from mesh.client.story import story
     from mesh.ui import require_installed
     from protocol.views.timeline import timeline
 
@@ -183,7 +183,8 @@ async def watch(where: Where, *, request: str, follow: bool, as_json: bool) -> N
     with … when it begins) and the replies of models. Only the request's own client hears a model while it
     speaks: mesh send --follow.
     """
-    from mesh.cli.story import INDENT, Teller, ending, step_in_words
+    from mesh.cli.story import INDENT, step_in_words
+    from mesh.client.story import Teller, ending
 
     if follow and as_json:
         raise UsageWrong("one of --follow and --json: mesh request show --json has the steps, too")

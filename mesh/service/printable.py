@@ -1,7 +1,10 @@
 """Text fit for a terminal and a log: that of strangers made harmless, times and counts in words."""
 
 import re
+import sys
+import time
 from datetime import UTC, datetime
+from typing import Any
 
 _CONTROLS = "\x00-\x1f\x7f-\x9f"
 """C0, DEL and C1: cursor moves, colours, titles, and the clipboard of some terminals."""
@@ -68,3 +71,37 @@ def when(at_us: int) -> str:
 def counted(number: int, what: str, several: str = "") -> str:
     """Return a number and what it counts; `several` is the plural where no `s` makes one."""
     return f"{number} {what if number == 1 else several or what + 's'}"
+
+
+def clock(at_us: int) -> str:
+    """Return a time: on a terminal that of the day, with the date of another day; elsewhere whole (UTC)."""
+    whole = when(at_us)
+    if not sys.stdout.isatty() or whole == "?":
+        return whole
+    return whole[11:23] if whole[:10] == when(int(time.time() * 1e6))[:10] else f"{whole[:10]} {whole[11:19]}"
+
+
+def as_json_text(value: Any) -> str:
+    """Return a value as JSON in one line."""
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def as_text(value: Any) -> str:
+    """Return a value as people read it: text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else as_json_text(value)
+
+
+class Line:
+    """A line of the result with its styles: parts of text, each plain or with a style of rich's."""
+
+    def __init__(self, *parts: str | tuple[str, str]) -> None:
+        self.parts = [(part, "") if isinstance(part, str) else part for part in parts]
+
+    def append(self, text: str, style: str = "") -> None:
+        self.parts.append((text, style))
+
+    @property
+    def plain(self) -> str:
+        return "".join(text for text, _ in self.parts)

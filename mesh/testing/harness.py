@@ -23,10 +23,12 @@ from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, TurnError
 from mesh.agent.turn import Turn
 from mesh.bus.stores import StepTaken
+from mesh.client.story import story
 from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState
+from protocol.views.timeline import timeline
 from protocol.wire import codec, events
 from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
 from protocol.wire.config import Fleet
@@ -261,6 +263,10 @@ class FleetHarness:
         return proposal
 
     # --- what came of it --------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """The request as `mesh request show` prints it."""
+        return "\n".join(line.plain for line in story(timeline(self.guard.events)))
 
     @property
     def path(self) -> list[str]:

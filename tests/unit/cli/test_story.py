@@ -7,8 +7,8 @@ import pytest
 
 from mesh.cli.exits import Exit
 from mesh.cli.send import conclude
-from mesh.cli.story import ending, story
 from mesh.client.client import outcome_of
+from mesh.client.story import ending, story
 from mesh.ops.explain import explain, sentences
 from mesh.ops.log import decoded
 from mesh.replay.rejudge import load

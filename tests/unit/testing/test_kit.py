@@ -1,6 +1,8 @@
 """A model of the test's own behind agents that a model drives, and the turn that a guard gives next."""
 
+import asyncio
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from protocol.wire.config import Policy
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.prices import MTOK, Price, Tokens
+from tests.servers import ran
 
 TOLD = Instructions("1", "Help.")
 FRONT, BACK = ClaudeAgent("front", instructions=TOLD), ClaudeAgent("back", instructions=TOLD)
@@ -343,3 +346,14 @@ async def test_a_bug_ends_the_test_where_it_is_unless_the_test_wants_it_otherwis
         assert raised.traceback[-1].name in ("handler", "__missing__")  # the latter names the fact that lacks
     walk = await FleetHarness(InMemoryGuard(fleet_of("a")), agents, keep_going=True).go("hello")
     assert (set(walk.broke), walk.status) == ({"bug"}, "escalated")
+
+
+def test_a_walk_prints_as_a_request_is_shown(tmp_path: Path) -> None:
+    agents = {"a": a, "b": b}
+    walk = asyncio.run(FleetHarness(InMemoryGuard(fleet_of("a", "b")), agents).go("hello", replies=["this"]))
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"".join(body + b"\n" for body in walk.guard.bodies))
+    shown = ran("-m", "mesh", "request", "show", log)
+    assert (shown.stdout, shown.returncode) == (f"{walk}\n", 0), shown.stderr
+    assert "a ✗ nobody  transfer  refused by rule known_agent" in shown.stdout
+    assert "answer: this" in shown.stdout

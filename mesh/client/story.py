@@ -1,0 +1,184 @@
+"""A request told to people: who held it, what was handed over, every verdict with its rule.
+
+The words come from `protocol.views.timeline` alone: a person and a program are told the same. Whatever
+a model, an agent, a client or a person wrote is within its line: none of it can look like a line of ours.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mesh.service.printable import Line, as_text, clock, counted, one_line, short
+from protocol.views.timeline import Cost, StepEntry, Timeline, TimelineEntry, TurnEntry, named, timeline
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import HUMAN
+
+ASKED = "a question waits for its reply"
+"""Why a request waits, as `protocol.views.timeline` says it of one that has asked somebody."""
+_VALUE_CHARS = 60
+_SUMMARY_CHARS = 160
+_STEP_CHARS = 128
+_CODE_CHARS = 64
+_STATUS_STYLE = {
+    "open": "yellow",
+    "completed": "green",
+    "refused": "red",
+    "failed": "red",
+    "expired": "red",
+    "cancelled": "magenta",
+}
+_VERDICT_STYLE = {"admitted": "green", "refused": "bold red", "deferred": "yellow"}
+
+
+def story(told: Timeline, *, steps: bool = False) -> Iterator[Line]:
+    """Yield a whole request, a line each.
+
+    Args:
+        steps: tell each turn's journal, too, beneath the entries that its rounds came to.
+    """
+    yield heading(told)
+    last = {move.turn.id: move.seq for move in told.moves if move.turn is not None}
+    for move, before in zip(told.moves, (-1, *(move.seq for move in told.moves)), strict=False):
+        yield from entry(move, before)
+        if move.turn is not None and steps:
+            yield from (_step(made, move.turn) for made in move.turn.steps)
+        if move.turn is not None and last[move.turn.id] == move.seq and _cost_anything(move.turn.usage):
+            yield _beneath(f"{move.turn.agent}'s turn", _spent(move.turn.usage))
+    for turn in told.running if steps else ():
+        if turn.steps:
+            yield Line((f"     {turn.agent} has done so far:", "dim"))
+            yield from (_step(made, turn) for made in turn.steps)
+    yield from ending(told)
+
+
+def heading(told: Timeline) -> Line:
+    line = Line((told.request, "bold"))
+    line.append("  ")
+    line.append(told.status, style=_STATUS_STYLE.get(told.status, ""))
+    line.append(
+        _line(f"  policy {told.policy}, depth {told.depth}, held by {' → '.join(told.trail) or 'nobody'}")
+    )
+    if told.conversation is not None:
+        line.append(_line(f", in conversation {told.conversation}"))
+    if told.rerun_of is not None:
+        line.append(f", a rerun of {told.rerun_of}")
+    return line
+
+
+def ending(told: Timeline) -> Iterator[Line]:
+    """Yield what a request came to, or what it waits for."""
+    if told.status == "completed":
+        first, *rest = (_line(each) for each in as_text(told.answer).split("\n"))
+        yield Line(("answer: ", "green"), first)
+        yield from (Line(f"        {each}".rstrip()) for each in rest)
+    if told.error is not None:
+        code, detail = told.error["code"], told.error["detail"]
+        parts = (told.status, *([] if code == told.status else [code]), *([detail] if detail else []))
+        yield Line((parts[0], "red"), *(f": {_line(part)}" for part in parts[1:]))
+    for waiting in told.waiting:
+        line = Line(
+            ("waits for ", "yellow"), f"{waiting.for_} since {clock(waiting.since)}: {_line(waiting.why)}"
+        )
+        if waiting.why == ASKED:
+            key = "an operator's key" if waiting.for_ == HUMAN else f"{waiting.for_}'s own key"
+            said = "" if waiting.for_ == HUMAN else f" --as {waiting.for_}"
+            line.append(f"; it is given under {key}: mesh human reply {told.request} '…'{said}")
+        if waiting.served is False:
+            line.append(f"; nobody serves {waiting.for_}", style="bold red")
+        yield line
+    if _cost_anything(told.cost):
+        yield Line((f"reported cost: {_spent(told.cost)}", "dim"))
+    if told.charged != told.cost:
+        yield Line((f"charged to the budget: {_spent(told.charged)}", "dim"))
+
+
+def _cost_anything(cost: Cost) -> bool:
+    return bool(cost.model_calls or cost.tokens or cost.nano_dollars)
+
+
+def _spent(cost: Cost) -> str:
+    calls, tokens = counted(cost.model_calls, "model call"), counted(cost.tokens, "token")
+    return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
+
+
+def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
+    """Yield one thing that happened: a line, and what was handed over beneath it.
+
+    Args:
+        before: the number of the entry before this one, -1 for the first. An event that withholds facts is
+            told with the next one, as `3-4`, so that no number is left out.
+    """
+    number = str(move.seq) if move.seq == before + 1 else f"{before + 1}-{move.seq}"
+    line = Line((f"{number:>3}  {clock(move.at)}  ", "dim"))
+    arrow = "✗" if move.verdict == "refused" else "→"
+    giver = named(move.from_, move.sender)
+    between = giver if move.to is None else f"{giver} {arrow} {move.to}"
+    line.append(_line(between), style="bold")
+    line.append(f"  {_line(move.move)}  ", style="cyan")
+    line.append(move.verdict, style=_VERDICT_STYLE.get(move.verdict, "dim"))
+    if move.rule is not None:
+        line.append(f" by rule {move.rule}", style="bold red")
+    if move.summary:
+        line.append(f"  {short(move.summary, _SUMMARY_CHARS)}")
+    yield line
+    if move.detail:
+        yield _beneath("why", move.detail)
+    if move.hint:
+        yield _beneath("instead", move.hint)
+    if move.facts:
+        yield _beneath("facts", ", ".join(_fact(fact) for fact in move.facts))
+    if move.dropped:
+        yield _beneath("dropped", ", ".join(move.dropped))
+    if move.withheld is not None:
+        counts = ((move.withheld.facts, "fact"), (move.withheld.artifacts, "artifact"))
+        hidden = " and ".join(counted(number, what) for number, what in counts if number)
+        yield _beneath("withheld", f"{hidden} labelled {', '.join(move.withheld.labels)}")
+
+
+def _step(made: StepEntry, turn: TurnEntry) -> Line:
+    """Return one step of a journal: its place, when, how long after the one before, and what came of it."""
+    place, after = f"{made.round}-{made.n}", f"+{made.after / 1e6:.3f} s"
+    line = Line((f"       {place:<5} {clock(made.at)}  {after:>10}  ", "dim"))
+    called = f"{'effect' if made.kind == 'intent' else made.kind} {made.name}"
+    line.append(short(called, _STEP_CHARS), style="cyan")
+    if made.kind == "intent":
+        doubted = turn.status == "doubted"  # else it may be running
+        line.append(*(("  in doubt", "bold red") if doubted else ("  begun", "yellow")))
+    elif made.error is not None:
+        line.append(f"  refused: {short(made.error, _CODE_CHARS)}", style="red")
+    else:
+        line.append("  ok", style="green")
+    if made.usage is not None:
+        line.append(f"  {_spent(made.usage)}", style="dim")
+    return line
+
+
+def _beneath(what: str, text: str) -> Line:
+    return Line((f"       {what}: ", "dim"), _line(text))
+
+
+def _line(text: str) -> str:
+    """Return text whole, as one line."""
+    kept = text[: len(text) - len(text.lstrip(" "))]
+    return kept + one_line(text)
+
+
+def _fact(fact: Fact) -> str:
+    labels = f" [{', '.join(fact.labels)}]" if fact.labels else ""
+    return f"{_line(fact.key)}={short(as_text(fact.value), _VALUE_CHARS)}{labels}"
+
+
+class Teller:
+    """Tells a growing request: each call returns the lines that the one before could not have."""
+
+    def __init__(self) -> None:
+        self._told = -1
+
+    def more(self, happened: Sequence[AnyEvent]) -> tuple[Timeline, list[Line]]:
+        """Return the whole timeline, and the lines about what is new in it."""
+        told = timeline(happened)
+        fresh: list[Line] = []
+        for move in told.moves:
+            if move.seq > self._told:
+                fresh += entry(move, self._told)
+                self._told = move.seq
+        return told, fresh
