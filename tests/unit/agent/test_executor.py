@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from mesh.agent._executor import LOST_S, ForeignRounds
 from mesh.agent._journal import Journal
+from mesh.agent._rounds import LOST_S, ForeignRounds
 from mesh.agent._runtime import Runtime, Watchdog
 from mesh.agent._step_store import WINDOW, Attempts, Call
 from mesh.agent.definition import Agent

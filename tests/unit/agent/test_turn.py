@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent import Budget, BudgetExhausted, Turn, tool
+from mesh.agent import Budget, BudgetExhausted, Turn, _execution, tool
 from mesh.agent.errors import ActionNotAllowed, failure_of
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
@@ -279,3 +279,29 @@ async def test_the_loop_stops_too_and_counts_what_it_was_told(steps: MemorySteps
     assert spent(given) == (11, 2)
     with pytest.raises(BudgetExhausted):
         await drive(given, model, instructions="again", tools=())
+
+
+async def test_a_call_that_asks_or_reads_trusts_a_look_of_just_now_and_an_effect_looks_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_execution, "YOUNG_S", 600.0)
+    looks: list[str] = []
+
+    async def looked() -> bool:
+        looks.append("looked")
+        return False
+
+    async def reply() -> str:
+        return "yes"
+
+    given = turn(is_over=looked)
+    for prompt in ("one", "two"):
+        await given.model("m", prompt, reply, str)
+    await given.call(look, key="x")
+    assert len(looks) == 1
+    await given.call(pay, amount=1)
+    await given.call(pay, amount=2)
+    assert len(looks) == 3
+    monkeypatch.setattr(_execution, "YOUNG_S", 0.0)
+    await given.model("m", "three", reply, str)
+    assert len(looks) == 4

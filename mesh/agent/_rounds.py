@@ -1,0 +1,118 @@
+"""The rounds that this process works on, and those that it leaves to instances of another version."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mesh.bus.nats_protocol import Incoming
+from mesh.errors import BusError
+from mesh.service.logs import get_logger
+from protocol.wire import codec
+from protocol.wire.events import Assignment
+from protocol.wire.notices import Notice
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Running:
+    """A round whose code runs, in the task of its delivery."""
+
+    request: str
+    task: asyncio.Task[Any]
+    over: bool = False
+    """True if it was stopped, because a guard ended the turn or a newer round of it began."""
+
+    def stop(self) -> None:
+        """Cancel the code. A thread of it goes on to its end; its result is thrown away."""
+        if not self.over:
+            self.over = True
+            self.task.cancel()
+
+
+class RunningRounds:
+    """The rounds of this process, by turn and round.
+
+    Args:
+        was_ended: returns True if a guard ended a turn (request, turn), by the step that only guards can
+            write.
+    """
+
+    def __init__(self, was_ended: Callable[[str, str], Awaitable[bool]]) -> None:
+        self._was_ended = was_ended
+        self.rounds: dict[tuple[str, int], Running] = {}
+        self.checks: set[asyncio.Task[None]] = set()
+
+    @contextlib.contextmanager
+    def holding(self, request: str, work: Assignment) -> Iterator[Running]:
+        """Hold this task's round in this block; an older one of its turn, whose time ran out, is stopped."""
+        if work.round:
+            for (turn, round_), earlier in self.rounds.items():
+                if turn == work.turn and round_ < work.round:
+                    earlier.stop()
+        task = asyncio.current_task()
+        assert task is not None
+        running = self.rounds[work.turn, work.round] = Running(request, task)
+        try:
+            yield running
+        finally:
+            if self.rounds.get((work.turn, work.round)) is running:
+                del self.rounds[work.turn, work.round]
+            if running.over:
+                task.uncancel()  # only the code was to end
+
+    def on_note(self, message: Incoming) -> None:
+        """Look up a turn that a note calls over: a note is a hint, which others can forge."""
+        notice = codec.readable(message.data, Notice)
+        if notice is None:
+            return
+        if notice.error is not None:
+            _log.error(
+                "refused_by_guard", request=notice.request, code=notice.error.code, detail=notice.error.detail
+            )
+        if notice.ended is not None:
+            for (turn, round_), running in self.rounds.items():
+                if turn == notice.ended.turn:
+                    check = asyncio.create_task(self._stop_if_over(turn, round_, running))
+                    self.checks.add(check)
+                    check.add_done_callback(self.checks.discard)
+
+    async def _stop_if_over(self, turn: str, round_: int, running: Running) -> None:
+        with contextlib.suppress(BusError):
+            over = await self._was_ended(running.request, turn)
+            if over and self.rounds.get((turn, round_)) is running:
+                running.stop()
+
+
+LOST_S = 60.0
+"""How long after its grace a round that never came back here is remembered."""
+
+
+class ForeignRounds:
+    """Rounds that another version began, by turn and round; mostly their own version takes them.
+
+    Args:
+        grace_s: how long each is left to that version.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grace_s, self._clock = grace_s, clock
+        self._first: dict[tuple[str, int], float] = {}
+        """When this instance saw each for the first time."""
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def leaves(self, turn: str, round_: int) -> bool:
+        """Return True if a round is left to its own version: for the grace from when it first came here."""
+        now = self._clock()
+        kept_s = self._grace_s + LOST_S
+        self._first = {key: at for key, at in self._first.items() if now - at < kept_s}
+        if now - self._first.setdefault((turn, round_), now) < self._grace_s:
+            return True
+        del self._first[turn, round_]
+        return False
