@@ -24,7 +24,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_harmless,
     )
-    filters = (when, short, money, pretty, shown, clock, day, lasting)
+    filters = (when, short, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in filters}
     made.globals |= {"parts": parts, "closing": closing}
     return made
@@ -55,6 +55,12 @@ def shown(value: Any) -> str:
     """Return a value as people read it: text as it is, all else as JSON; the beginning of what is long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} … ({len(text)} characters)"
+
+
+def unquoted(choice: str) -> str:
+    """Return a choice, which is JSON, as people read it: a text without its quotes."""
+    value = msgspec.json.decode(choice)
+    return value if isinstance(value, str) else choice
 
 
 def pretty(value: Any) -> str:

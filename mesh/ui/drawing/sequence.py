@@ -15,7 +15,7 @@ PART_ROWS = 80
 """Rows of one picture: what a screen can be scrolled through; more are on the next."""
 _TIME = 92.0
 _LANE = 128.0
-_WORDS = 430.0
+_WORDS = 470.0
 _HEAD = 52.0
 _ROW = 44.0
 _BAR = 8.0

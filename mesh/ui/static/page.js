@@ -55,6 +55,14 @@ function choose(step) {
   next.scrollIntoView({ block: "nearest" });
 }
 
+// What htmx puts in the place of a list has the same row chosen as before.
+let kept = "";
+
+function swapped() {
+  tellTimes();
+  if (kept && !chosen()) rows().find((row) => row.dataset.row === kept)?.classList.add("chosen");
+}
+
 function key(event) {
   const typing = event.target.closest("input, textarea, select, [contenteditable]");
   if (event.ctrlKey || event.metaKey || event.altKey || typing || $("dialog[open]")) return;
@@ -146,8 +154,8 @@ setInterval(tellTimes, 20000);
 document.addEventListener("keydown", key);
 document.addEventListener("click", jump);
 document.addEventListener("input", (event) => event.target.closest("#slider input") && slide(event.target));
-document.addEventListener("htmx:afterSwap", tellTimes);
-document.addEventListener("htmx:after:swap", tellTimes);
+document.addEventListener("htmx:before:swap", () => (kept = chosen()?.dataset.row));
+document.addEventListener("htmx:after:swap", swapped);
 $("#look").addEventListener("click", () => {
   const next = dark() ? "light" : "dark";
   document.documentElement.dataset.theme = next;
