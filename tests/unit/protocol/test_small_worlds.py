@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 
 from protocol.domain import layers, rules
-from protocol.domain.decider import RequestDecider
+from protocol.domain.decider import Append, RequestDecider
 from protocol.domain.layers import Load
 from protocol.domain.ledger import fold
 from protocol.domain.rules import Case
 from protocol.domain.turns import Segment
-from protocol.wire.commands import HandBack, Move, MoveProposed, Transfer
+from protocol.wire import codec
+from protocol.wire.commands import Command, HandBack, Move, MoveProposed, Transfer, id_of
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, HandoffAdmitted
 from protocol.wire.handoff import Fact, Refusal, Rule
-from protocol.wire.ids import AgentName
+from protocol.wire.ids import AgentName, Cause
 from tests.unit.protocol.oracle.account import Account, learn
 from tests.unit.protocol.oracle.audit import complaints
 from tests.unit.protocol.oracle.opinion import opine
-from tests.unit.protocol.worlds import Play, agents, fact, hand_back, transfer
+from tests.unit.protocol.worlds import REQUEST, Play, agents, fact, hand_back, transfer
 
 NAMES = ("a", "b", "c")
 FLEET = agents(NAMES)
@@ -48,12 +49,20 @@ def moves(n: int, *, named: bool) -> Iterator[Move]:
         yield hand_back(new, to=back_to)
 
 
-def judge(events: list[AnyEvent], move: Move, max_depth: int) -> tuple[MoveProposed, AnyEvent]:
-    """Return the holder's proposal of `move` and the verdict on it."""
-    play = Play(fleet=FLEET, policy=Policy(max_depth=max_depth), decider=RequestDecider(fold(events)))
+def judge(play: Play, move: Move) -> tuple[MoveProposed, AnyEvent]:
+    """Return the holder's proposal of `move` and the verdict on it, which is not appended.
+
+    So all moves of one place are judged on one ledger: deciding never changes it.
+    """
     turn = play.holder
     proposal = MoveProposed(turn=turn.id, round=turn.round, move=move)
-    return proposal, Play.event(play.propose(proposal, turn.agent))
+    command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
+    steps = play.decider.handle(command, play.whole_fleet)
+    step = next(steps)
+    while not isinstance(step, Append):
+        step = steps.send(play.answer(step))
+    assert codec.decode_event(codec.encode(step.event)) == step.event
+    return proposal, step.event
 
 
 class SmallWorlds:
@@ -74,10 +83,12 @@ class SmallWorlds:
         return self
 
     def _from(self, events: list[AnyEvent], account: Account, stop: bool) -> None:
+        policy = Policy(max_depth=self.max_depth)
+        play = Play(fleet=FLEET, policy=policy, decider=RequestDecider(fold(events)))
         for move in moves(len(events), named=self.named):
             if stop and self.complaints:
                 return
-            proposal, event = judge(events, move, self.max_depth)
+            proposal, event = judge(play, move)
             found = complaints(account, proposal, event)
             self.complaints += [f"{account.path} {move}: {each}" for each in found]
             self.verdicts[getattr(event.refusal, "rule", "admitted")] += 1
