@@ -22,19 +22,19 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import aiosqlite
 import msgspec
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
 
 from bench.crew import Crew, obey
 from bench.load import ANSWER, FACTS, SUMMARY, TEXT, Task, run
 from bench.place import AGENTS
 from mesh.service.run import collect_rarely
+
+if TYPE_CHECKING:  # a member alone imports LangGraph: that takes a second of CPU
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+    from langgraph.graph.state import CompiledStateGraph
 
 WORKERS = os.cpu_count() or 1
 
@@ -73,8 +73,10 @@ async def _answer(state: State) -> State:
     return {"answer": ANSWER}
 
 
-def graph(saver: AsyncSqliteSaver) -> "CompiledStateGraph[State, None, State, State]":
+def graph(saver: "AsyncSqliteSaver") -> "CompiledStateGraph[State, None, State, State]":
     """Return the five nodes in line."""
+    from langgraph.graph import END, START, StateGraph
+
     builder = StateGraph(State)
     for name in AGENTS:
         builder.add_node(name, _answer if name == AGENTS[-1] else _pass_on)
@@ -84,6 +86,9 @@ def graph(saver: AsyncSqliteSaver) -> "CompiledStateGraph[State, None, State, St
 
 
 async def _member(name: str, database: str, synchronous: str) -> None:
+    import aiosqlite
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
     async with aiosqlite.connect(database) as connection:
         saver = AsyncSqliteSaver(connection)
         await saver.setup()

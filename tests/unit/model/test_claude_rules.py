@@ -1,21 +1,27 @@
 """What the loopback Claude refuses, as the vendor does: one rule after the other."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 
 from mesh.testing.claude_rules import signed, violations
 from mesh.testing.claude_stub import StubClaude, says
 
+if TYPE_CHECKING:  # to import the SDK takes two seconds of CPU, and every worker collects every test
+    import anthropic
+
 ASK = {"model": "claude-haiku-5-5", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 
 
-def client(stub: StubClaude) -> anthropic.AsyncAnthropic:
+def client(stub: StubClaude) -> "anthropic.AsyncAnthropic":
+    import anthropic
+
     return anthropic.AsyncAnthropic(base_url=stub.url, api_key="stub", max_retries=0)
 
 
 async def test_what_the_vendor_would_refuse_is_refused_with_the_reason_and_uses_up_nothing() -> None:
+    import anthropic
+
     twice: Any = {**ASK, "messages": [*ASK["messages"], *ASK["messages"]]}  # type: ignore[misc]
     async with StubClaude([says("ok")]) as stub, client(stub) as sdk:
         with pytest.raises(anthropic.BadRequestError, match="roles must alternate") as failed:
