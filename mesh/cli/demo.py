@@ -1,17 +1,19 @@
 """`mesh demo`: a whole mesh and a reference fleet on sample requests."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mesh import ops
-from mesh.cli.dev import drivers, model_option
+from mesh.cli.dev import drivers, model_option, page_of
 from mesh.cli.exits import Exit, Leave, ended_by_signals
 from mesh.cli.options import A_PATH, framed, run_quietly
-from mesh.cli.output import Line, emit, note, say, show_lines, table
+from mesh.cli.output import Line, emit, note, say, show_lines
 from mesh.errors import UsageWrong
 from mesh.service.printable import counted
 
@@ -21,22 +23,32 @@ if TYPE_CHECKING:
 
 WITHIN_S = 60.0
 """How long a sample request may take; one that has not come to rest by then is unfinished."""
+NOT_COVERED = "not covered by the rules (needs a model)"
 
 
 @click.command()
-@click.option("--fleet", default="support", show_default=True, help="A fleet under agents/ of the checkout.")
+@click.option("--fleet", default="support", show_default=True, help="The fleet: support or recruiting.")
 @click.option("--requests", type=A_PATH, help="Sample requests, one JSON object a line.")
+@click.option("--all", "whole", is_flag=True, help="Tell every request event by event.")
 @model_option
 @click.option("--keep", type=A_PATH, metavar="DIR", help="Keep log, data and keys in this new folder.")
 @framed
-def demo(*, fleet: str, requests: Path | None, model: "Mode", keep: Path | None, as_json: bool) -> None:
-    """Run a server, a guard and a fleet's agents on sample requests; sum up, then stop everything."""
+def demo(
+    *, fleet: str, requests: Path | None, whole: bool, model: "Mode", keep: Path | None, as_json: bool
+) -> None:
+    """Run a server, a guard and a fleet's agents on sample requests; tell what happens, and sum up.
+
+    With --keep the store stays, to be looked at; at a terminal its page is served, too, if the extra `ui` is
+    installed.
+    """
     if not as_json:
         say(f"starting a nats-server, a guard and the agents of {fleet}, each in its own process …")
-    run_quietly(_demo(fleet, requests, model, keep, as_json))
+    run_quietly(_demo(fleet, requests, whole, model, keep, as_json))
 
 
-async def _demo(fleet: str, requests: Path | None, model: "Mode", keep: Path | None, as_json: bool) -> None:
+async def _demo(
+    fleet: str, requests: Path | None, whole: bool, model: "Mode", keep: Path | None, as_json: bool
+) -> None:
     from mesh.fleet.file import load_fleet
     from mesh.local.fleet import LocalFleet
     from mesh.local.lookup import data_environment, model_environment, reference_fleet
@@ -46,7 +58,6 @@ async def _demo(fleet: str, requests: Path | None, model: "Mode", keep: Path | N
     file = load_fleet(home)
     models = model_environment(model)
     rules = next((f"rules in agents/{fleet}/{path.name}" for path in sorted(home.glob("rules*"))), "rules")
-    played: list[ops.rehearsal.Played] = []
     with _folder(keep) as directory:
         mesh = LocalFleet(
             file,
@@ -61,28 +72,46 @@ async def _demo(fleet: str, requests: Path | None, model: "Mode", keep: Path | N
             words = await drivers(mesh, model, rules)
             if not as_json:
                 _introduce_demo(mesh, words, len(samples), keep)
-            client, viewer = next(iter(file.clients)), next(iter(file.viewers))
-            async with await mesh.connect_as(client) as sending, await mesh.connect_as(viewer) as reading:
-                async for each in ops.rehearsal.play(
-                    sending,
-                    reading,
-                    samples,
-                    within_s=WITHIN_S,
-                    broken=mesh.died,
-                ):
-                    played.append(each)
-                    if not as_json:
-                        _show(each)
-    if as_json:
-        told = [ops.rehearsal.as_program_reads(each) for each in played]
-        emit({"mode": model, "requests": told, "summary": ops.rehearsal.summary(played)})
-    else:
-        _sum_up(played, words)
-    if keep is not None:
-        note(f"kept in {keep}; to look at it: mesh dev --fleet {fleet} --store {keep}")
-        note("and beside that, in the same folder: mesh request ls, mesh request show ID, mesh cost")
-    if not ops.rehearsal.is_sound(played):
+            stage = _Stage(mesh, model, quiet=as_json)
+            if as_json or whole:
+                await stage.play(samples, stage.show)
+            else:
+                for sample in (each for each in samples if each.story):
+                    await stage.tell(sample)
+                rest = [each for each in samples if not each.story]
+                if rest:
+                    say(f"{counted(len(rest), 'more request')}, a line each:")
+                await stage.play(rest, stage.line)
+            if as_json:
+                told = [ops.rehearsal.as_program_reads(each) for each in stage.played]
+                emit({"mode": model, "requests": told, "summary": ops.rehearsal.summary(stage.played)})
+            else:
+                _sum_up(stage.played, model, words)
+            await _what_next(mesh, stage.played, fleet, keep)
+    if not ops.rehearsal.is_sound(stage.played):
         raise Leave(Exit.FAILED)
+
+
+async def _what_next(
+    mesh: "LocalFleet", played: "Sequence[ops.rehearsal.Played]", fleet: str, keep: Path | None
+) -> None:
+    """Name commands for a store that stays; at a terminal, serve its page until Ctrl-C."""
+    if keep is None:
+        note("mesh demo --keep DIR leaves all of it in place, to be looked at")
+        return
+    loop = next((each for each in played if each.refused and each.told), played[0] if played else None)
+    request = "ID" if loop is None or loop.told is None else loop.told.request
+    note(f"kept in {keep}; to look at it, in this folder:")
+    note(f"  mesh dev --fleet {fleet} --store {keep}     and in another terminal")
+    note(f"  mesh why {request}     why the guard refused a move of it")
+    note(f"  mesh request show {request}     its whole story")
+    if sys.stdout.isatty():
+        async with page_of(mesh) as address:
+            if address:
+                import asyncio
+
+                say(f"its page is at {address}; Ctrl-C ends it")
+                await asyncio.Event().wait()
 
 
 @contextlib.contextmanager
@@ -112,35 +141,118 @@ def _introduce_demo(mesh: "LocalFleet", words: str, count: int, keep: Path | Non
     say("")
 
 
-def _show(played: "ops.rehearsal.Played") -> None:
-    from mesh.client.story import story
+class _Stage:
+    """Plays samples on a running mesh, and tells what comes of them."""
 
-    style = "green" if played.verdict == "right" else "bold red"
-    sample = played.sample
-    title = Line(
-        (f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (played.verdict.upper(), style)
-    )
-    title.append(f"  {played.outcome}")
-    show_lines(title, Line((f"  {sample.text}", "italic")))
-    if played.told is not None:
-        show_lines(*story(played.told))
-    for line in played.wrong:
-        show_lines(Line((f"WRONG: {line}", "bold red")))
-    if played.wrong and sample.about:
-        show_lines(Line((f"       it should come to: {sample.about}", "red")))
-    say("")
+    def __init__(self, mesh: "LocalFleet", model: "Mode", *, quiet: bool) -> None:
+        self._mesh, self._model, self._quiet = mesh, model, quiet
+        self.played: list[ops.rehearsal.Played] = []
+
+    async def play(
+        self,
+        samples: "Sequence[ops.rehearsal.Sample]",
+        show: "Callable[[ops.rehearsal.Played], None]",
+        on_more: "ops.rehearsal.OnMore" = lambda bodies: None,
+    ) -> None:
+        """Play samples, a few at a time, and show what came of each in their order."""
+        file = self._mesh.file
+        client, viewer = next(iter(file.clients)), next(iter(file.viewers))
+        async with (
+            await self._mesh.connect_as(client) as sending,
+            await self._mesh.connect_as(viewer) as reading,
+        ):
+            playing = ops.rehearsal.play(
+                sending, reading, samples, within_s=WITHIN_S, broken=self._mesh.died, on_more=on_more
+            )
+            async for each in playing:
+                self.played.append(each)
+                if not self._quiet:
+                    show(each)
+
+    async def tell(self, sample: "ops.rehearsal.Sample") -> None:
+        """Play one sample and tell its story as it happens, with what a person decides in the end."""
+        from mesh.client.story import Teller, ending
+
+        show_lines(Line((f"■ {sample.story}", "bold")), Line((f"  {sample.text}", "italic")))
+        teller, told = Teller(), None
+
+        def on_more(bodies: "Sequence[bytes]") -> None:
+            nonlocal told
+            told, lines = teller.more(ops.log.decoded(bodies))
+            show_lines(*lines)
+
+        await self.play([sample], lambda played: None, on_more)
+        last = self.played[-1]
+        decision = sample.decision
+        if decision is not None and last.told is not None and last.outcome == "escalated":
+            show_lines(Line((f"  {decision.by} decides, as `mesh human resolve` does:", "dim")))
+            operator, viewer = next(iter(self._mesh.file.operators)), next(iter(self._mesh.file.viewers))
+            async with (
+                await self._mesh.connect_as(operator) as deciding,
+                await self._mesh.connect_as(viewer) as reading,
+            ):
+                await ops.rehearsal.decide(deciding, reading, last.told.request, decision, on_more)
+        if told is not None:
+            show_lines(*ending(told))
+        _complain(last, self._model)
+        say("")
+
+    def show(self, played: "ops.rehearsal.Played") -> None:
+        """Tell a whole request, after it has come to rest."""
+        from mesh.client.story import story
+
+        words, style = _verdict(played, self._model)
+        sample = played.sample
+        title = Line((f"■ {sample.id_hint} ", "bold"), (f"({sample.kind}) ", "dim"), (words, style))
+        title.append(f"  {played.outcome}")
+        show_lines(title, Line((f"  {sample.text}", "italic")))
+        if played.told is not None:
+            show_lines(*story(played.told))
+        _complain(played, self._model)
+        say("")
+
+    def line(self, played: "ops.rehearsal.Played") -> None:
+        """Tell a request in a line."""
+        words, style = _verdict(played, self._model)
+        refused = f", refused by {', '.join(played.refused)}" if played.refused else ""
+        came = f"{played.outcome}: {' → '.join(played.path)}{refused}" if words == AS_EXPECTED else words
+        mark = "✓" if words == AS_EXPECTED else "·" if words == NOT_COVERED else "✗"
+        show_lines(Line((f"  {mark} ", style), (f"{played.sample.id_hint:<22} ", ""), (came, "")))
+        _complain(played, self._model)
 
 
-def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", words: str) -> None:
+AS_EXPECTED = "as expected"
+
+
+def _verdict(played: "ops.rehearsal.Played", model: "Mode") -> tuple[str, str]:
+    """Return in words what came of a request, with its style."""
+    if played.verdict == "right":
+        return AS_EXPECTED, "green"
+    if played.verdict == "wrong" and played.sample.kind != ops.rehearsal.RULED and model == "scripted":
+        return NOT_COVERED, "dim"
+    return played.verdict.upper(), "bold red"
+
+
+def _complain(played: "ops.rehearsal.Played", model: "Mode") -> None:
+    if played.wrong and _verdict(played, model)[0] != NOT_COVERED:
+        for line in played.wrong:
+            show_lines(Line((f"  WRONG: {line}", "bold red")))
+        if played.sample.about:
+            show_lines(Line((f"         it should come to: {played.sample.about}", "red")))
+
+
+def _sum_up(all_played: "Sequence[ops.rehearsal.Played]", model: "Mode", words: str) -> None:
     counts = ops.rehearsal.summary(all_played)
-    states = ("requests", "right", "wrong", "unfinished")
-    rows = [(kind, *(each[state] for state in states)) for kind, each in counts["by_kind"].items()]
-    table(("kind", "requests", "right", "WRONG", "unfinished"), rows)
-    table(("outcome", "requests"), sorted(counts["by_outcome"].items()))
-    table(("refused by rule", "times"), sorted(counts["refusals"].items()))
+    say("")
     for played in all_played:
-        if played.wrong:
+        if played.wrong and _verdict(played, model)[0] != NOT_COVERED:
             say(f"WRONG {played.sample.id_hint} ({played.sample.kind}): {'; '.join(played.wrong)}")
+    verdicts = Counter(_verdict(each, model)[0] for each in all_played)
     total = f"{counted(counts['requests'], 'request')}, {counted(counts['handoffs'], 'handoff')}"
-    say(f"{total}: {counts['right']} right, {counts['wrong']} WRONG, {counts['unfinished']} unfinished")
+    say(f"{total}: {', '.join(f'{number} {verdict}' for verdict, number in verdicts.items())}")
+    outcomes = ", ".join(f"{number} {name}" for name, number in sorted(counts["by_outcome"].items()))
+    by_rule = counts["refusals"]
+    rules = ", ".join(f"{number} by {rule}" for rule, number in sorted(by_rule.items()))
+    refused = counted(sum(by_rule.values()), "move")
+    say(f"they came out {outcomes}; the guard refused {refused}{rules and f': {rules}'}")
     say(words, lines=True)

@@ -4,7 +4,7 @@ While `mesh dev` runs, `.mesh/dev.json` tells other commands in the same folder 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,10 +112,11 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
             async with asyncio.TaskGroup() as tasks:
                 watching = _reload(mesh, fleet, search, started)
                 tasks.create_task(watching)  # before anything is read: what is saved meanwhile is taken up
-                async with mesh:
+                async with mesh, contextlib.AsyncExitStack() as pages:
                     words = await drivers(mesh, model, "rules")
                     with _announced(mesh):
-                        _introduce_dev(mesh, words)
+                        page = await pages.enter_async_context(page_of(mesh))
+                        _introduce_dev(mesh, words, page)
                         started.set()
                         await terminal.run()
     except (Leave, asyncio.CancelledError):  # a signal is how this ends when all is well
@@ -125,19 +126,56 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
 
 def _own_port(store: Path) -> int:
     """Return the folder's own port if it is free, else 0, so that the system chooses."""
-    import socket
-
     from mesh.local.lookup import port_of
 
     port = port_of(store)
+    if _if_free(port):
+        return port
+    note(f"port {port} of this folder is taken; another one serves this time")
+    return 0
+
+
+def _if_free(port: int) -> int:
+    """Return a port on loopback if nobody has it, else 0."""
+    import socket
+
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
         except OSError:
-            note(f"port {port} of this folder is taken; another one serves this time")
             return 0
     return port
+
+
+@contextlib.asynccontextmanager
+async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
+    """Serve the page of a mesh while the block runs; give its address, empty without the extra `ui`.
+
+    It acts with an operator's key: it is open to this machine alone.
+    """
+    from mesh.local.lookup import port_of
+    from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, serving
+
+    people = (*mesh.file.operators, *mesh.file.viewers)
+    try:
+        require_installed()
+    except UiNotInstalled:
+        people = ()
+    if not people:
+        yield ""
+        return
+    operator = next(iter(mesh.file.operators), None)
+    options = Options(
+        port=_if_free(port_of(mesh.directory) + 1),
+        allow_write=operator is not None,
+        store=mesh.directory,
+        file=mesh.file,
+        monitor=mesh.server.monitor_url,
+    )
+    keys = keys_in(mesh.url, mesh.keys, reader=people[0], operator=operator)
+    async with serving(keys, options) as address:
+        yield address
 
 
 async def _reload(
@@ -207,7 +245,7 @@ def _say_ready(service: "Service | EmbeddedServer") -> None:
     say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
 
 
-def _introduce_dev(mesh: "LocalFleet", words: str) -> None:
+def _introduce_dev(mesh: "LocalFleet", words: str, page: str) -> None:
     import os
     import time
 
@@ -215,6 +253,7 @@ def _introduce_dev(mesh: "LocalFleet", words: str) -> None:
 
     client = next(iter(mesh.file.clients))
     say(f"nats-server at {mesh.url}")
+    say(f"the page is at {page}" if page else "for a page in the browser: pip install 'handoff-mesh[ui]'")
     say(words, lines=True)
     for name in mesh.unserved:
         say(f"  {name:<12} has no module in the fleet file; run it yourself: mesh agent run MODULE:NAME")

@@ -1,8 +1,10 @@
 """Which fleet is meant: the file here, a named one, a reference fleet, or just these agents."""
 
+import contextlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import mesh
@@ -20,15 +22,23 @@ KEEPING_DATA = ("support", "recruiting")
 
 
 def reference_fleet(name: str) -> Path:
-    """Return the directory of a fleet under agents/. Raises UsageWrong outside of a checkout."""
-    for root in (Path.cwd(), _CHECKOUT):
+    """Return the directory of a fleet under agents/: of a checkout, else as it was installed with the wheel.
+
+    Raises UsageWrong if there is none of that name.
+    """
+    for root in (Path.cwd(), _CHECKOUT, *_installed()):
         directory = root / "agents" / name
         if (directory / FILE_NAME).is_file():
             return directory
-    raise UsageWrong(
-        f"there is no fleet agents/{name}/ here; the reference fleets are in a checkout, "
-        "not in the installed package"
-    )
+    raise UsageWrong(f"there is no fleet agents/{name}/ here, nor one that is installed; there is `support`")
+
+
+def _installed() -> Iterator[Path]:
+    """Yield the folder of the wheel's `agents/`. No package holds it: openai-agents owns that import name."""
+    with contextlib.suppress(PackageNotFoundError):
+        for file in distribution("handoff-mesh").files or ():
+            if file.parts[-3:-2] == ("agents",) and file.name == FILE_NAME:
+                yield Path(str(file.locate())).resolve().parents[2]
 
 
 def find_fleet(named: Sequence[str]) -> tuple[FleetFile, tuple[Path, ...]]:
@@ -86,9 +96,9 @@ def _fleet_of(modules: Sequence[str]) -> FleetFile:
 def port_of(directory: Path) -> int:
     """Return the port of a mesh whose store is in `directory`: the same each time.
 
-    It lies below the ports that a system gives out by itself.
+    It lies below the ports that a system gives out by itself. The next one is the page's.
     """
-    return 20_000 + zlib.crc32(str(directory.resolve()).encode()) % 10_000
+    return 20_000 + zlib.crc32(str(directory.resolve()).encode()) % 5_000 * 2
 
 
 def data_environment(directory: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ same events that anybody could export.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +16,14 @@ from mesh.bus.connection import Bus
 from mesh.client import Client
 from mesh.errors import UsageWrong
 from mesh.ops.log import decoded, documented, journals_of
+from mesh.ops.queue import resolve
 from mesh.ops.requests import story_so_far
 from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire import codec, events
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN
+
+OnMore = Callable[[Sequence[bytes]], None]
 
 AT_ONCE = 8
 """Requests that are under way at a time."""
@@ -38,6 +41,13 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules that refused something on the way."""
 
 
+class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a person answers to a request that came to them."""
+
+    by: str
+    answer: str
+
+
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of a file of sample requests."""
 
@@ -48,6 +58,10 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expect: Expected
     about: str = ""
     facts: tuple[Fact, ...] = ()
+    story: str = ""
+    """A title, if the request is worth telling event by event."""
+    decision: Decision | None = None
+    """What a person then decides, where a story is told."""
 
 
 RULED = "ruled"
@@ -98,12 +112,14 @@ async def play(
     *,
     within_s: float,
     broken: asyncio.Event,
+    on_more: OnMore = lambda bodies: None,
 ) -> AsyncIterator[Played]:
     """Submit the samples, a few at a time, and yield what came of each in the samples' order.
 
     Args:
         within_s: what has not come to rest this long after its submit is unfinished.
         broken: set when there is no use in waiting: what has not come to rest then is unfinished too.
+        on_more: given all events of a request so far, each time that there are more.
     """
     given_up = asyncio.create_task(broken.wait())
     room = asyncio.Semaphore(AT_ONCE)
@@ -113,7 +129,7 @@ async def play(
         async with room:
             request = await sender.submit(sample.text, facts=sample.facts)
             bodies: list[bytes] = []
-            resting = asyncio.create_task(_at_rest(viewer_bus, request, bodies))
+            resting = asyncio.create_task(_at_rest(viewer_bus, request, bodies, on_more))
             await asyncio.wait((resting, given_up), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             if resting.done():
                 resting.result()
@@ -131,10 +147,20 @@ async def play(
         await asyncio.gather(*playing, given_up, return_exceptions=True)
 
 
-async def _at_rest(bus: Bus, request: str, bodies: list[bytes]) -> None:
+async def decide(
+    operator_bus: Bus, viewer_bus: Bus, request: str, decision: Decision, on_more: OnMore
+) -> None:
+    """Let a person answer a request that is theirs, and give out its events until it has ended."""
+    await resolve(operator_bus, request, by=decision.by, answer=decision.answer)
+    async for known in story_so_far(viewer_bus, request):
+        on_more(known)
+
+
+async def _at_rest(bus: Bus, request: str, bodies: list[bytes], on_more: OnMore) -> None:
     """Take a request's events into `bodies` as they come, until nothing moves any more."""
     async for known in story_so_far(bus, request):
         bodies[:] = known
+        on_more(known)
         if isinstance(codec.decode_event(bodies[-1]), events.EscalationRaised | events.TurnSuspended):
             return  # until a person does something
 

@@ -100,7 +100,18 @@ def installed(folder: Path, wheel: Path) -> Path:
 def test_the_wheel_ships_mesh_and_protocol_and_no_other_package(contents: set[str]) -> None:
     top = {name.split("/")[0] for name in contents}
     (metadata,) = (name for name in top if name.endswith(".dist-info"))
-    assert top - {metadata} == {"mesh", "protocol"}
+    (data,) = (name for name in top if name.endswith(".data"))
+    assert top - {metadata, data} == {"mesh", "protocol"}
+
+
+def test_the_wheel_carries_the_reference_fleets_outside_of_all_packages(contents: set[str]) -> None:
+    shared = {name.partition("/data/share/handoff-mesh/")[2] for name in contents if ".data/" in name}
+    files = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "agents").rglob("*.*")
+        if path.suffix in (".py", ".toml", ".jsonl", ".md", ".sql")
+    }
+    assert shared == files
 
 
 def test_the_wheel_ships_every_module_of_the_checkout(contents: set[str]) -> None:
@@ -131,6 +142,13 @@ def test_the_wheel_and_openai_agents_work_in_one_environment(installed: Path, fo
 def test_the_command_runs_where_only_the_wheel_is_installed(installed: Path, folder: Path) -> None:
     assert "demo" in run(installed / "mesh", "--help", cwd=folder)
     assert run(installed / "mesh", "--version", cwd=folder).startswith("mesh 0.")
+
+
+def test_the_demo_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    said = run(installed / "mesh", "demo", cwd=tmp_path)
+    assert "A loop that the guard stops" in said
+    assert "not covered by the rules (needs a model)" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_starter_project_passes_its_tests_and_runs_from_the_wheel_alone(

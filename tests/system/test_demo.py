@@ -99,6 +99,27 @@ def test_for_people_it_tells_each_story_and_a_ruled_one_that_is_wrong_fails_it(t
     assert "2 requests, " in done.out
 
 
+@pytest.mark.parametrize("more", [(), ("--all",)], ids=["stories", "all"])
+def test_stories_are_told_whole_and_what_no_rule_covers_is_no_failure(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    stories = [sample for sample in SAMPLES if sample.get("story")]
+    paraphrase = next(sample for sample in SAMPLES if sample["kind"] == "paraphrase")
+    file = sampled(tmp_path, *stories, RULED, paraphrase)
+    done = Folder(tmp_path).process("demo", "--requests", file, *more)
+    assert done.status == Exit.DONE, done
+    assert len(stories) == 4
+    assert "technical ✗ triage  transfer  refused by rule cycle" in done.out
+    assert "withheld: 3 facts labelled pii" in done.out
+    assert "1 not covered by the rules (needs a model)" in done.out
+    assert "WRONG" not in done.out
+    assert "the guard refused 1 move: 1 by cycle" in done.out
+    assert ("2 more requests, a line each:" in done.out) is (not more)
+    assert ("Ada, support lead (ops) → app  complete" in done.out) is (not more)
+    assert ("■ hours" in done.out) is bool(more)
+    assert "mesh demo --keep DIR" in done.err
+
+
 def test_interrupted_it_stops_everything_and_throws_its_data_away(tmp_path: Path) -> None:
     with Folder(tmp_path).running("demo", until="sample requests;", TMPDIR=str(tmp_path)) as demo:
         children = demo.children()
@@ -117,6 +138,7 @@ def test_what_is_kept_can_be_looked_at_afterwards(tmp_path: Path) -> None:
     (played,) = done.json["requests"]
     assert played["wrong"]
     assert "mesh dev --fleet support --store kept" in done.err
+    assert f"mesh why {played['request']}" in done.err
     assert folder.mesh(*kept).status == Exit.USAGE, "never over another one's data"
     looks = ["dev", "--fleet", "support", "--store", "kept", "--port", "0"]
     with folder.running(*looks, until=READY) as dev:
@@ -140,4 +162,4 @@ def test_when_a_service_dies_the_demo_says_so_and_fails_at_once(tmp_path: Path) 
 def test_a_fleet_that_is_not_there_is_a_matter_of_usage(tmp_path: Path) -> None:
     done = Folder(tmp_path).mesh("demo", "--fleet", "nothing")
     assert done.status == Exit.USAGE
-    assert "checkout" in done.err
+    assert "there is `support`" in done.err
