@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 model_option = click.option(
     "--model",
-    type=click.Choice(["scripted", "claude"]),
+    type=click.Choice(["scripted", "claude", "openai"]),
     default="scripted",
     show_default=True,
     envvar="MESH_MODEL",
     show_envvar=True,
-    help="What drives the agents: rules, or the real models (ANTHROPIC_API_KEY; they cost money).",
+    help="What drives the agents: rules, or a vendor's models (with its key; they cost money).",
 )
 
 

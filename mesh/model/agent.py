@@ -11,8 +11,8 @@ agent = ClaudeAgent(
 `MESH_MODEL` says who replies: `scripted` (a file of rules), or the vendor whose models may be asked, `claude`
 or `openai`. Left out, it is `scripted`: a key that happens to be there spends nothing in a test or a script.
 Only `mesh agent run` takes a key for a yes (`definition.key_will_do`). A model of one's own that costs
-nothing replies by itself, unless the word is `scripted`. The environment is read when a turn asks, not at
-import.
+nothing replies by itself, unless the word is `scripted` and it has rules. The environment is read when a turn
+asks, not at import.
 """
 
 import asyncio
@@ -214,12 +214,15 @@ def _require_labels(labels: Labels) -> None:
 # --- which model ----------------------------------------------------------------------------------
 
 
-def mode(said: str | None = None, model: str = "", *, own: bool = False) -> Mode | Literal["own"]:
+def mode(
+    said: str | None = None, model: str = "", *, own: bool = False, rules: bool = True
+) -> Mode | Literal["own"]:
     """Return who replies by what `said`, or else the environment, asks for. Raises ModelUnavailable.
 
     Args:
         model: the id that the agent is pinned to; Claude's vendor is asked for any other agent.
         own: True for a model of one's own that costs nothing.
+        rules: True if there are any to stand in for it.
     """
     vendor = pinned(model)[0]
     match os.environ.get(VARIABLE, "") if said is None else said:
@@ -228,7 +231,7 @@ def mode(said: str | None = None, model: str = "", *, own: bool = False) -> Mode
                 return "own"
             return vendor.name if a_key_will_do() and _may_ask(vendor) and has_sdk(vendor) else "scripted"
         case "scripted":
-            return "scripted"
+            return "own" if own and not rules else "scripted"
         case name if name in VENDORS:
             if own:
                 return "own"
@@ -248,19 +251,19 @@ def _may_ask(vendor: Vendor) -> bool:
     return any(os.environ.get(variable) for variable in vendor.variables)
 
 
-def driven_by(model: str, prompt_version: str = "", *, own: bool = False) -> str:
+def driven_by(model: str, prompt_version: str = "", *, own: bool = False, rules: bool = True) -> str:
     """Return what drives an agent, for its card: empty, `scripted`, or the id that its vendor has.
 
     Args:
         model: the id that the agent is pinned to, if it is.
         prompt_version: of its prompt; an agent without either has no model.
-        own: as in `mode`.
+        own, rules: as in `mode`.
 
     Raises ModelUnavailable.
     """
     if not model and not prompt_version:
         return ""
-    kind = mode(model=model, own=own)
+    kind = mode(model=model, own=own, rules=rules)
     return kind if kind == "scripted" else pinned(model)[1] or kind
 
 
@@ -290,7 +293,8 @@ def model_for(
     make, most = _instead.get(), max_tokens or MAX_TOKENS
     if make is not None:
         return make(model, fallback, most)
-    kind = mode(model=_id_of(model), own=own is not None and not own.is_billed)
+    free = own is not None and not own.is_billed
+    kind = mode(model=_id_of(model), own=free, rules=script is not None)
     if kind != "scripted":
         return own or _vendors(_id_of(model), fallback, most)
     if script is None:

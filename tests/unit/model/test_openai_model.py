@@ -297,14 +297,16 @@ class Echo(Model):
         return Reply(text=prompt.brief.partition("\n")[0])
 
 
-async def test_a_model_of_ones_own_replies_by_itself_unless_the_rules_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("said", ["", "claude", "openai", "scripted"])
+async def test_a_model_of_ones_own_replies_by_itself_unless_its_rules_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
 ) -> None:
+    monkeypatch.setenv(VARIABLE, said)
     agent = ClaudeAgent("a", instructions=WORDS, model=Echo())
-    assert (agent.model, driven_by(agent.model, own=agent.own_model)) == ("echo", "echo")
+    assert driven_by(agent.model, own=agent.own_model, rules=False) == "echo"
     assert await agent(turn(agent="a")) == Complete(answer="You are: a")
-    monkeypatch.setenv(VARIABLE, "claude")
-    assert await agent(turn(agent="a")) == Complete(answer="You are: a")
-    monkeypatch.setenv(VARIABLE, "scripted")
-    with pytest.raises(ModelUnavailable, match="has no script"):
-        await agent(turn(agent="a"))
+    script = tmp_path / "rules.toml"
+    script.write_text('[a]\nfallback = { answer = "by the rules" }\n')
+    ruled = ClaudeAgent("a", instructions=WORDS, model=Echo(), script=script)
+    answer = "by the rules" if said == "scripted" else "You are: a"
+    assert await ruled(turn(agent="a")) == Complete(answer=answer)
