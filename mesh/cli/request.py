@@ -158,12 +158,11 @@ async def show(where: Where, *, source: str, at: int | None, steps: bool, form: 
         case "json":
             emit(ops.log.documented(told, bodies))
         case "html":
-            from mesh.ui.document import html
+            from mesh.ui.story import as_html
 
-            emit_raw(html(told, happened, bodies).encode())
+            emit_raw(as_html(told, happened, bodies).encode())
         case "mermaid":
-            from mesh.ui.drawing.mermaid import mermaid
-            from mesh.ui.drawing.scene import scene
+            from mesh.ui.drawing.scene import mermaid, scene
 
             emit_raw(mermaid(scene(told)).encode())
         case _:

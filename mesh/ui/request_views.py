@@ -8,13 +8,11 @@ from starlette.routing import Route
 from mesh.errors import UsageWrong
 from mesh.ops import control, queue
 from mesh.ops.explain import VERDICTS, explain, sentences
-from mesh.ui.document import html
-from mesh.ui.drawing.mermaid import mermaid
-from mesh.ui.drawing.scene import scene
+from mesh.ui.drawing.scene import mermaid, scene
 from mesh.ui.fields import number
 from mesh.ui.live import live
 from mesh.ui.page import Page, is_piece
-from mesh.ui.story import Stories, pictures, standing
+from mesh.ui.story import Stories, as_html, pictures, standing
 from protocol.wire.events import type_of
 
 EVENTS = 100
@@ -69,7 +67,7 @@ def routes(page: Page) -> list[Route]:
         story = await stories.read(name)
         told = await stories.told(story)
         if form == "html":
-            body, kind, ending = html(told, story.happened, story.bodies).encode(), "text/html", "html"
+            body, kind, ending = as_html(told, story.happened, story.bodies).encode(), "text/html", "html"
         elif form == "mermaid":
             body, kind, ending = mermaid(scene(told)).encode(), "text/plain", "mmd"
         elif form == "json":

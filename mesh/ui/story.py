@@ -1,7 +1,10 @@
 """One request as its page shows it: the timeline up to an event, and how the request stood then."""
 
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Sequence
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -11,9 +14,9 @@ from mesh.bus.connection import Bus
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
+from mesh.ui.drawing.request import course, parts, sequence, strip
 from mesh.ui.drawing.scene import scene
-from mesh.ui.drawing.sequence import parts, sequence
-from mesh.ui.drawing.strip import course, strip
+from mesh.ui.templating import environment
 from protocol.domain import budget
 from protocol.domain.ledger import fold
 from protocol.views.timeline import StepEntry, Timeline, timeline
@@ -150,3 +153,34 @@ class Stories:
         self, happened: Sequence[AnyEvent], until: int | None
     ) -> dict[str, tuple[StepEntry, ...]]:
         return (await log.journals_of(self._bus, happened, until)).steps
+
+
+# --- as one file --------------------------------------------------------------------------------------
+
+
+def as_html(told: Timeline, happened: Sequence[AnyEvent], bodies: Sequence[bytes]) -> str:
+    """Return a request as a page that opens without a server, a network or a script.
+
+    Its policy allows its own style sheet, by that one's digest, and nothing else.
+
+    Args:
+        bodies: the events as stored; each is in the page whole.
+
+    Raises BrokenLog.
+    """
+    style = files("mesh.ui").joinpath("static", "page.css").read_text()
+    drawn = scene(told)
+    return (
+        environment()
+        .get_template("download.html")
+        .render(
+            told=told,
+            stands=standing(happened),
+            began=happened[0].at,
+            bodies=bodies,
+            style=Markup(style),
+            style_digest=b64encode(sha256(style.encode()).digest()).decode(),
+            sequences=[Markup(sequence(drawn, part=part, key=f"seq{part}")) for part in range(parts(drawn))],
+            strip=Markup(strip(course(happened))),
+        )
+    )

@@ -1,7 +1,7 @@
 """The scene of a request: lanes, and one row for each thing that passed between them or happened on one.
 
 A row is an entry of the timeline with its place. What repeats itself is folded: a request that went in
-circles a thousand times is as short as its circle.
+circles a thousand times is as short as its circle. `mermaid` writes a scene as text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from mesh.service.printable import counted, short
 from protocol.views.timeline import Timeline, TimelineEntry, named
 from protocol.wire.ids import HUMAN
 
@@ -218,3 +219,61 @@ def edges(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[int, int]]:
             broken = row.form == "broken"
             found[row.lane, to] = (passed + (not broken), refused + broken)
     return found
+
+
+# --- as mermaid's text --------------------------------------------------------------------------------
+
+_MERMAID_CHARS = 100
+_SAFE = frozenset(" .,:!?'()/-+=_")
+
+
+def mermaid(told: Scene) -> str:
+    """Return a scene as a diagram (https://mermaid.js.org/syntax/sequenceDiagram.html), a line for each row.
+
+    No stranger's name or text can end a line or begin a keyword.
+    """
+    return "\n".join(_lines(told)) + "\n"
+
+
+def _lines(told: Scene) -> Iterator[str]:
+    ids = {lane: f"p{place}" for place, lane in enumerate(told.lanes)}
+    yield "sequenceDiagram"
+    for lane, id_ in ids.items():
+        kind = "actor" if lane in (told.client, HUMAN) else "participant"
+        yield f"    {kind} {id_} as {_coded('people' if lane == HUMAN else lane)}"
+    for row in told.rows:
+        yield f"    {_line(row, ids)}"
+
+
+def _line(row: Row, ids: dict[str, str]) -> str:
+    here = ids[row.lane]
+    to = here if row.to is None else ids[row.to]
+    first, last = next(iter(ids.values())), next(reversed(ids.values()))
+    across = first if first == last else f"{first},{last}"
+    who = f" by {row.who}" if row.who else ""
+    match row.form:
+        case "fold":
+            said = f"the same {counted(row.cycle, 'row')}, {counted(row.times, 'time')} more"
+            return f"Note over {across}: {_coded(said)}"
+        case "band":
+            said = row.move if row.who == GUARD else f"{row.move} by {row.who or row.lane}"
+            return f"Note over {across}: {_coded(_joined(said, row.text))}"
+        case "note":
+            return f"Note over {here}: {_coded(_joined(row.move + who, row.text or row.detail))}"
+        case "broken":
+            aimed = f" to {row.aim}" if row.aim else ""
+            return f"{here}-x{to}: {_coded(_joined(f'{row.move}{aimed} refused by {row.rule}', row.text))}"
+        case "arrow":
+            shaft = "-->>" if row.move in ("hand_back", "reply", "settle") else "->>"
+            return f"{here}{shaft}{to}: {_coded(_joined(row.move + who, row.text))}"
+
+
+def _joined(move: str, text: str) -> str:
+    return f"{move}: {text}" if text else move
+
+
+def _coded(text: str) -> str:
+    """Return a text whose every character that mermaid or HTML could read otherwise is a character code."""
+    line = short(text, _MERMAID_CHARS)
+    coded = (char if char.isalnum() or char in _SAFE else f"#{ord(char)};" for char in line)
+    return "".join(coded) or " "

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from mesh import ops
 from mesh.replay.rejudge import load
 from mesh.ui.drawing.graph import Edge, Node, graph
-from mesh.ui.drawing.mermaid import mermaid
-from mesh.ui.drawing.scene import Scene, edges, scene
-from mesh.ui.drawing.sequence import PART_ROWS, parts, sequence
-from mesh.ui.drawing.strip import course, strip
+from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
+from mesh.ui.drawing.scene import Scene, edges, mermaid, scene
 from protocol.views.timeline import Cost, Timeline, TimelineEntry, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget
