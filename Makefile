@@ -16,7 +16,7 @@ PIN := uv pip compile pyproject.toml --universal --python-version 3.11 --generat
 	--quiet --custom-compile-command "make constraints"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly drill check format lint types imports bench schema constraints clean
+.PHONY: help demo test nightly drill check format lint types imports bench site schema constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ imports: $(ENV)
 
 bench: $(ENV) ## Measure this machine
 	@$(BIN)/mesh bench
+
+site: $(ENV) ## Build the docs as a site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 schema: $(ENV) ## Write the JSON schemas of the wire contract, and what clients/node makes of them (needs npm)
 	@$(BIN)/mesh schema export --out protocol/schema

@@ -1,0 +1,145 @@
+"""Somebody who does what a page says: writes its files, runs its Python, and types its commands in order."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.docs.pages import blocks, written
+from tests.servers import PATIENCE_S, ROOT
+from tests.system.terminal import environment
+
+USUAL_PORTS = ("4222", "8000")
+"""On pages; the reader takes free ones."""
+_REQUEST = re.compile(r"\b[a-z0-9-]+_[0-7][0-9A-HJKMNP-TV-Z]{25}\b")
+_EARLY = ("nothing in it waits for a person", "there is no request", "Connection refused")
+"""Said of what is not there yet."""
+
+
+class Reader:
+    """One folder, one mesh if the page starts one, and what was printed last."""
+
+    def __init__(self, page: str, folder: Path) -> None:
+        self._folder = folder
+        for port in USUAL_PORTS:
+            page = page.replace(port, _free_port())
+        self._added: dict[str, str] = {}
+        self.blocks = list(blocks(page))
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._request = ""
+        written(self.blocks, folder)
+
+    def type_all(self) -> int:
+        """Type every command of the page; return how many. AssertionError for one that goes wrong."""
+        typed = 0
+        for block in self.blocks:
+            if block.language == "console":
+                for command, shown in _commands(block.text):
+                    self._type(command, shown)
+                    typed += 1
+        return typed
+
+    def run_python(self) -> int:
+        """Run the page's Python without titles, from top to bottom in one process; return how many blocks."""
+        told = [each.text for each in self.blocks if (each.language, each.kind) == ("python", "")]
+        if told:
+            (self._folder / "page.py").write_text("\n".join(told))
+            ended = self._run("python page.py")
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+        return len(told)
+
+    def _type(self, command: str, shown: list[str]) -> None:
+        words = shlex.split(command, comments=True)
+        if words[0] == "export":
+            name = words[1].partition("=")[0]
+            self._added[name] = self._run(f'{command}; printf %s "${name}"').stdout
+            return
+        if words[-1] == "&" or words[:2] == ["mesh", "dev"]:
+            self._start(command.removesuffix("&"))
+            return
+        if "ID" in words:
+            command = re.sub(r"\bID\b", self._request, command)
+        ended = self._run(command)
+        out = ended.stdout + ended.stderr
+        assert ended.returncode == 0, f"{command}\n{out}"
+        if found := _REQUEST.search(ended.stdout):
+            self._request = found.group()
+        for line in shown:
+            assert line in out, f"{command}: {line!r} is not in\n{out}"
+
+    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; type it again where what it needs is not there yet."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            ended = subprocess.run(
+                ["bash", "-c", command], cwd=self._folder, env=self._environment,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            )  # fmt: skip
+            early = ended.returncode == 4 or any(said in ended.stderr for said in _EARLY)
+            if not early or time.monotonic() > deadline:
+                return ended
+            time.sleep(0.1)
+
+    def _start(self, command: str) -> None:
+        dev = shlex.split(command)[:2] == ["mesh", "dev"]
+        log = self._folder / f"started-{len(self._started)}"
+        with log.open("wb") as out:
+            self._started.append(
+                subprocess.Popen(
+                    ["bash", "-c", f"exec env {command} {'--port 0' if dev else ''}"],
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                )
+            )
+        deadline = time.monotonic() + PATIENCE_S
+        while dev and not (self._folder / ".mesh" / "dev.json").exists():
+            assert self._started[-1].poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        own = Path(sys.executable).parent
+        return environment(
+            PATH=f"{own}:{os.environ['PATH']}", PYTHONPATH=f"{self._folder}:{ROOT}", **self._added
+        )
+
+    def close(self) -> None:
+        """End what the page started, the last first, and wait for it."""
+        for process in reversed(self._started):
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command of a console's block, and the lines that it prints."""
+    command: str | None = None
+    shown: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            if command is not None:
+                yield command, shown
+            command, shown = line.removeprefix("$ "), []
+        elif line.strip() and not line.startswith("…"):
+            shown.append(line)
+    if command is not None:
+        yield command, shown

@@ -1,0 +1,108 @@
+"""The site: its pages' files, Python and commands do what the pages say, and it builds without a warning."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, blocks
+from tests.docs.reader import Reader
+from tests.servers import PATIENCE_S, ROOT
+
+PAGES = {
+    "tutorial.md": (12, 0),
+    "howto/approval-by-chat.md": (5, 0),
+    "howto/deploy-by-hand.md": (9, 0),
+    "howto/fastapi.md": (3, 0),
+    "howto/own-model.md": (0, 1),
+}
+"""Pages that are done as they say: how many commands and blocks of Python each has."""
+TOLD = ("comparison.md", "concepts.md", "faq.md", "index.md", "reference.md")
+"""Pages of the site without any."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+    with contextlib.closing(Reader((DOCS / page).read_text(), tmp_path)) as reader:
+        assert (reader.type_all(), reader.run_python()) == PAGES[page]
+
+
+def test_every_page_with_something_to_run_is_run() -> None:
+    assert sorted(f"howto/{path.name}" for path in (DOCS / "howto").glob("*.md")) == sorted(
+        set(PAGES) - {"tutorial.md"}
+    )
+    for page in TOLD:
+        assert list(blocks((DOCS / page).read_text())) == [], page
+
+
+def test_a_page_that_is_wrong_would_be_noticed(tmp_path: Path) -> None:
+    page = "```console\n$ echo one\ntwo\n```\n"
+    with contextlib.closing(Reader(page, tmp_path)) as reader, pytest.raises(AssertionError, match="two"):
+        reader.type_all()
+    with (
+        contextlib.closing(Reader("```python\nassert 1 == 2\n```\n", tmp_path)) as reader,
+        pytest.raises(AssertionError, match="1 == 2"),
+    ):
+        reader.run_python()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as it is built, strictly: a warning is an error."""
+    built = tmp_path_factory.mktemp("site")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(built)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "WARNING" not in ended.stderr
+    return built
+
+
+def test_every_page_of_the_docs_is_in_the_site(site: Path) -> None:
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).with_suffix("")
+        at = site / (name.parent if name.name in ("index", "README") else name) / "index.html"
+        assert at.is_file(), name
+    assert (site / "deploying" / "index.html").is_file()
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r"<(?:script|img|iframe|link(?=[^>]*stylesheet))[^>]*(?:src|href)=\"?(?:https?:)?//")
+    for page in site.rglob("*.html"):
+        assert not loaded.search(page.read_text()), page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text()), sheet
+
+
+def test_the_reference_has_what_an_author_imports(site: Path) -> None:
+    page = (site / "reference" / "index.html").read_text()
+    for name in (
+        "mesh.agent.Turn.transfer",
+        "mesh.agent.tool",
+        "mesh.model.agent.ClaudeAgent",
+        "mesh.sync.Client",
+    ):
+        assert f'id="{name}"' in page, name
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.mmd")), ids=lambda path: path.stem)
+def test_a_picture_is_that_of_its_text(picture: Path) -> None:
+    sys.path.insert(0, str(DOCS / ".site"))
+    try:
+        from pictures import mark  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    drawn = picture.with_suffix(".svg").read_text()
+    assert drawn.startswith(mark(picture.read_text())), "render it again: docs/.site/pictures.py"
+    assert "<foreignObject" not in drawn, "an <img> shows none"
+    assert f"pictures/{picture.stem}.svg" in (DOCS / "concepts.md").read_text()
