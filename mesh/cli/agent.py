@@ -276,7 +276,7 @@ def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
     if sent.name == "scripted":
         head.append("rules stood in for the model; this is how the vendor would have got it")
     body = dict(found.request)
-    system, tools, messages = body.pop("system", []), body.pop("tools", []), body.pop("messages")
+    system, tools, messages = body.pop("system", []), body.pop("tools", []), body.pop("messages", [])
     lines = [*head, "", f"=== {as_json_text(body)}"]
     for block in system:
         lines += ["", "=== system" + _mark(block), block["text"]]
@@ -284,10 +284,19 @@ def _prompt_lines(found: "ops.prompt.Shown", request: str) -> list[str]:
         lines += ["", "=== tools"]
         lines += [as_json_text(tool) for tool in tools]
     for message in messages:
-        for block in message["content"]:
+        for block in _blocks(message):
             lines += ["", f"=== {message['role']}{_mark(block)}"]
             lines.append(block["text"] if block["type"] == "text" else as_json_text(block))
     return lines
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a message's parts: Claude's blocks, or the text and the calls of OpenAI's messages."""
+    content = message["content"]
+    if not isinstance(content, str | None):
+        return list(content)
+    said = [] if content is None else [{"type": "text", "text": content}]
+    return [*said, *message.get("tool_calls", ())]
 
 
 def _mark(block: Mapping[str, Any]) -> str:

@@ -8,9 +8,12 @@ import pytest
 import pytest_asyncio
 
 from mesh.cli.exits import Exit
+from mesh.client import Outcome
+from mesh.client.follow import Heard
 from mesh.model import ROUTING, WORK
 from mesh.model import agent as driven
 from mesh.testing.claude_stub import StubClaude, calls, fails, says
+from mesh.testing.openai_stub import StubOpenAI
 from protocol.domain.ledger import Ledger
 from protocol.wire.events import MoveRefused, RequestCompleted
 from tests.guard.stage import Stage
@@ -107,6 +110,46 @@ async def test_people_get_the_words_as_they_were(stage: Stage, office: Office, v
     assert 'text: "Where is Ada?"' in done.out
     assert '"content":"\\"Ada is in the attic\\""' in done.out
     assert "prompt version 7, agent version 1" in done.out
+
+
+async def test_a_turn_on_openais_api_is_followed_answered_and_shown_to_the_letter(
+    stage: Stage, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [calls(("find", {"who": "Ada"}), text="I look for her."), says("She is in the attic.")]
+    async with StubOpenAI(script) as vendor:
+        told = {"OPENAI_API_KEY": "stub", "OPENAI_BASE_URL": vendor.url, driven.VARIABLE: "openai"}
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        await stage.runtime(prompted.elsewhere)
+        client = await stage.client()
+        request, heard = client.new_id(), []
+        async with client.follow(request) as feed:
+            await client.submit("Where is Ada?", request=request)
+            async for item in feed:
+                if isinstance(item, Heard):
+                    heard.append(item.note.text)
+                if isinstance(item, Outcome):
+                    assert item.answer == "She is in the attic."
+        assert "I look for her." in "".join(heard)
+        found = await shown(office, request, "--module", "tests.live.prompted:elsewhere")
+        assert (found["sent"], found["exact"]) == (vendor.asked[-1].body, True)
+        person = ("agent", "prompt", "a", "--request", request, "--module", "tests.live.prompted:elsewhere")
+        done = await office.mesh(*person, who="audit")
+        for line in (
+            "=== system\nYou find people.",
+            "=== tool\n",
+            '"name":"find"',
+            "=== assistant\nI look for",
+        ):
+            assert line in done.out
+        (ended,) = [event for event in await stage.log(request) if isinstance(event, RequestCompleted)]
+        ledger = Ledger()
+        for event in await stage.log(request):
+            ledger.apply(event)
+        used = ledger.report_of(ended).usage
+        assert (used.tokens, used.models["gpt-6-luna"].calls) == (2 * 120, 2)
+        assert vendor.refused == []
+        await driven.close_models()
 
 
 async def test_changed_code_is_found_out_and_said(stage: Stage, office: Office, vendor: StubClaude) -> None:

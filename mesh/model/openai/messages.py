@@ -72,6 +72,8 @@ def request_of(prompt: Prompt, *, model: str, max_tokens: int, more: Mapping[str
         "model": model,
         "max_completion_tokens": max_tokens,
         "messages": messages.whole(),
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
     return {**asked, **({"tools": tools} if tools else {}), **more}
 

@@ -55,6 +55,5 @@ class OpenAIModel(VendorModel):
 
     @asynccontextmanager
     async def _stream(self, request: Mapping[str, Any]) -> "AsyncIterator[AsyncStream[ChatCompletionChunk]]":
-        counted = {"stream": True, "stream_options": {"include_usage": True}}
-        async with await self._client.chat.completions.create(**request, **counted) as stream:
+        async with await self._client.chat.completions.create(**request) as stream:
             yield stream

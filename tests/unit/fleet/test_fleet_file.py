@@ -315,6 +315,10 @@ def test_cost_is_what_the_list_says(model: str, tokens: Tokens) -> None:
     assert cost(tokens, listed([model])[model]) == round(said * 1_000_000_000)
 
 
+def test_openais_list_is_looked_through_too() -> None:
+    assert listed(["gpt-4o"])["gpt-4o"].output > listed(["gpt-4o-mini"])["gpt-4o-mini"].output > 0
+
+
 def test_a_model_without_a_listed_price_says_what_to_do() -> None:
     with pytest.raises(PricesMissing, match=r"\[prices\] in the fleet file"):
         listed(["claude-of-tomorrow"])
