@@ -19,13 +19,13 @@ from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.ops.log import read_each
 from mesh.ops.queue import Waiting, queue
-from mesh.ops.roster import card_of, fleet_of, inbox_state, instances, mesh_freeze
+from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
 from mesh.ops.servers import Results, State, Varz, config_of, durability, name_of, varz_of
 from mesh.service.printable import counted, when
 from mesh.settings import Access
 from protocol.domain.ledger import fold
 from protocol.wire import codec, subjects
-from protocol.wire.config import DocumentInvalid, read_breaker, read_fleet, read_policy, read_prices
+from protocol.wire.config import DocumentInvalid, read_fleet, read_policy, read_prices
 from protocol.wire.notices import Card
 from protocol.wire.prices import price_list, price_of
 
@@ -224,17 +224,14 @@ async def _freeze(look: Look) -> Results:
 
 
 async def _breakers(look: Look) -> Results:
-    async for kept in every(look.bus, "CONF", subjects.BREAKERS):
-        agent = kept.subject.rpartition(".")[2]
-        try:
-            entry = read_breaker(kept.data)
-        except DocumentInvalid as invalid:
-            yield "found", f"the entry of {agent} cannot be read ({invalid}): taken for open, until a trial"
-            continue
-        if entry.state != "closed":
-            work = "no work" if entry.state == "open" else "one piece of work, to see how that goes"
-            so = f"{entry.state} since {when(entry.opened_at or kept.at)}"
-            yield "found", f"the breaker of {agent} is {so}: it failed too often, it is given {work}"
+    for each in await breakers(look.bus):
+        if each.unreadable:
+            so = f"the entry of {each.agent} cannot be read ({each.unreadable})"
+            yield "found", f"{so}: taken for open, until a trial"
+        elif each.state != "closed":
+            work = "no work" if each.state == "open" else "one piece of work, to see how that goes"
+            so = f"{each.state} since {when(each.since)}"
+            yield "found", f"the breaker of {each.agent} is {so}: it failed too often, it is given {work}"
 
 
 async def _agents(look: Look) -> Results:

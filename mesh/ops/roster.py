@@ -7,16 +7,26 @@ import msgspec
 
 from mesh.bus.connection import Bus
 from mesh.bus.presence import is_served, ping, statistics
-from mesh.bus.reader import get
+from mesh.bus.reader import every, get
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import Denied, NotFound
 from mesh.service.printable import when
 from protocol.views.timeline import Timeline, named
 from protocol.wire import codec
-from protocol.wire.config import AgentEntry, DocumentInvalid, Fleet, FreezeEntry, read_fleet, read_freeze
+from protocol.wire.config import (
+    AgentEntry,
+    BreakerEntry,
+    BreakerState,
+    DocumentInvalid,
+    Fleet,
+    FreezeEntry,
+    read_breaker,
+    read_fleet,
+    read_freeze,
+)
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import Card
-from protocol.wire.subjects import FLEET, FREEZE, card
+from protocol.wire.subjects import BREAKERS, FLEET, FREEZE, card
 
 _AT_ONCE = 32
 """Agents that are asked side by side."""
@@ -160,6 +170,36 @@ async def with_served(bus: Bus, told: Timeline) -> Timeline:
         msgspec.structs.replace(waiting, served=there.get(waiting.for_)) for waiting in told.waiting
     )
     return msgspec.structs.replace(told, waiting=waits)
+
+
+# --- breakers -------------------------------------------------------------------------------------
+
+
+class Breaker(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps work from an agent that failed too often."""
+
+    agent: str
+    state: BreakerState
+    since: int
+    """UTC µs."""
+    failures: int
+    """Turns that failed lately, while it is closed."""
+    unreadable: str = ""
+    """Why its entry cannot be read, which guards take for open."""
+
+
+async def breakers(bus: Bus) -> list[Breaker]:
+    """Return the breakers that anything is known of; an agent without one is given work. Raises BusError."""
+    found = []
+    async for kept in every(bus, "CONF", BREAKERS):
+        agent = kept.subject.rpartition(".")[2]
+        try:
+            entry, why = read_breaker(kept.data), ""
+        except DocumentInvalid as invalid:
+            entry, why = BreakerEntry(state="open"), str(invalid)
+        since, failures = entry.opened_at or kept.at, len(entry.failures)
+        found.append(Breaker(agent=agent, state=entry.state, since=since, failures=failures, unreadable=why))
+    return found
 
 
 # --- freezes --------------------------------------------------------------------------------------

@@ -22,14 +22,15 @@ from mesh.ops.log import glance, read_each
 from mesh.ops.requests import holder_of, status_of
 from mesh.service.logs import get_logger
 from mesh.service.printable import one_line
-from mesh.ui.projection import COSTS, Projection, Row, words_of
+from mesh.ui.projection import COSTS, Edge, Projection, Row, words_of
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
 from protocol.wire import codec, events
+from protocol.wire.commands import Transfer
 from protocol.wire.errors import MeshError
 from protocol.wire.events import AnyEvent, type_of
 from protocol.wire.handoff import TEXT_FACT
-from protocol.wire.ids import submitter_of
+from protocol.wire.ids import HUMAN, submitter_of
 
 _log = get_logger(__name__)
 _KEPT = 2_000
@@ -54,8 +55,8 @@ class Folded:
         self.text = ""
         self.opened = 0
 
-    def take(self, event: AnyEvent) -> None:
-        """Take in the next event. Raises BrokenLog."""
+    def take(self, event: AnyEvent) -> Edge | None:
+        """Take in the next event; return between whom work passed, or was not to pass. Raises BrokenLog."""
         self.ledger.apply(event)
         if event.n == 0:
             self.opened = event.at
@@ -70,6 +71,17 @@ class Folded:
             name = str(event.work.handoff.to_agent)
             self.names[name] = None
             self.trail = [*self.trail[-_TRAIL:], name]
+        return self._edge(event)
+
+    def _edge(self, event: AnyEvent) -> Edge | None:
+        match event:
+            case events.HandoffAdmitted(work=work):
+                return Edge(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
+            case events.EscalationRaised(turn=turn) if self.ledger.turns[turn].agent != HUMAN:
+                return Edge(self.ledger.turns[turn].agent, HUMAN, 1, 0)
+            case events.MoveRefused(turn=turn, move=Transfer(to_agent=taker)):
+                return Edge(self.ledger.turns[turn].agent, taker, 0, 1)
+        return None
 
     def row(self, last: int) -> Row:
         """Return it as the list shows it; `last` is the place of its newest event."""
@@ -232,6 +244,7 @@ class Feed:
 
     def _fold(self, part: Sequence[Stored]) -> None:
         rows: dict[str, tuple[int, Row]] = {}
+        edges: list[Edge] = []
         for stored in part:
             seen = glance(stored.body)
             if seen is None:
@@ -239,7 +252,8 @@ class Feed:
             folded = Folded() if seen.n == 0 else self._folds.get(seen.request)
             if folded is not None:
                 try:
-                    folded.take(codec.decode_event(stored.body))
+                    edge = folded.take(codec.decode_event(stored.body))
+                    edges += [] if edge is None else [edge]
                 except (MeshError, LookupError, TypeError, AttributeError, ValueError):
                     folded = None  # doctor and `mesh log verify` tell more; the list says that it is so
             self._folds[seen.request] = folded
@@ -250,7 +264,7 @@ class Feed:
                 del self._folds[seen.request]
         while len(self._folds) > _KEPT:
             self._folds.popitem(last=False)
-        self.projection.put(rows.values(), part[-1].seq)
+        self.projection.put(rows.values(), part[-1].seq, edges)
 
     async def _tidy(self) -> None:
         """Take out what the log holds no longer."""

@@ -16,9 +16,10 @@ from mesh.ui.page import Page
 from mesh.ui.security import HEADERS, MOST_BODY, MOST_FIELDS, Visit
 
 FORM = "application/x-www-form-urlencoded"
-OPEN = ("/login", "/static/")
-"""What a visitor may see who has not shown the token."""
-OWN = ("/login", "/me")
+STATIC = "/static/"
+LOGIN = "/login"
+"""What a visitor may see who has not shown the token; whole paths, for `/me` is where `/mesh` begins."""
+OWN = frozenset({LOGIN, "/login/out", "/me"})
 """Forms about the visitor's own session: they change nothing in the mesh."""
 
 
@@ -52,7 +53,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    if not (name == "cache-control" and scope["path"].startswith("/static/")):
+                    if not (name == "cache-control" and scope["path"].startswith(STATIC)):
                         out[name] = value
                 if scope["mesh.visit"] != before:
                     out.append("set-cookie", self._security.set_cookie(scope["mesh.visit"]))
@@ -65,9 +66,8 @@ class Gate:
         path, visit = scope["path"], scope["mesh.visit"]
         if not self._security.is_ours(headers.get("host", "")):
             raise Turned(421, "this page does not answer under that host name; start it with --name NAME")
-        if not path.startswith(OPEN) and not self._security.may_enter(
-            visit, headers.get("authorization", "")
-        ):
+        is_open = path == LOGIN or path.startswith(STATIC)
+        if not is_open and not self._security.may_enter(visit, headers.get("authorization", "")):
             if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 asked = path + (
                     "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
@@ -84,7 +84,7 @@ class Gate:
         if not self._security.is_csrf(visit, form.get("csrf", "")):
             raise Turned(403, "the form is not from this session; nothing was done: load the page again")
         scope["mesh.form"] = form
-        if not path.startswith(OWN):
+        if path not in OWN:
             self._check_person(scope, form)
         return None
 

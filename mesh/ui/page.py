@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from mesh.bus.connection import Bus
+from mesh.bus.roles import ADMIN
 from mesh.client import Client
 from mesh.errors import MeshError
 from mesh.service.printable import short
 from mesh.ui.feed import Feed
 from mesh.ui.options import Keys, Options
-from mesh.ui.projection import Filter, Row
+from mesh.ui.projection import Edge, Filter, Row
 from mesh.ui.security import Security, Visit
 from mesh.ui.templating import environment
 
@@ -97,6 +98,14 @@ class Page:
             raise ReadOnly("this page only shows: start it with --allow-write and an operator's key")
         return bus
 
+    async def admin(self) -> Bus:
+        """Return the admin's connection. Raises ReadOnly."""
+        await self.operator()
+        bus = await self.bus_of(ADMIN)
+        if bus is None:
+            raise ReadOnly("it takes the admin's key, which this page does not hold: --admin-key FILE")
+        return bus
+
     # --- the list of requests ---------------------------------------------------------------------
 
     async def listed(self, wanted: Filter, *, before: int | None, limit: int) -> list[Row]:
@@ -106,6 +115,10 @@ class Page:
     async def tagged(self, kind: str) -> list[str]:
         """Return what there is of a kind of tag."""
         return await asyncio.to_thread(self.feed.projection.named, kind)
+
+    async def edges(self) -> list[Edge]:
+        """Return between whom work passed, or was refused to."""
+        return await asyncio.to_thread(self.feed.projection.edges)
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-_FORM = 3
+_FORM = 4
 """Of the tables; another one is made anew."""
 _FEW = 20_000
 """Rows that are looked at one by one where no filter has fewer: tens of milliseconds."""
@@ -40,6 +40,10 @@ CREATE TABLE requests (
 );
 CREATE INDEX requests_opened ON requests (opened);
 CREATE INDEX requests_last ON requests (last);
+CREATE TABLE edges (
+    giver TEXT NOT NULL, taker TEXT NOT NULL, passed INTEGER NOT NULL, refused INTEGER NOT NULL,
+    PRIMARY KEY (giver, taker)
+) WITHOUT ROWID;
 CREATE TABLE tags (tag TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (tag, id)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (said, content='', prefix='3 4 5');
 """
@@ -89,6 +93,15 @@ def words_of(*texts: str) -> str:
 
 
 _FIELDS = tuple(name for name in Row.__struct_fields__ if name != "id")
+
+
+class Edge(NamedTuple):
+    """How often work passed from one name to another, and how often it was refused."""
+
+    giver: str
+    taker: str
+    passed: int
+    refused: int
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +163,7 @@ class Projection:
     def remake(self) -> None:
         """Throw everything away, and begin at the log's beginning."""
         with self._transaction() as writing:
-            for table in ("place", "requests", "tags", "words"):
+            for table in ("place", "requests", "edges", "tags", "words"):
                 writing.execute(f"DROP TABLE IF EXISTS {table}")
             for statement in _TABLES.split(";\n"):
                 writing.execute(statement)
@@ -178,13 +191,19 @@ class Projection:
         """How far in the log everything is in the list."""
         return int(self._read("SELECT seq FROM place")[0][0])
 
-    def put(self, rows: Iterable[tuple[int, Row]], seq: int) -> None:
+    def put(self, rows: Iterable[tuple[int, Row]], seq: int, edges: Iterable[Edge] = ()) -> None:
         """Write requests as they stand now, each with the place of the event that it may be new by.
 
         Args:
             seq: how far in the log everything is in the list then.
+            edges: what is counted besides, by all events since the last time.
         """
         with self._transaction() as writing:
+            writing.executemany(
+                "INSERT INTO edges VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+                " SET passed = passed + excluded.passed, refused = refused + excluded.refused",
+                edges,
+            )
             for first, row in rows:
                 self._put(writing, first, row)
             writing.execute("UPDATE place SET seq = ?", (seq,))
@@ -296,6 +315,10 @@ class Projection:
     def _few(self, select: str, *values: str) -> int:
         """Return how many rows a filter has, `_FEW` at most."""
         return int(self._read(f"SELECT count(*) FROM ({select} LIMIT {_FEW})", *values)[0][0])
+
+    def edges(self) -> list[Edge]:
+        """Return between whom work passed, or was refused to, since the list began."""
+        return [Edge(*each) for each in self._read("SELECT giver, taker, passed, refused FROM edges")]
 
     def named(self, kind: str) -> list[str]:
         """Return what there is of a kind of tag, in order: `agent`, `client`, `rule` …"""
