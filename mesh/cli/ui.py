@@ -48,8 +48,7 @@ async def ui(
     import asyncio
 
     from mesh.settings import NoCredentials
-    from mesh.ui import Keys, Options, require_installed, serving
-    from mesh.ui.options import free_port
+    from mesh.ui import Keys, Options, free_port, require_installed, serving
 
     require_installed()
     options = Options(

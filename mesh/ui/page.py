@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -12,13 +13,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from mesh.bus.connection import Bus
 from mesh.bus.roles import ADMIN
 from mesh.client import Client
-from mesh.errors import MeshError
+from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import short
+from mesh.ui import Keys, Options
 from mesh.ui.feed import Feed
-from mesh.ui.options import Keys, Options
 from mesh.ui.projection import Edge, Filter, Row
 from mesh.ui.security import Security, Visit
-from mesh.ui.templating import environment
+from mesh.ui.story import environment
 
 
 class ReadOnly(MeshError):
@@ -158,3 +159,20 @@ class Page:
 def is_piece(request: Request) -> bool:
     """Return True if htmx asks for a piece of a page, to put it into the one that is shown."""
     return "hx-request" in request.headers
+
+
+# --- what visitors say --------------------------------------------------------------------------
+
+
+MOST = 2**53
+"""The largest number that every browser writes exactly."""
+
+
+def number(said: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
+    """Return a whole number that is not negative; `otherwise` where nothing is said. Raises UsageWrong."""
+    value = said.get(name, "").strip()
+    if not value:
+        return otherwise
+    if not (value.isascii() and value.isdecimal()) or len(value) > 16 or int(value) > MOST:
+        raise UsageWrong(f"{name} is a whole number, not {value[:40]!r}")
+    return int(value)

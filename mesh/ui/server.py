@@ -1,15 +1,24 @@
-"""The page's web server: started in the caller's event loop, and gone with the block that started it."""
+"""The page's web server: started in the caller's event loop, and gone with its block. Routes and errors."""
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from mesh.ui.app import create_app
-from mesh.ui.options import Keys, Options
+from mesh.errors import BusError, MeshError
+from mesh.service.logs import get_logger
+from mesh.ui import Keys, Options, fleet, people, requests, security
 from mesh.ui.page import Page
+from mesh.ui.security import Gate
 
 _LAST_ANSWERS_S = 2
 """How long answers that are under way may take when the server ends, in seconds."""
@@ -78,3 +87,57 @@ def _listening(options: Options) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+# --- the application ----------------------------------------------------------------------------
+
+
+_log = get_logger(__name__)
+_STATUS: Mapping[str, int] = {
+    "agent.not_found": 404,
+    "bus.denied": 403,
+    "cli.impossible": 409,
+    "cli.not_found": 404,
+    "cli.refused": 409,
+    "cli.usage": 400,
+    "client.reply_invalid": 400,
+    "ui.read_only": 403,
+}
+"""By an error's code; of the bus 503, of anything else that is known 422."""
+
+
+def create_app(page: Page) -> Starlette:
+    """Return the application of a page that has been entered."""
+
+    async def home(request: Request) -> Response:
+        return RedirectResponse("/requests", 303)
+
+    async def known(request: Request, error: Exception) -> Response:
+        assert isinstance(error, MeshError)
+        status = _STATUS.get(error.code, 503 if isinstance(error, BusError) else 422)
+        return page.error(request, status, str(error), error.code)
+
+    async def late(request: Request, error: Exception) -> Response:
+        return page.error(request, 504, str(error) or "it took too long", "timeout")
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        text = "there is no such page" if error.status_code == 404 else error.detail
+        return page.error(request, error.status_code, text, "ui.http")
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        _log.error("ui_failed", path=request.url.path, error=type(error).__name__, exc_info=error)
+        return page.error(request, 500, "the page is broken here; its log says where", "ui.failed")
+
+    return Starlette(
+        routes=[
+            Route("/", home),
+            *requests.routes(page),
+            *people.routes(page),
+            *fleet.routes(page),
+            *security.routes(page),
+            Mount("/static", StaticFiles(packages=[("mesh.ui", "static")]), name="static"),
+        ],
+        exception_handlers={MeshError: known, TimeoutError: late, HTTPException: http, Exception: unknown},
+        middleware=[Middleware(Gate, page=page)],
+    )

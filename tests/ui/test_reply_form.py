@@ -6,7 +6,7 @@ import pytest
 
 from mesh.agent._reply_schema import check_reply
 from mesh.errors import UsageWrong
-from mesh.ui.schema_form import Field, field_for, value_in
+from mesh.ui.people import Field, field_for, value_in
 
 ORDER = {
     "type": "object",

@@ -1,0 +1,343 @@
+"""What waits for people, and what they decide.
+
+A form names the event that its visitor looked at. If something else waits by the time it is sent, nothing is
+done: a yes is for what was shown, and for nothing else.
+
+A question's form is made from its JSON Schema, with fields for what a browser has fields for: text, numbers,
+yes or no, a choice, a list of these, an object of them. For anything else there is one field for JSON. The
+schema is an agent's text, so that nothing here follows a reference or trusts a type; the whole schema judges
+the value afterwards.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mesh.agent._reply_schema import ReplyInvalid, SchemaUnusable, check_reply
+from mesh.bus.connection import Bus
+from mesh.errors import UsageWrong
+from mesh.ops import queue
+from mesh.service.printable import short
+from mesh.ui.page import Page, number
+from protocol.wire.events import type_of
+from protocol.wire.handoff import Budget
+
+_APPROVAL = re.compile(r".*? asks for approval: (?P<tool>\S+) (?P<arguments>\{.*\})", re.DOTALL)
+"""The question of an approval, as `mesh.agent` puts it."""
+_HOW = ("back", "to", "again", "complete")
+
+
+def routes(page: Page) -> list[Route]:
+    async def many(request: Request) -> Response:
+        tier = request.query_params.get("tier", "").strip() or None
+        await queue.require_tier(page.bus, tier)
+        found = await queue.queue(page.bus)
+        return page.render(
+            request,
+            "people.html",
+            waiting=[each for each in found.waiting if tier in (None, each.tier_name)],
+            unreadable=found.unreadable,
+            tiers=(await queue.people_of(page.bus)).tiers,
+            tier=tier,
+        )
+
+    async def one(request: Request) -> Response:
+        return await _shown(page, request)
+
+    async def decided(request: Request) -> Response:
+        decide = _DECISIONS.get(request.path_params["decision"])
+        if decide is None:
+            raise UsageWrong(f"people can {', '.join(_DECISIONS)}")
+        name, form = request.path_params["request"], request.scope["mesh.form"]
+        n = number(form, "n", None)
+        if n is None:
+            raise UsageWrong("the form does not name the event that it is about; nothing was done")
+        bus = await page.operator()
+        try:
+            words = await decide(bus, name, form, page.person(request), n)
+        except (UsageWrong, ReplyInvalid) as wrong:
+            return await _shown(page, request, said=form, wrong=str(wrong))
+        return page.done(request, "/people", f"{name} {words}")
+
+    return [
+        Route("/people", many),
+        Route("/people/{request}", one),
+        Route("/people/{request}/{decision}", decided, methods=["POST"]),
+    ]
+
+
+async def _shown(
+    page: Page, request: Request, said: Mapping[str, str] | None = None, wrong: str = ""
+) -> Response:
+    found = await queue.waiting_at(page.bus, request.path_params["request"])
+    waiting, fleet = found.waiting, await queue.people_of(page.bus)
+    return page.render(
+        request,
+        "waiting.html",
+        status=400 if wrong else 200,
+        each=msgspec.structs.replace(waiting, tier_name=fleet.tier_for(waiting.tier)),
+        handoff=found.handoff,
+        told=found.timeline,
+        agents=sorted(fleet.agents),
+        field=field_for(waiting.schema) if waiting.what == "ask" else None,
+        arguments=_arguments(waiting),
+        said=said or {},
+        wrong=wrong,
+    )
+
+
+def _arguments(waiting: queue.Waiting) -> Any:
+    """Return the arguments of the effect that waits for approval; None if they are not told, or cut."""
+    asked = _APPROVAL.fullmatch(waiting.summary) if waiting.what == "ask" and waiting.action else None
+    try:
+        return None if asked is None else msgspec.json.decode(asked["arguments"])
+    except msgspec.DecodeError:
+        return None
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+
+async def _resolve(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+    how = form.get("how", "")
+    if how not in _HOW:
+        raise UsageWrong("say how it goes on")
+    to, answer = form.get("to", "").strip(), form.get("answer", "")
+    if how == "to" and not to:
+        raise UsageWrong("say which agent gets it")
+    if how == "complete" and not answer.strip():
+        raise UsageWrong("say the answer")
+    kinds = {kind: number(form, kind, None) for kind in Budget.__struct_fields__}
+    granted = {kind: value for kind, value in kinds.items() if value is not None}
+    if how == "complete" and granted:
+        raise UsageWrong("an answer needs no budget")
+    event = await queue.resolve(
+        bus,
+        request,
+        by=by,
+        to=to if how == "to" else None,
+        again=how == "again",
+        answer=answer if how == "complete" else None,
+        note=form.get("note", "").strip(),
+        budget=Budget(**granted) if granted else None,
+        n=n,
+    )
+    return "is completed" if how == "complete" else f"went to {event.to} (event {event.n})"
+
+
+async def _assign(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+    person = form.get("person", "").strip()
+    if not person:
+        raise UsageWrong("say whose it is")
+    await queue.assign(bus, request, person, by=by, n=n)
+    return f"is {person}'s to look at"
+
+
+async def _reply(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+    schema = (await queue.waiting_at(bus, request)).waiting.schema
+    value = value_in(form, field_for(schema))
+    unchecked = ""
+    try:
+        await asyncio.to_thread(check_reply, schema, value)  # it may take long; event `n` has no other schema
+    except SchemaUnusable as unusable:
+        unchecked = f", unchecked: the question's schema cannot be used ({unusable})"
+    done = await queue.reply(
+        bus, request, value, by=by, check=lambda schema, value: None, connect_as=_nobody, n=n
+    )
+    return f"goes on with the reply{unchecked} (event {done.event})"
+
+
+async def _nobody(client: str) -> Bus | None:
+    """Return no connection: what a client is asked, that client alone replies to."""
+    return None
+
+
+async def _settle(bus: Bus, request: str, form: Mapping[str, str], by: str, n: int) -> str:
+    outcome, result = form.get("outcome", ""), form.get("result", "")
+    if outcome not in ("done", "not_done"):
+        raise UsageWrong("say if it was done")
+    if outcome == "not_done" and result.strip():
+        raise UsageWrong("what was not done has no result")
+    value: Any = None
+    if result.strip():
+        try:
+            value = msgspec.json.decode(result)
+        except (msgspec.DecodeError, RecursionError):
+            value = result
+    event = await queue.settle(bus, request, by=by, done=outcome == "done", result=value, n=n)
+    return f"is settled as {outcome.replace('_', ' ')}: {type_of(event)} (event {event.n})"
+
+
+_DECISIONS = {"resolve": _resolve, "assign": _assign, "reply": _reply, "settle": _settle}
+
+
+# --- a form for a schema ------------------------------------------------------------------------
+
+
+Kind = Literal["text", "number", "yesno", "choice", "lines", "json", "object"]
+MOST_FIELDS = 60
+_DEEPEST = 3
+_LONG = 80
+"""Characters from which on a text gets several lines."""
+_NOTHING = object()
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of a form, or an object with fields of its own."""
+
+    name: str
+    """In the form: places, not the schema's names, which may be any text."""
+    key: str
+    """In the object that it is a part of; empty for the whole value."""
+    kind: Kind
+    label: str
+    help: str = ""
+    required: bool = True
+    value: str = ""
+    """What stands in it first."""
+    choices: tuple[str, ...] = ()
+    """JSON of each."""
+    is_long: bool = False
+    least: float | None = None
+    most: float | None = None
+    item: Kind | None = None
+    """Of lines: what each one is."""
+    fields: tuple["Field", ...] = ()
+
+
+def field_for(
+    schema: Any, name: str = "value", key: str = "", *, required: bool = True, depth: int = 0
+) -> Field:
+    """Return the field, or the fields, for a value that a schema describes; None describes any text."""
+    said: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+    kind = "text" if schema is None else _kind(said, depth)
+    described: dict[str, Any] = {
+        "name": name,
+        "key": key,
+        "label": short(str(said.get("title") or key or "Reply"), _LONG),
+        "help": short(str(said.get("description") or ""), 300),
+        "required": required,
+    }
+    default = said.get("default", _NOTHING)
+    if kind == "object":
+        wanted = said.get("required")
+        names = wanted if isinstance(wanted, list) else []
+        fields = tuple(
+            field_for(each, f"{name}.{place}", inner, required=required and inner in names, depth=depth + 1)
+            for place, (inner, each) in enumerate(said["properties"].items())
+        )
+        return Field(kind="object", fields=fields, **described)
+    if kind == "choice":
+        options = [said["const"]] if "const" in said else said["enum"]
+        first = "" if default is _NOTHING else _json(default)
+        return Field(kind=kind, choices=tuple(_json(each) for each in options), value=first, **described)
+    if kind == "lines":
+        items = said.get("items")
+        item = "text" if items is None else _kind(items if isinstance(items, Mapping) else {}, _DEEPEST)
+        text = "\n".join(map(_text, default)) if isinstance(default, list) else ""
+        return Field(kind=kind, item=item, value=text, is_long=True, **described)
+    return Field(
+        kind=kind,
+        value="" if default is _NOTHING else _json(default) if kind == "json" else _text(default),
+        is_long=kind == "json" or (kind == "text" and _limit(said, "maxLength", _LONG + 1) > _LONG),
+        least=said.get("minimum") if isinstance(said.get("minimum"), int | float) else None,
+        most=said.get("maximum") if isinstance(said.get("maximum"), int | float) else None,
+        **described,
+    )
+
+
+def _kind(said: Mapping[str, Any], depth: int) -> Kind:
+    """Return what kind of field a schema gets; `json` for what no field is made for."""
+    if "const" in said or (isinstance(said.get("enum"), list) and 0 < len(said["enum"]) <= MOST_FIELDS):
+        return "choice"
+    properties, items = said.get("properties"), said.get("items")
+    match said.get("type"):
+        case "string":
+            return "text"
+        case "integer" | "number":
+            return "number"
+        case "boolean":
+            return "yesno"
+        case "array" if isinstance(items, Mapping) and _kind(items, _DEEPEST) in ("text", "number"):
+            return "lines"
+        case "object" if isinstance(properties, Mapping) and depth < _DEEPEST and _few(said):
+            return "object"
+    return "json"
+
+
+def _few(said: Mapping[str, Any]) -> bool:
+    """Return True if an object has so few parts, its inner ones included, that each can have a field."""
+    count, nodes = 0, [said]
+    while nodes:
+        inner = nodes.pop().get("properties")
+        parts = list(inner.values()) if isinstance(inner, Mapping) else []
+        count += len(parts)
+        nodes += [each for each in parts if isinstance(each, Mapping)]
+        if count > MOST_FIELDS:
+            return False
+    return count > 0
+
+
+# --- and back -------------------------------------------------------------------------------------
+
+
+def value_in(form: Mapping[str, str], field: Field) -> Any:
+    """Return the value that a filled form stands for. Raises UsageWrong for what is no such value."""
+    value = _value(form, field)
+    return {} if value is _NOTHING and field.kind == "object" else "" if value is _NOTHING else value
+
+
+def _value(form: Mapping[str, str], field: Field) -> Any:
+    if field.kind == "object":
+        parts = {each.key: _value(form, each) for each in field.fields}
+        said = {key: value for key, value in parts.items() if value is not _NOTHING}
+        return said if said or field.required else _NOTHING
+    text = form.get(field.name, "").replace("\r\n", "\n")
+    if not text.strip():
+        if field.required and field.kind in ("text", "lines"):
+            return "" if field.kind == "text" else []
+        return _missing(field)
+    if field.kind == "lines":
+        return [_read(field, line, field.item or "text") for line in text.split("\n") if line.strip()]
+    return _read(field, text, field.kind)
+
+
+def _missing(field: Field) -> Any:
+    if field.required:
+        raise UsageWrong(f"{field.label}: nothing was said")
+    return _NOTHING
+
+
+def _read(field: Field, text: str, kind: Kind) -> Any:
+    if kind == "text":
+        return text
+    try:
+        value = msgspec.json.decode(text.strip())
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
+        raise UsageWrong(
+            f"{field.label}: {text[:80]!r} is no {'number' if kind == 'number' else 'JSON'}"
+        ) from wrong
+    if kind == "number" and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise UsageWrong(f"{field.label}: {text[:80]!r} is no number")
+    if kind == "yesno" and not isinstance(value, bool):
+        raise UsageWrong(f"{field.label}: it is yes or no")
+    return value
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _limit(said: Mapping[str, Any], name: str, otherwise: int) -> int:
+    value = said.get(name)
+    return value if isinstance(value, int) else otherwise

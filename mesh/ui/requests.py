@@ -1,0 +1,306 @@
+"""Requests: all of them as a list, filtered and up to date; one with what happened, why, and what comes.
+
+What happens now are server-sent events: `note`, a live note of the running turn (its steps, and the model's
+text as it comes); `grown`, the number of the newest event in the log; `ended`, how the request ended, and
+then the stream ends. Notes go to the client whose request it is and to nobody else: they are here only if its
+key is at hand.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from decimal import Decimal, InvalidOperation
+from time import time
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from mesh.bus.event_log import JetStreamLog
+from mesh.client import Client
+from mesh.client.follow import Heard
+from mesh.errors import PASSING, MeshError, NotFound, UsageWrong
+from mesh.ops import control, log, queue
+from mesh.ops.explain import VERDICTS, explain, sentences
+from mesh.ops.requests import STATUSES
+from mesh.ui.drawing.scene import mermaid, scene
+from mesh.ui.page import Page, is_piece, number
+from mesh.ui.projection import Filter, Row
+from mesh.ui.story import Stories, as_html, pictures, standing
+from protocol.wire.events import type_of
+from protocol.wire.ids import is_name, submitter_of
+
+
+def routes(page: Page) -> list[Route]:
+    """Return the routes of the list, and of one request."""
+    return [*list_routes(page), *request_routes(page)]
+
+
+# --- many ---------------------------------------------------------------------------------------
+
+
+PAGE = 50
+MOST_TEXT = 200
+"""Characters that are looked for."""
+STATES = (*STATUSES, "unreadable")
+TAGGED = ("agent", "client", "rule")
+SPANS = {"15m": 900, "1h": 3_600, "1d": 86_400, "7d": 604_800, "30d": 2_592_000}
+"""Ages that can be chosen, in seconds."""
+
+
+def list_routes(page: Page) -> list[Route]:
+    async def many(request: Request) -> Response:
+        said = {name: value for name, value in request.query_params.items() if value.strip()}
+        wanted, before = filter_of(said, time()), number(said, "before", None)
+        found = await page.listed(wanted, before=before, limit=PAGE + 1)
+        rows = found[:PAGE]
+        sign = _sign(rows)
+        if is_piece(request) and said.get("seen") == sign:
+            return Response(status_code=204)  # nothing is new, and the page stays as it is
+        kept = {name: value for name, value in said.items() if name not in ("before", "seen")}
+        more = urlencode(kept | {"before": rows[-1].id}) if len(found) > PAGE else ""
+        return page.render(
+            request,
+            "rows.html" if is_piece(request) else "requests.html",
+            rows=rows,
+            said=kept,
+            before=before,
+            here=urlencode(kept | ({} if before is None else {"before": before})),
+            first=urlencode(kept),
+            more=more,
+            sign=sign,
+            behind=page.feed.behind,
+            trouble=page.feed.trouble,
+            choices={"status": STATES, "younger": tuple(SPANS), "older": tuple(SPANS)}
+            | ({} if is_piece(request) else {kind: await page.tagged(kind) for kind in TAGGED}),
+        )
+
+    return [Route("/requests", many)]
+
+
+def filter_of(said: Mapping[str, str], now_s: float) -> Filter:
+    """Return which requests a visitor asks for. Raises UsageWrong."""
+    tags = []
+    if "status" in said:
+        tags.append(f"status:{_one_of(said, 'status', STATES)}")
+    for kind in TAGGED:
+        if kind in said:
+            if not is_name(said[kind].replace("_", "-")):
+                raise UsageWrong(f"{kind}: {said[kind][:40]!r} is no name")
+            tags.append(f"{kind}:{said[kind]}")
+    since = int((now_s - SPANS[_one_of(said, "younger", SPANS)]) * 1e6) if "younger" in said else None
+    until = int((now_s - SPANS[_one_of(said, "older", SPANS)]) * 1e6) if "older" in said else None
+    text = said.get("text", "").strip()
+    if len(text) > MOST_TEXT:
+        raise UsageWrong(f"text has {MOST_TEXT} characters at most")
+    return Filter(
+        tags=tuple(tags),
+        text=text,
+        nano_dollars=_nano_dollars(said.get("cost", "")),
+        since=since,
+        until=until,
+    )
+
+
+def _one_of(said: Mapping[str, str], name: str, allowed: tuple[str, ...] | Mapping[str, int]) -> str:
+    if said[name] not in allowed:
+        raise UsageWrong(f"{name}: {said[name][:40]!r} is none of {', '.join(allowed)}")
+    return said[name]
+
+
+def _nano_dollars(said: str) -> int:
+    """Return an amount of dollars as nano-dollars; 0 where nothing is said. Raises UsageWrong."""
+    try:
+        dollars = Decimal(said.strip().removeprefix("$") or 0)
+    except InvalidOperation:
+        dollars = Decimal(-1)
+    if not (dollars.is_finite() and 0 <= dollars <= 10**9):
+        raise UsageWrong(f"cost: {said[:40]!r} is no amount of dollars")
+    return int(dollars * 10**9)
+
+
+def _sign(rows: list[Row]) -> str:
+    """Return what tells one state of a page of rows from another."""
+    return f"{len(rows)}-{rows[0].id}-{max(row.last for row in rows)}" if rows else "0"
+
+
+# --- one ----------------------------------------------------------------------------------------
+
+
+EVENTS = 100
+"""Entries of one part of a request's list."""
+
+
+def request_routes(page: Page) -> list[Route]:
+    stories = Stories(page.bus)
+
+    async def one(request: Request) -> Response:
+        story = await stories.read(request.path_params["request"])
+        at = number(request.query_params, "at", None)
+        at = None if at is None or at >= len(story.happened) - 1 else at
+        told = await stories.told(story, at)
+        shown = story.until(at)
+        last = max(0, (len(told.moves) - 1) // EVENTS)
+        part = min(number(request.query_params, "part", 0) or 0, last)
+        rows = number(request.query_params, "rows", 0) or 0
+        return page.render(
+            request,
+            "story.html" if is_piece(request) else "request.html",
+            told=told,
+            drawn=pictures(told, shown, rows, f"/requests/{told.request}/events/"),
+            began=story.happened[0].at,
+            stands=standing(shown),
+            at=at,
+            head=len(story.happened) - 1,
+            moves=told.moves[part * EVENTS : (part + 1) * EVENTS],
+            part=part,
+            last_part=last,
+            waiting=queue.waiting_in(story.happened),
+        )
+
+    async def event(request: Request) -> Response:
+        story = await stories.read(request.path_params["request"])
+        n = request.path_params["n"]
+        found = story.until(n)[-1]
+        why = list(sentences(explain(story.happened, n))) if isinstance(found, VERDICTS) else []
+        return page.render(
+            request,
+            "event_piece.html" if is_piece(request) else "event.html",
+            name=request.path_params["request"],
+            event=found,
+            type=type_of(found),
+            body=story.bodies[n],
+            why=why,
+            head=len(story.happened) - 1,
+        )
+
+    async def download(request: Request) -> Response:
+        name, form = request.path_params["request"], request.path_params["form"]
+        story = await stories.read(name)
+        told = await stories.told(story)
+        if form == "html":
+            body, kind, ending = as_html(told, story.happened, story.bodies).encode(), "text/html", "html"
+        elif form == "mermaid":
+            body, kind, ending = mermaid(scene(told)).encode(), "text/plain", "mmd"
+        elif form == "json":
+            encoded = msgspec.json.encode(story.document(told))
+            body, kind, ending = msgspec.json.format(encoded, indent=2), "application/json", "json"
+        else:
+            raise UsageWrong("a request is downloaded as html, mermaid or json")
+        kept = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+        return Response(body, media_type=kind, headers=kept)
+
+    async def ordered(request: Request) -> Response:
+        """Freeze, thaw or cancel a request."""
+        name, form = request.path_params["request"], request.scope["mesh.form"]
+        order = {"freeze": control.freeze, "thaw": control.thaw, "cancel": control.cancel}.get(
+            request.path_params["order"]
+        )
+        if order is None:
+            raise UsageWrong("a request can be frozen, thawed and cancelled")
+        event = await order(
+            await page.operator(), name, by=page.person(request), reason=form.get("reason", "").strip()
+        )
+        return page.done(request, f"/requests/{name}", f"{type_of(event)} (event {event.n})")
+
+    async def live_notes(request: Request) -> Response:
+        return await live(page, request.path_params["request"])
+
+    one_path = "/requests/{request}"
+    return [
+        Route(one_path, one),
+        Route(one_path + "/events/{n:int}", event),
+        Route(one_path + "/live", live_notes),
+        Route(one_path + "/download/{form}", download),
+        Route(one_path + "/order/{order}", ordered, methods=["POST"]),
+    ]
+
+
+# --- one, as it goes on -------------------------------------------------------------------------
+
+
+_LOOK_S = 0.5
+_BEAT_S = 15.0
+"""Silence after which a comment is sent, so that a connection that is gone is noticed."""
+MOST_STREAMS = 50
+"""Streams at once: each visitor's tab has one."""
+
+
+async def live(page: Page, request: str) -> Response:
+    """Return the stream of a request. Raises NotFound, UsageWrong, BusError."""
+    name = log.checked_id(request)
+    head = await JetStreamLog(page.bus, leader=False).head(name)
+    if head is None:
+        raise NotFound(await log.not_there(page.bus, name))
+    if page.streams >= MOST_STREAMS:
+        return Response("too many live views are open\n", 503, media_type="text/plain")
+    client = None
+    with contextlib.suppress(MeshError):  # then there are no notes, and all else is there
+        client = await page.client_of(submitter_of(name))
+    said = _counted(page, _said(page, name, client))
+    return StreamingResponse(said, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+async def _counted(page: Page, said: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    page.streams += 1
+    try:
+        async with contextlib.aclosing(said):
+            async for each in said:
+                yield each
+    finally:
+        page.streams -= 1
+
+
+async def _said(page: Page, request: str, client: Client | None) -> AsyncGenerator[bytes]:
+    waiting = asyncio.Queue[bytes]()
+    sources = [_growing(page, request, waiting)]
+    if client is not None:
+        sources.append(_noted(client, request, waiting))
+    reading = [asyncio.create_task(each) for each in sources]
+    stopping = asyncio.create_task(page.stopping.wait())
+    try:
+        while not stopping.done():
+            taking = asyncio.create_task(waiting.get())
+            await asyncio.wait({taking, stopping}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                taking.cancel()
+                yield b": here\n\n"
+                continue
+            yield taking.result()
+            if taking.result().startswith(b"event: ended"):
+                return
+    finally:
+        for task in (*reading, stopping):
+            task.cancel()
+        await asyncio.gather(*reading, stopping, return_exceptions=True)
+
+
+async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> None:
+    """Tell how far the log is, until the request ends."""
+    events, known = JetStreamLog(page.bus, leader=False), -1
+    while True:
+        with contextlib.suppress(*PASSING):
+            head = await events.head(request)
+            seen = None if head is None else log.glance(head.body)
+            if seen is not None and seen.n != known:
+                known = seen.n
+                waiting.put_nowait(_event("grown", {"n": known}))
+            if seen is not None and seen.is_end:
+                waiting.put_nowait(_event("ended", {"type": seen.type}))
+                return
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _noted(client: Client, request: str, waiting: asyncio.Queue[bytes]) -> None:
+    """Pass on what the running turn shows of itself."""
+    async with client.follow(request) as feed:
+        async for item in feed:
+            if isinstance(item, Heard):
+                note = msgspec.to_builtins(item.note)
+                waiting.put_nowait(_event("note", {"agent": item.agent, **note}))
+
+
+def _event(name: str, said: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(said))
