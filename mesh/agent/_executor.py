@@ -15,7 +15,6 @@ from functools import partial
 import msgspec
 
 from mesh.agent import _telemetry as telling
-from mesh.agent._alarms import Alarms
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
 from mesh.agent._presence import FleetWatcher, Presence
@@ -31,6 +30,7 @@ from mesh.bus.reader import get
 from mesh.bus.stores import JetStreamSteps
 from mesh.errors import ApiCode, ApiError, Malformed, MeshError, TooLarge
 from mesh.service import tracing
+from mesh.service.alarms import Alarms
 from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger

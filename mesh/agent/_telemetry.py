@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from opentelemetry.trace import Span, get_current_span
 
-from mesh.agent._alarms import Alarm, Alarms
 from mesh.service import telemetry, tracing
+from mesh.service.alarms import Alarm, Alarms
 from mesh.service.logs import get_logger
 from protocol.wire.commands import (
     Ask,

@@ -35,6 +35,8 @@ NO_DELIVERY = Kind(
 _NUMBERS = re.compile(r"(\d{1,20})\.(\d{1,20})\.\d+\.(\d{1,20})\.\d+", re.ASCII)
 """End of `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<stored at>.<pending>`."""
 _GRACE_S = 1.5
+_GATHER_S = 0.002
+"""How long a request for less than half of the slots waits for further slots: quick handlers end together."""
 _DEAF_S = 5.0
 """How long a cancelled handler may tidy up. Then it is cancelled again: it may have swallowed the first."""
 _PAUSED_NAK_S = 1.0
@@ -170,6 +172,8 @@ class Puller:
         self._stop_hearing: Callable[[], None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        """Set while a request for few messages waits for more slots to be free."""
         self._heard_at = 0.0
         self._refused = ""
         """The error status with which pulls end at the moment; empty if they work."""
@@ -232,7 +236,7 @@ class Puller:
     async def _stop(self) -> None:
         """Close the inbox, which ends the pulls. Messages sent before are given back."""
         self._stopped = True
-        for timer in (self._watchdog, self._retry):
+        for timer in (self._watchdog, self._retry, self._gathering):
             if timer is not None:
                 timer.cancel()
         if self._stop_hearing is not None:
@@ -243,13 +247,19 @@ class Puller:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def _pull(self) -> None:
-        """Request as many messages as slots are free, unless the request can wait."""
+    def _pull(self, *, few: bool = False) -> None:
+        """Request as many messages as slots are free, unless the request can wait.
+
+        Args:
+            few: request them even if they are less than half of the slots.
+        """
         free = self.slots - self.in_hand - self.requested
         if free < 1 or self._paused or self._retry is not None or self._subscription is None:
             return
-        if self.requested and free * 2 < self.slots:
-            return  # some are on their way; one request for each would cost more than it brings
+        if free * 2 < self.slots and not few:  # one request for each would cost more than it brings
+            if not self.requested and self._gathering is None:
+                self._gathering = self._loop.call_later(_GATHER_S, self._pull_few)
+            return  # else some are on their way
         body = {"batch": free, **self._body}
         if self._idle_s is not None and not self.in_hand:
             if self.requested:
@@ -262,6 +272,10 @@ class Puller:
             body["expires"] = min(self._expires_ns, _PROBE_NS)
         if self.bus.send(self._subject, msgspec.json.encode(body), reply=self._subscription.subject):
             self.requested += free
+
+    def _pull_few(self) -> None:
+        self._gathering = None
+        self._pull(few=True)
 
     def _start_over(self) -> None:
         """Request anew: the pulls went away with the connection or the leader."""

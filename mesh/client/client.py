@@ -6,7 +6,6 @@ missed every note finds the answer all the same, `POLL_S` later.
 """
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from mesh.bus.nats_protocol import Incoming
 from mesh.bus.reader import get
 from mesh.errors import MeshError, OutcomeUnknown, Unreachable
 from mesh.service import tracing
+from mesh.service.alarms import Alarms
 from mesh.service.logs import get_logger
 from protocol.views.timeline import named
 from protocol.wire import codec, events, subjects
@@ -110,6 +110,7 @@ class Client:
         self._bus = bus
         self.name = AgentName(name)
         self._wakes: dict[str, set[asyncio.Event]] = {}
+        self._polls = Alarms(lambda: POLL_S)
         self._submitted: dict[str, set[str]] = {}
         """By request: digests of what this client itself has submitted under that id."""
         self._rejections: dict[str, list[tuple[str, SubmitRejected]]] = {}
@@ -344,7 +345,7 @@ class Client:
         seen = ""
         try:
             if self._silent.pop(request, False):
-                await _either(wake, POLL_S)
+                await self._woken(wake)
             while True:
                 wake.clear()
                 event = await self._look(request)
@@ -353,11 +354,19 @@ class Client:
                     seen = event.id
                     yield event
                     continue
-                await _either(wake, POLL_S)
+                await self._woken(wake)
         finally:
             self._wakes[request].discard(wake)
             if not self._wakes[request]:
                 del self._wakes[request]
+
+    async def _woken(self, wake: asyncio.Event) -> None:
+        """Wait for a note, for `POLL_S` at most."""
+        poll = self._polls.set(wake.set)
+        try:
+            await wake.wait()
+        finally:
+            poll.cancel()
 
     def follow(self, request: str, *, viewer: Bus | None = None) -> "Following":
         """Return what happens in a request as it happens, its `Outcome` last.
@@ -425,12 +434,6 @@ def _remember(known: dict[str, T], request: str, empty: T) -> T:
     if request not in known and len(known) >= _REMEMBERED:
         known.pop(next(iter(known)))
     return known.setdefault(request, empty)
-
-
-async def _either(wake: asyncio.Event, timeout_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await wake.wait()
 
 
 def outcome_of(event: events.Ended) -> Outcome:

@@ -34,6 +34,24 @@ async def test_never_more_than_the_slots_are_in_hand_or_requested(queue: Queue, 
     await puller.close()
 
 
+async def test_slots_that_get_free_one_after_the_other_are_filled_by_one_request(queue: Queue) -> None:
+    await queue.put(20)
+    busy = Busy()
+    puller = queue.puller(busy)
+    await puller.start()
+    await until(lambda: len(busy.messages) == 4)
+    busy.messages[0].done()
+    assert puller.requested == 0, "one of four is not worth a request"
+    busy.messages[1].done()
+    assert puller.requested == 2
+    await until(lambda: len(busy.messages) == 6)
+    busy.messages[2].done()
+    await until(lambda: len(busy.messages) == 7)  # a short while later one is requested all the same
+    busy.go.set()
+    await eventually(queue.empty)
+    await puller.close()
+
+
 async def test_a_message_knows_what_it_is(queue: Queue) -> None:
     before_us = time.time_ns() // 1000
     busy = Busy()

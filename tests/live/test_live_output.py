@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mesh.agent import _telemetry
-from mesh.agent._alarms import Alarms
 from mesh.agent._telemetry import BEGAN_S, MOST_A_SECOND, MOST_CHARS, NOTE_CHARS, SILENT, LiveOutput
+from mesh.service.alarms import Alarms
 from protocol.wire import codec
 from protocol.wire.commands import Complete, Failure, Move, MoveProposed, ReportFailure, Transfer, UnknownMove
 from protocol.wire.ids import AgentName, TurnId
