@@ -15,12 +15,12 @@ import contextlib
 import inspect
 import itertools
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
+from mesh.local.server import Lifecycle
 from mesh.testing.claude_rules import signed, violations
 
 Block = Mapping[str, Any]
@@ -120,7 +120,7 @@ class Asked:
     body: Mapping[str, Any]
 
 
-class VendorStub(ABC):
+class VendorStub(Lifecycle):
     """A server on 127.0.0.1, on a port that the system chooses.
 
     Args:
@@ -184,15 +184,6 @@ class VendorStub(ABC):
             for task in serving:
                 task.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     # --- HTTP, as much of it as a client's library speaks -----------------------------------------
 

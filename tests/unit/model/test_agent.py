@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import subprocess
 import sys
 import threading
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+from pydantic import BaseModel
 
 from mesh.agent.definition import key_will_do
 from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.agent.tools import Tool, tool
 from mesh.model import ClaudeAgent
 from mesh.model.agent import KEY, VARIABLE, ModelUnavailable, close_models, mode, model_for
+from mesh.model.port import ToolResult
 from mesh.model.prompt import Instructions, load_instructions
 from mesh.model.scripted import ScriptInvalid
-from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, driven_by, fleet_of, turn
+from mesh.testing import FleetHarness, InMemoryGuard, StrictModel, calls, driven_by, fleet_of, turn
 from mesh.testing.claude_stub import StubClaude, says
 from tests.logs import captured_logs
 from tests.servers import ROOT
@@ -219,6 +222,7 @@ class Seen:
 
 sys.meta_path.insert(0, Seen())
 from mesh.model import ClaudeAgent
+from mesh.model.port import ToolResult
 from mesh.model.prompt import Instructions
 
 agent = ClaudeAgent("a", instructions=Instructions("1", "Help."))
@@ -245,6 +249,23 @@ async def vendor(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubClaude]:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", stub.url)
         yield stub
         await close_models()
+
+
+class Parcel(BaseModel):
+    sent: dt.date
+
+
+async def test_an_answer_of_another_type_is_told_to_the_model_and_the_right_one_is_handed_on() -> None:
+    agent = ClaudeAgent("a", instructions=WORDS, output_type=Parcel)
+    wrong = calls(("complete", {"answer": {"sent": "soon"}}))
+    right = calls(("complete", {"answer": {"sent": "2026-11-22"}}))
+    with driven_by(StrictModel(wrong, right)) as model:
+        move = await agent(turn(agent="a"))
+    assert getattr(move, "answer", None) == {"sent": "2026-11-22"}
+    told = model.prompts[1].transcript[-1]
+    assert isinstance(told, ToolResult)
+    assert told.is_error
+    assert "answer.sent: Input should be a valid date" in told.text
 
 
 async def test_a_key_in_the_shell_spends_nothing_in_a_test(vendor: StubClaude, script: Path) -> None:
