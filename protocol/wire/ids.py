@@ -7,6 +7,7 @@ random number: callers pass the time and the entropy in.
 
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal, NewType
 
@@ -35,37 +36,58 @@ _NAME = re.compile(r"[a-z0-9-]{1,24}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LABEL = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 """Labels are shown to those from whom the labelled is withheld, so that nothing else fits into one."""
-_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
-_PAIRS = tuple(one + two for one in _BASE32 for two in _BASE32)  # ten bits at a time: ids are made often
-_SHIFTS = tuple(range(120, -1, -10))
+_BASE32 = b"abcdefghijklmnopqrstuvwxyz234567"
+_ALPHABET = _BASE32 + bytes(256 - len(_BASE32))
+_sha256 = hashlib.sha256
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # the ULID alphabet: base32 without I, L, O, U
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")  # 128 bits in 26 times 5 bits: the first is at most 7
 
 
 def derive(*parts: str | int) -> str:
     """Return 26 lower-case base32 characters (RFC 4648; 130 bits) of SHA-256 over `parts` joined by 0x1f."""
-    value = int.from_bytes(_digest(*parts)[:17]) >> 6  # the first 130 of 136 bits
-    return "".join([_PAIRS[value >> shift & 1023] for shift in _SHIFTS])
+    return _base32(_joined(*parts))
+
+
+def _joined(*parts: str | int) -> str:
+    return "\x1f".join(map(str, parts))
+
+
+def _base32(text: str) -> str:
+    value = int.from_bytes(_sha256(text.encode()).digest()[:17]) >> 6  # the first 130 of 136 bits
+    for low, high, shift in _SPREAD:
+        value = value & low | (value & high) << shift
+    return value.to_bytes(32)[-26:].translate(_ALPHABET).decode()
+
+
+def _spread() -> Iterator[tuple[int, int, int]]:
+    """Yield the steps that move 32 digits of five bits apart until each lies in a byte of its own.
+
+    Each step halves the blocks of digits that lie together: `low` keeps the lower half of each block where it
+    is, `high` takes the upper half, which moves up by `shift` bits. (As the bits of a Morton code are spread.)
+    """
+    for half in (16, 8, 4, 2, 1):
+        digits = (1 << 5 * half) - 1
+        low = sum(digits << at for at in range(0, 256, 16 * half))
+        yield low, low << 5 * half, 3 * half
+
+
+_SPREAD = tuple(_spread())
 
 
 def draw(*parts: str | int) -> float:
     """Return a number from 0 up to 1, exclusive, that looks random and is always the same for `parts`."""
-    return int.from_bytes(_digest(*parts)[:4]) / (1 << 32)
-
-
-def _digest(*parts: str | int) -> bytes:
-    return hashlib.sha256("\x1f".join([str(part) for part in parts]).encode()).digest()
+    return int.from_bytes(_sha256(_joined(*parts).encode()).digest()[:4]) / (1 << 32)
 
 
 @lru_cache(maxsize=4096)  # a guard asks several times while it decides one
 def proposal_id(request: str, turn: str, round_: int) -> ProposalId:
     """Return the id of what `turn` asks for in `round_`; a submit has turn "" and round 0."""
-    return ProposalId(derive("p", request, turn, round_))
+    return ProposalId(_base32(f"p\x1f{request}\x1f{turn}\x1f{round_}"))
 
 
 def event_id(cause: str, type_: str, index: int) -> EventId:
     """Return an event's id; `index` counts the events of this cause and type before it."""
-    return EventId(derive("e", cause, type_, index))
+    return EventId(_base32(f"e\x1f{cause}\x1f{type_}\x1f{index}"))
 
 
 def control_cause(request: str, sender: str, control_id: str) -> Cause:
