@@ -9,8 +9,9 @@ removed and its commitment left in its place without breaking the chain.
     canonical    = JSON with sorted keys, no white space, UTF-8
     digest       = SHA-256(canonical form of the event), hex
 
-A field's own salt, not the event's, is what a redacted event would keep for the values it still
-shows: with the event's salt, a short value could be guessed from its commitment.
+In that form the event's salt, too, stands as a hash: as the field salt of the empty path. So a redacted
+event needs its salt no longer. It keeps the field salts of the values that it still shows, and a short value
+that was removed cannot be guessed from its commitment.
 
 Each event is vouched for by the one after it. Nothing vouches for a request's last event, nor says that none
 came after it: that takes the digest of the last event, held outside the log.
@@ -46,8 +47,9 @@ COMMITTED = frozenset(
 _PLAIN = frozenset({"grounds", "policy", "prices"})
 """Parts of an event that hold no such field: documents of the admin's, taken as they are."""
 
-
-_NESTED = (dict, list)  # not `dict | list`, which would be made anew for every value
+_NESTED = frozenset({dict, list})
+_sha256 = hashlib.sha256
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Break(NamedTuple):
@@ -59,35 +61,30 @@ class Break(NamedTuple):
 
 def digest(body: bytes) -> str:
     """Return the digest (hex) of one event from its stored bytes."""
-    event = msgspec.json.decode(body)
-    salt = str(event.get("salt", "")).encode()
-    form = _committed(event, salt, "")
-    return hashlib.sha256(msgspec.json.encode(form, order="deterministic")).hexdigest()
+    return _digest(msgspec.json.decode(body))
 
 
-def _committed(node: Any, salt: bytes, path: str) -> Any:
-    """Return the canonical form of a dictionary or list."""
-    if isinstance(node, list):
-        return [
-            _committed(item, salt, f"{path}.{index}") if isinstance(item, _NESTED) else item
-            for index, item in enumerate(node)
-        ]
-    form = {}
-    for key, value in node.items():
+def _digest(event: dict[str, Any]) -> str:
+    """Return the digest of a decoded event, which is of no other use then: its canonical form is made of it."""
+    salt = str(event.get("salt", "")).encode() + b"\x1f"
+    _commit(event, salt, "")
+    event["salt"] = _sha256(salt).hexdigest()
+    return _sha256(_canonical(event)).hexdigest()
+
+
+def _commit(node: Any, salt: bytes, path: str) -> None:
+    """Put commitments in the place of what an object or a list commits to, at whatever depth.
+
+    Args:
+        salt: the event's, and 0x1f.
+        path: of `node`.
+    """
+    for key, value in node.items() if type(node) is dict else enumerate(node):
         if key in COMMITTED:
-            form[key] = _commitment(value, salt, f"{path}.{key}")
-        elif isinstance(value, _NESTED) and value and key not in _PLAIN:
-            form[key] = _committed(value, salt, f"{path}.{key}")
-        else:
-            form[key] = value
-    return form
-
-
-def _commitment(value: Any, salt: bytes, path: str) -> str:
-    field_salt = hashlib.sha256(salt + b"\x1f" + path.encode()).digest()
-    return hashlib.sha256(
-        field_salt + b"\x1f" + msgspec.json.encode(value, order="deterministic")
-    ).hexdigest()
+            field_salt = _sha256(salt + f"{path}.{key}".encode()).digest()
+            node[key] = _sha256(field_salt + b"\x1f" + _canonical(value)).hexdigest()
+        elif type(value) in _NESTED and key not in _PLAIN:
+            _commit(value, salt, f"{path}.{key}")
 
 
 def breaks(bodies: Iterable[bytes]) -> list[Break]:
@@ -106,5 +103,5 @@ def breaks(bodies: Iterable[bytes]) -> list[Break]:
             found.append(Break(index, f"is numbered {n}"))
         if prev != expected:
             found.append(Break(index, "does not name the event before it"))
-        expected = digest(body)
+        expected = _digest(event)
     return found

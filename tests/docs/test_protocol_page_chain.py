@@ -5,9 +5,11 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
 from protocol.domain import hash_chain
+from protocol.wire.config import Policy, policy_hash
 from tests.docs.pages import codes, section, table
 from tests.docs.test_protocol_page import EXAMPLES, PAGE
 from tests.servers import ROOT
@@ -69,8 +71,12 @@ def _form(node: Any, salt: str, path: str = "") -> Any:
 
 
 def _digest(body: bytes) -> str:
-    event = json.loads(body)
-    return hashlib.sha256(_canonical(_form(event, event["salt"])).encode()).hexdigest()
+    return hashlib.sha256(_canonical(_shown(json.loads(body))).encode()).hexdigest()
+
+
+def _shown(event: Any) -> Any:
+    """Return the canonical form of a whole event, before it is written."""
+    return _form(event, event["salt"]) | {"salt": _field_salt(event["salt"], "").hex()}
 
 
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("events/v*/*.json"))
@@ -107,10 +113,36 @@ def test_the_worked_example_is_right() -> None:
     assert f"The second's digest is `{hash_chain.digest(second)}`" in CHAIN
     event = json.loads(first)
     shown = next(block.text for block in EXAMPLES if block.kind == "canonical")
-    assert shown == _canonical(_form(event, event["salt"]))
+    assert shown == _canonical(_shown(event))
     for path, value, salt, commitment in (
         [codes(cell)[0] for cell in row] for row in table(CHAIN, ".work.handoff.summary")
     ):
         assert salt == _field_salt(event["salt"], path).hex()
         assert commitment == _commitment(event["salt"], path, json.loads(value))
         assert commitment in shown
+
+
+def test_each_sample_names_the_digest_of_the_sample_before_it() -> None:
+    samples = [block.text.encode() for block in EXAMPLES if block.kind == "event"]
+    shown = {(event["request"], event["n"]): body for body in samples if (event := json.loads(body))}
+    followed = 0
+    for body in samples:
+        event = json.loads(body)
+        before = shown.get((event["request"], event["n"] - 1))
+        followed += before is not None
+        assert before is None or event["prev"] == hash_chain.digest(before), event["id"]
+        assert (event["n"] == 0) == (event["prev"] == hash_chain.GENESIS), event["id"]
+    assert followed >= 2
+
+
+def test_each_sample_shows_a_policy_as_it_is_stored_and_its_hash() -> None:
+    opened = [
+        event
+        for block in EXAMPLES
+        if block.kind in ("event", "stored") and (event := json.loads(block.text))["type"] == "request.opened"
+    ]
+    for event in opened:
+        policy = msgspec.convert(event["policy"], Policy)
+        assert event["policy"] == msgspec.to_builtins(policy)
+        assert event["policy_hash"] == policy_hash(policy)
+    assert len(opened) >= 2

@@ -98,7 +98,7 @@ def test_a_golden_log_folds_to_what_it_always_was() -> None:
         ("billing", "triage"),
     ]
     assert ledger.spent == Usage(nano_dollars=17_100_000, tokens=5_700, model_calls=8)
-    assert ledger.prev == "3b83bf815c87782bb6a154a96f3c38d238768870d0fdfe4dcd9cfb2b89bee3e4"
+    assert ledger.prev == "76e516035f92f66cc76726cbedc8a413f0c34fd13579f99344d378c40ef90575"
     answer: Any = ledger.ended
     assert answer.answer == {"refunded": 12.5, "text": "Done."}
 

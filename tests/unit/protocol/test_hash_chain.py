@@ -39,7 +39,8 @@ def second_opinion(body: bytes) -> str:
             for key, value in node.items()
         }
 
-    return hashlib.sha256(canonical(form(event, ""))).hexdigest()
+    shown = form(event, "") | {"salt": hashlib.sha256(event["salt"].encode() + b"\x1f").hexdigest()}
+    return hashlib.sha256(canonical(shown)).hexdigest()
 
 
 def test_a_whole_log_has_no_breaks() -> None:
@@ -126,13 +127,37 @@ def test_a_break_says_what_does_not_hold() -> None:
     assert breaks([BODIES[1]]) == [Break(0, "is numbered 1"), Break(0, "does not name the event before it")]
 
 
+def commitments(salt: str) -> list[str]:
+    """Return the commitments to one text in three places of an event."""
+    event: dict[str, Any] = {"text": "yes", "facts": [{"value": "yes"}, {"value": "yes"}]}
+    hash_chain._commit(event, salt.encode() + b"\x1f", "")
+    return [event["text"], *(item["value"] for item in event["facts"])]
+
+
 def test_equal_texts_have_different_commitments() -> None:
     """Neither the same value elsewhere in the event nor under another salt gives itself away."""
-    one = {"salt": "a", "text": "yes", "facts": [{"value": "yes"}, {"value": "yes"}]}
-    form = hash_chain._committed(one, b"a", "")
-    again = hash_chain._committed(one, b"b", "")
-    commitments = [form["text"], *(item["value"] for item in form["facts"]), again["text"]]
-    assert len(set(commitments)) == 4
+    assert len({*commitments("a"), *commitments("b")}) == 6
+
+
+def test_a_value_can_be_taken_out_and_cannot_be_guessed() -> None:
+    """A redacted event shows commitments, the hash of its salt, and the field salts of what it still shows."""
+    secret, shown, salt = "no", "Refund the order", b"5a" * 16
+    event: dict[str, Any] = {"n": 1, "salt": salt.decode(), "summary": shown, "facts": [{"value": secret}]}
+    field_salt = hashlib.sha256(salt + b"\x1f.summary").digest()
+    taken_out = hashlib.sha256(salt + b"\x1f.facts.0.value").digest()
+    redacted: dict[str, Any] = {
+        "n": 1,
+        "salt": hashlib.sha256(salt + b"\x1f").hexdigest(),
+        "summary": hashlib.sha256(field_salt + b"\x1f" + canonical(shown)).hexdigest(),
+        "facts": [{"value": hashlib.sha256(taken_out + b"\x1f" + canonical(secret)).hexdigest()}],
+    }
+    assert hashlib.sha256(canonical(redacted)).hexdigest() == hash_chain.digest(canonical(event))
+    known = (redacted["salt"], redacted["salt"].encode(), bytes.fromhex(redacted["salt"]), field_salt)
+    for root in (each.encode() if isinstance(each, str) else each for each in known):
+        guessed = hashlib.sha256(root + b"\x1f.facts.0.value").digest()
+        for opening in (guessed, root):
+            opened = hashlib.sha256(opening + b"\x1f" + canonical(secret)).hexdigest()
+            assert opened != redacted["facts"][0]["value"]
 
 
 def test_the_order_of_keys_and_white_space_are_nothing() -> None:
