@@ -27,11 +27,15 @@ def _each(combine: Callable[[int | None, int], int | None], budget: Budget, usag
 
 def left(ceiling: Budget, spent: Usage) -> Budget:
     """Return what may still be spent; negative where more was."""
+    if ceiling == UNLIMITED:
+        return UNLIMITED
     return _each(lambda most, used: None if most is None else most - used, ceiling, spent)
 
 
 def ceiling(grant: Budget, spent: Usage) -> Budget:
     """Return the ceiling of a grant that is made when `spent` is spent."""
+    if grant == UNLIMITED:
+        return UNLIMITED
     return _each(lambda more, used: None if more is None else more + used, grant, spent)
 
 
@@ -62,6 +66,8 @@ def overdrawn(rest: Budget) -> dict[str, int]:
 
 
 def plus(one: Usage, other: Usage) -> Usage:
+    if other == NOTHING:
+        return one
     return _both(operator.add, one, other)
 
 

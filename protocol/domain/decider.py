@@ -41,6 +41,8 @@ from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
 
 T = TypeVar("T")
 _CLOSED = Use("closed")
+_GIVES_WORK = (commands.Transfer, commands.HandBack)
+_REFUSALS = (events.MoveRefused, events.RequestRefused)
 _MOVES = (
     events.HandoffAdmitted,
     events.MoveRefused,
@@ -127,6 +129,7 @@ class Append(NamedTuple):
 class Stored(NamedTuple):
     event: AnyEvent
     body: bytes
+    """Made from `event`."""
 
 
 class Appended(NamedTuple):
@@ -192,12 +195,14 @@ class RequestDecider:
         ledger: the request's events up to its head; a new request by default.
     """
 
-    __slots__ = ("_first_wait", "ledger")
+    __slots__ = ("_first_wait", "_unused", "ledger")
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
         self._first_wait: tuple[int, int | None] = (-1, None)
         """For which head `quiet_until` was worked out, and what it is."""
+        self._unused: Moment | None = None
+        """The moment that was taken for this command and is no event's yet."""
 
     def quiet_until(self) -> int | None:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
@@ -214,7 +219,7 @@ class RequestDecider:
 
         Raises BrokenLog for a log that no guard could have written.
         """
-        command = labelled(command, fleet.labels)
+        command, self._unused = labelled(command, fleet.labels), None
         what = command.what
         outcome: Outcome
         if mesh_frozen:
@@ -227,7 +232,7 @@ class RequestDecider:
             wake = yield from self._consequences(fleet, deciding)
             outcome = yield from self._verdict(command, fleet)
             if isinstance(outcome, Decided):
-                wake = yield from self._consequences(fleet, None)
+                wake = yield from self._consequences(fleet, None, outcome.event.at)
             elif isinstance(outcome, Late) and not isinstance(what, MoveProposed):
                 yield from self._last_turn_over()
         if wake is not None:
@@ -238,6 +243,7 @@ class RequestDecider:
         """Yield the steps of everything that is due. Raises as `handle`."""
         if mesh_frozen:
             return MeshFrozen()
+        self._unused = None
         wake = yield from self._consequences(fleet, None)
         yield from self._last_turn_over()
         if wake is not None:
@@ -270,7 +276,7 @@ class RequestDecider:
         entry = fleet.agents.get(self._target(command, fleet) or "")
         target = None if entry is None else entry.name
         move = what.move if isinstance(what, MoveProposed) else None
-        gives_work = submit or isinstance(move, commands.Transfer | commands.HandBack)
+        gives_work = submit or isinstance(move, _GIVES_WORK)
         context: VerdictContext = yield NeedVerdictContext(
             command, target, gives_work and ledger.frozen_at is None
         )
@@ -318,14 +324,19 @@ class RequestDecider:
 
     # --- what comes by itself ---------------------------------------------------------------------
 
-    def _consequences(self, fleet: Fleet, deciding: tuple[str, int] | None) -> Steps[int | None]:
+    def _consequences(
+        self, fleet: Fleet, deciding: tuple[str, int] | None, now: int | None = None
+    ) -> Steps[int | None]:
         """Append everything that is due, one event at a time; return when (UTC µs) to look again, or None.
 
         Args:
             deciding: as for `due`.
+            now: UTC µs, where an event was written just now: the clock is not asked again for the first look.
         """
         ledger = self.ledger
         while (at := self.quiet_until()) is not None:
+            if now is not None and at > now:
+                return at
             now, salt = yield from self._moment()
             if at > now:
                 return at
@@ -347,10 +358,11 @@ class RequestDecider:
             if not (yield from self._follow(follows, fleet)):
                 end = yield from self._append(too_large(ledger, world, follows), None)
                 while isinstance(end, FactsWithheld):
-                    world = replace(world, salt=(yield NEED_MOMENT).salt)
+                    world = replace(world, salt=(yield from self._moment()).salt)
                     end = yield from self._append(too_large(ledger, world, follows), None)
                 if end is None:
                     raise BrokenLog(f"not even the end of {ledger.request} can be stored")
+            now = None
         return None
 
     def _follow(self, follows: AnyEvent | Command, fleet: Fleet) -> Steps[bool]:
@@ -372,8 +384,14 @@ class RequestDecider:
         return at if at > now else next_due(self.ledger, now, NOT_LOOKED)
 
     def _moment(self) -> Steps[Moment]:
-        """Return when the next event is written: clocks differ, a request's time does not run back."""
-        moment: Moment = yield NEED_MOMENT
+        """Return when the next event is written: clocks differ, a request's time does not run back.
+
+        A moment serves until an event is written with it, however often a command asks.
+        """
+        moment = self._unused
+        if moment is None:
+            moment = self._unused = yield NEED_MOMENT
+            assert moment is not None
         head = self.ledger.head
         return moment if head is None or moment.now >= head.at else moment._replace(now=head.at)
 
@@ -385,9 +403,10 @@ class RequestDecider:
         if stored is None:
             return None
         event, body = stored
-        open_before = tuple(self.ledger.open.values())
-        self.ledger.apply(event, body)
-        ended = tuple(turn for turn in open_before if turn.state == "ended")
+        self._unused = None
+        open_before = list(self.ledger.open.values())
+        self.ledger.apply(event, body, made_here=True)
+        ended = [turn for turn in open_before if turn.state == "ended"]
         for turn in ended:
             if _ended_from_outside(event, turn):
                 yield TurnOver(event, turn)
@@ -421,7 +440,7 @@ def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iter
         how: Literal["failed", "given_back"] = "failed" if speaks_of_the_agent(event.error) else "given_back"
         yield Count(ledger.turns[event.turn].agent, how, event.turn)
         return
-    if isinstance(event, events.MoveRefused | events.RequestRefused):
+    if isinstance(event, _REFUSALS):
         grounds = ledger.grounds_of(event)
         if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
             yield Count(grounds.target.name, "given_back", event.cause)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from protocol.domain.layers import Load, Marks, divide
+from protocol.domain.layers import Load, Marks, divide, is_seen_whole
 from protocol.domain.ledger import Ledger
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
@@ -32,6 +32,9 @@ from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, event_id
 
 E = TypeVar("E", bound=Event)
+_NOTHING_BENEATH = Beneath()
+_NOTHING_TOLD = (Report(), Grounds(), None)
+_ENDS = Ended.__args__
 
 
 class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -72,7 +75,7 @@ class Draft:
     def event(self, kind: type[E], to: str, **payload: Any) -> E:
         """Return the event: `payload` with its envelope, in the inbox of `to`. An end names its submit."""
         ledger, world, head = self.ledger, self.world, self.ledger.head
-        if issubclass(kind, Ended):
+        if kind in _ENDS:
             payload.setdefault("digest", ledger.submit_digest)
         return kind(
             v=VERSION,
@@ -115,10 +118,7 @@ class Draft:
         target, kept = self.world.grounds.target, self.ledger.kept_back(self.cause)
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
         shown, withheld, rest = show(handoff, load, marks, clearance)
-        is_kept = kept is not None and equal(
-            (kept.facts, kept.artifacts, kept.must_carry), (rest.facts, rest.artifacts, rest.must_carry)
-        )
-        if not is_kept and (kept is not None or withheld is not None):
+        if (kept is not None or withheld is not None) and not _is_kept(rest, kept):
             return self.event(
                 FactsWithheld,
                 NOBODY,
@@ -138,7 +138,7 @@ class Draft:
             past=past,
             continues=continues,
             prices=payload.get("prices", self.ledger.prices),
-            beneath=rest if withheld is None and rest != Beneath() else None,
+            beneath=rest if withheld is None and rest is not _NOTHING_BENEATH else None,
         )
         return self.event(kind, handoff.to_agent, id=turn, work=work, **payload)
 
@@ -160,7 +160,7 @@ class Draft:
         """
         to, grounds = to or str(self.ledger.client), self.world.grounds
         kept, rests_on = self.ledger.kept_back(self.cause), (report, grounds, move)
-        told = (Report(), Grounds(), None) if kept is None else (kept.report, kept.grounds, kept.move)
+        told = _NOTHING_TOLD if kept is None else (kept.report, kept.grounds, kept.move)
         if (kept is not None or told == rests_on) and equal(told, rests_on):
             return self.event(kind, to, **payload)
         return self.event(FactsWithheld, NOBODY, target=to, report=report, grounds=grounds, move=move)
@@ -170,14 +170,25 @@ class Draft:
         return event_id(self.cause, type_, self.ledger.count(self.cause, type_))
 
 
+def _is_kept(rest: Beneath, kept: FactsWithheld | None) -> bool:
+    """Return True if what a reader does not see the whole of stands in the log already."""
+    return kept is not None and equal(
+        (kept.facts, kept.artifacts, kept.must_carry), (rest.facts, rest.artifacts, rest.must_carry)
+    )
+
+
 def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] | None) -> HandoffView:
     """Return a handoff as its reader sees it.
 
     Args:
+        handoff: the whole: with the first layer of all that it carries.
         load: all that it carries.
         marks: what of it must be carried.
         clearance: the reader's; None: for everything.
     """
+    if is_seen_whole(load, clearance):
+        carried = tuple(key for key in load.facts if (key, 0) in marks) if marks else ()
+        return HandoffView(_carrying(handoff, carried), None, _NOTHING_BENEATH)
     divided = divide(load, clearance)
     must_carry = tuple(
         key
@@ -193,11 +204,17 @@ def show(handoff: Handoff, load: Load, marks: Marks, clearance: Collection[str] 
         handoff,
         facts=tuple(divided.facts.values()),
         artifacts=tuple(divided.artifacts.values()),
-        constraints=replace(handoff.constraints, must_carry=must_carry),
     )
     items = tuple(item for layers in divided.rest.artifacts.values() for item in layers)
     kept = Beneath(facts=tuple(rest), artifacts=items, must_carry=tuple(places))
-    return HandoffView(shown, divided.withheld, kept)
+    return HandoffView(_carrying(shown, must_carry), divided.withheld, kept)
+
+
+def _carrying(handoff: Handoff, must_carry: tuple[str, ...]) -> Handoff:
+    """Return a handoff that says which of the facts that its reader sees must be carried."""
+    if must_carry == handoff.constraints.must_carry:
+        return handoff
+    return replace(handoff, constraints=replace(handoff.constraints, must_carry=must_carry))
 
 
 _TRACE_ID = slice(3, 35)

@@ -22,6 +22,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
+
+from protocol.wire.codec import canonical
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Fact
 
 GENESIS = "0" * 64
 """`prev` of a request's first event."""
@@ -47,9 +52,8 @@ COMMITTED = frozenset(
 _PLAIN = frozenset({"grounds", "policy", "prices"})
 """Parts of an event that hold no such field: documents of the admin's, taken as they are."""
 
-_NESTED = frozenset({dict, list})
+_NESTED = frozenset({dict, list, tuple})
 _sha256 = hashlib.sha256
-_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Break(NamedTuple):
@@ -64,12 +68,35 @@ def digest(body: bytes) -> str:
     return _digest(msgspec.json.decode(body))
 
 
-def _digest(event: dict[str, Any]) -> str:
-    """Return the digest of a decoded event, which is of no other use then: its canonical form is made of it."""
+def digest_of(event: AnyEvent) -> str:
+    """Return the same of an event whose bytes were made from this very object.
+
+    Of an event that was read it may be another: a newer guard's has fields that this build does not know.
+    Facts are most of a usual event. Their values are committed to as they are, not looked through.
+    """
+    work = event.work
+    facts = () if work is None else work.handoff.facts
+    if work is not None and facts:
+        event = replace(event, work=replace(work, handoff=replace(work.handoff, facts=())))
+    return _digest(msgspec.to_builtins(event), facts)
+
+
+def _digest(event: dict[str, Any], facts: tuple[Fact, ...] = ()) -> str:
+    """Return the digest of a decoded event, which becomes its canonical form by that.
+
+    Args:
+        facts: of the handoff that it gives, where they are not in `event`.
+    """
     salt = str(event.get("salt", "")).encode() + b"\x1f"
     _commit(event, salt, "")
     event["salt"] = _sha256(salt).hexdigest()
-    return _sha256(_canonical(event)).hexdigest()
+    if facts:
+        path = ".work.handoff.facts.{}.value"
+        event["work"]["handoff"]["facts"] = [
+            msgspec.to_builtins(replace(fact, value=_commitment(fact.value, salt, path.format(index))))
+            for index, fact in enumerate(facts)
+        ]
+    return _sha256(canonical(event)).hexdigest()
 
 
 def _commit(node: Any, salt: bytes, path: str) -> None:
@@ -81,10 +108,14 @@ def _commit(node: Any, salt: bytes, path: str) -> None:
     """
     for key, value in node.items() if type(node) is dict else enumerate(node):
         if key in COMMITTED:
-            field_salt = _sha256(salt + f"{path}.{key}".encode()).digest()
-            node[key] = _sha256(field_salt + b"\x1f" + _canonical(value)).hexdigest()
+            node[key] = _commitment(value, salt, f"{path}.{key}")
         elif type(value) in _NESTED and key not in _PLAIN:
             _commit(value, salt, f"{path}.{key}")
+
+
+def _commitment(value: Any, salt: bytes, path: str) -> str:
+    field_salt = _sha256(salt + path.encode()).digest()
+    return _sha256(field_salt + b"\x1f" + canonical(value)).hexdigest()
 
 
 def breaks(bodies: Iterable[bytes]) -> list[Break]:

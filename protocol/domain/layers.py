@@ -80,8 +80,10 @@ def merge(
         labels: those that keys had before. They hold for a key that is carried no longer, if its bringer
             could have seen it; anybody else cannot know the secret, nor that there was one.
     """
+    brought, things = tuple(facts), tuple(artifacts)
+    if not (brought or things or drop):
+        return carried
     kept = dict(carried.facts)
-    brought = tuple(facts)
     for key in set(drop) & bringer.facts.keys() - {fact.key for fact in brought}:
         kept[key] = _without(kept.get(key, ()), bringer.facts[key])
     for fact in brought:
@@ -90,7 +92,7 @@ def merge(
             fact = _labelled(fact, known)
         kept[fact.key] = _with(layers, fact, bringer.facts.get(fact.key), _own(layers, fact.key, bringer))
     named = dict(carried.artifacts)
-    for item in artifacts:
+    for item in things:
         named[item.name] = _with(named.get(item.name, ()), item, bringer.artifacts.get(item.name), None)
     return Load({key: kept[key] for key in sorted(kept) if kept[key]}, dict(sorted(named.items())))
 
@@ -135,7 +137,8 @@ def last_place_of(layers: tuple[T, ...], known: T | None) -> int | None:
 
 
 def _labelled(item: T, known: Collection[str]) -> T:
-    return msgspec.structs.replace(item, labels=tuple(sorted({*item.labels, *known})))
+    labels = tuple(sorted({*item.labels, *known}))
+    return item if labels == item.labels else replace(item, labels=labels)
 
 
 def difference(before: tuple[T, ...], after: tuple[T, ...]) -> T | None:
@@ -181,6 +184,8 @@ def dropped(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ..
 
 def lost(before: Load, after: Load, marks: Marks) -> tuple[str, ...]:
     """Return the keys under which a marked layer was dropped or got another value."""
+    if not marks or after is before:
+        return ()
     return tuple(sorted({key for key, place in marks if _is_lost(key, place, before, after)}))
 
 
@@ -193,6 +198,8 @@ def _is_lost(key: str, place: int, before: Load, after: Load) -> bool:
 
 def followed(marks: Marks, before: Load, after: Load) -> Marks:
     """Return marks as they are once what is carried has changed: where a layer is gone, others move up."""
+    if not marks or after is before:
+        return marks
     found = ((key, _place_after(key, place, before, after)) for key, place in marks)
     return frozenset((key, place) for key, place in found if place is not None)
 
@@ -214,6 +221,23 @@ class Divided(NamedTuple):
     """Every layer of what they do not see the whole of."""
     withheld: Withheld | None
     """What they may be told of it: labels and counts."""
+
+
+def is_cleared(items: Iterable[Fact | Artifact], clearance: Collection[str]) -> bool:
+    """Return True if somebody with this clearance may see all of `items`."""
+    labels = [label for item in items if item.labels for label in item.labels]
+    return not labels or frozenset(clearance).issuperset(labels)
+
+
+def is_seen_whole(load: Load, clearance: Collection[str] | None) -> bool:
+    """Return True if somebody with this clearance (None: for everything) sees every layer of a load."""
+    cleared = None if clearance is None else frozenset(clearance)
+    every: tuple[tuple[Fact | Artifact, ...], ...] = (*load.facts.values(), *load.artifacts.values())
+    for layers in every:
+        labels = layers[0].labels
+        if len(layers) > 1 or (labels and cleared is not None and not cleared.issuperset(labels)):
+            return False
+    return True
 
 
 def divide(load: Load, clearance: Collection[str] | None) -> Divided:
@@ -246,7 +270,7 @@ def _divided(
 # --- what is out of the holder's sight ----------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stash:
     """Every layer of what is carried and the present holder does not see the whole of."""
 
@@ -258,7 +282,7 @@ class Stash:
     def of(cls, withheld: FactsWithheld | Beneath | None) -> "Stash":
         """Return what an event keeps."""
         if withheld is None:
-            return cls()
+            return NO_STASH
         facts: dict[str, tuple[Fact, ...]] = {}
         marks: set[tuple[str, int]] = set()
         for at, fact in enumerate(withheld.facts):
@@ -274,15 +298,23 @@ class Stash:
     def load(self, handoff: Handoff | None) -> Load:
         """Return all that is carried: what `handoff` shows, and this."""
         shown, named = ((), ()) if handoff is None else (handoff.facts, handoff.artifacts)
-        facts = {fact.key: (fact,) for fact in shown}
-        artifacts = {item.name: (item,) for item in named}
-        return Load(facts | self.facts, artifacts | self.artifacts)
+        facts: dict[str, tuple[Fact, ...]] = {fact.key: (fact,) for fact in shown}
+        artifacts: dict[str, tuple[Artifact, ...]] = {item.name: (item,) for item in named}
+        if self.facts:
+            facts = dict(sorted((facts | self.facts).items()))
+        if self.artifacts:
+            artifacts = dict(sorted((artifacts | self.artifacts).items()))
+        return Load(facts, artifacts)
 
     def marks_beside(self, handoff: Handoff) -> Marks:
         """Return every layer that must be carried: of what `handoff` shows, and of this."""
-        keys = set(handoff.constraints.must_carry) - self.facts.keys()
-        return self.marks.union((key, 0) for key in keys) if keys else self.marks
+        asked = handoff.constraints.must_carry
+        if not asked:
+            return self.marks
+        return self.marks.union((key, 0) for key in asked if key not in self.facts)
 
+
+NO_STASH = Stash()
 
 # --- what was handed over before ----------------------------------------------------------------------
 
@@ -356,6 +388,8 @@ def labelled(command: Command, labels: Labels) -> Command:
     A guard labels a message before it decides it. So the event holds the labels, and the message that is
     recovered from it is the labelled one: a log is judged again without the fleet file.
     """
+    if not labels:
+        return command
     match command.what:
         case Submit() | Resolve() as what if _lacks(what.facts, labels):
             return replace(command, what=replace(what, facts=_with_labels(what.facts, labels)))
@@ -366,7 +400,7 @@ def labelled(command: Command, labels: Labels) -> Command:
 
 
 def _lacks(facts: tuple[Fact, ...], labels: Labels) -> bool:
-    return bool(labels) and any(not set(labels.get(fact.key, ())) <= set(fact.labels) for fact in facts)
+    return any(not set(labels.get(fact.key, ())) <= set(fact.labels) for fact in facts)
 
 
 def _with_labels(facts: tuple[Fact, ...], labels: Labels) -> tuple[Fact, ...]:

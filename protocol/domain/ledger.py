@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
-from protocol.domain.layers import FactHistory, Load, Marks, Stash
+from protocol.domain.layers import NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
 from protocol.domain.turns import NO_REPORT, Frame, Hop, Segment, TurnState, remembered, summed_up
 from protocol.wire import codec, events
 from protocol.wire.commands import Report, Usage, id_of
@@ -24,7 +24,7 @@ from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
 _DEFAULT_POLICY = Policy()
-_WITHHELD = events.type_of(events.FactsWithheld)
+_DECIDES_NOTHING = (events.MoveDeferred, events.FactsWithheld)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,16 +49,21 @@ class Ledger:
     """The frame that each agent's turn holds or held the work under."""
     hops: list[Hop] = field(default_factory=list)
     history: FactHistory = field(default_factory=FactHistory)
-    stash: Stash = field(default_factory=Stash)
+    stash: Stash = NO_STASH
     pending: events.FactsWithheld | None = None
     spent: Usage = budget.NOTHING
     escalations: int = 0
     frozen_at: int | None = None
     deferred: list[events.MoveDeferred] = field(default_factory=list)
     causes: dict[tuple[Cause, str], int] = field(default_factory=dict)
+    """How many events there are by cause and type."""
+    decided: set[Cause] = field(default_factory=set)
+    """What was decided. (A withholding alone only comes before the decision.)"""
     head: AnyEvent | None = None
     body: bytes = b""
     _digest: str | None = None
+    _made_here: bool = False
+    """True if `body` was made from `head`, not `head` read from it."""
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -73,7 +78,8 @@ class Ledger:
         if self.head is None:
             return hash_chain.GENESIS
         if self._digest is None:
-            self._digest = hash_chain.digest(self.body or codec.encode(self.head))
+            read = self.body and not self._made_here
+            self._digest = hash_chain.digest(self.body) if read else hash_chain.digest_of(self.head)
         return self._digest
 
     @property
@@ -101,8 +107,8 @@ class Ledger:
         return self.causes.get((Cause(cause), type_), 0)
 
     def knows(self, cause: str) -> bool:
-        """Return True if this cause was decided. (A withholding alone only comes before the decision.)"""
-        return any(known == cause and type_ != _WITHHELD for known, type_ in self.causes)
+        """Return True if this cause was decided."""
+        return cause in self.decided
 
     def is_deferred(self, turn: TurnId, round_: int) -> bool:
         """Return True if this round's proposal waits for a thaw."""
@@ -162,26 +168,32 @@ class Ledger:
 
     # --- folding ----------------------------------------------------------------------------------
 
-    def apply(self, event: AnyEvent, body: bytes = b"") -> None:
+    def apply(self, event: AnyEvent, body: bytes = b"", *, made_here: bool = False) -> None:
         """Take in the next event; `body` is its stored bytes, which the chain is computed over.
+
+        Args:
+            made_here: True if the bytes were made from this very object.
 
         Raises BrokenLog when it cannot be the next one; the ledger is of no use then.
         """
         if event.n != self.n:
             raise BrokenLog(f"event {self.n} is missing; the next one there is {event.n}")
+        kind = type(event)
         try:
-            _APPLY[type(event)](self, event)
+            _APPLY[kind](self, event)
         except (LookupError, AttributeError, TypeError, AssertionError) as error:
             raise BrokenLog(f"event {event.n} does not follow from those before it") from error
-        key = (event.cause, events.type_of(event))
+        key = (event.cause, events.TYPES[kind])
         self.causes[key] = self.causes.get(key, 0) + 1
+        if kind is not events.FactsWithheld:
+            self.decided.add(event.cause)
         if self.deferred:
             self._forget_decided(event)
-        self.head, self.body, self._digest = event, body, None
+        self.head, self.body, self._digest, self._made_here = event, body, None, made_here
 
     def _forget_decided(self, event: AnyEvent) -> None:
         """Drop the deferred proposal that `event` decides."""
-        if isinstance(event, events.MoveDeferred | events.FactsWithheld):
+        if isinstance(event, _DECIDES_NOTHING):
             return
         self.deferred = [
             waiting
@@ -232,11 +244,13 @@ class Ledger:
         """
         work = _work(event)
         facts, kept = work.handoff.facts, self._stash_after(event, work)
-        if sender is not None and (kept.facts or any(fact.labels for fact in facts)):
+        if kept.facts:
+            facts = (*facts, *(fact for layers in kept.facts.values() for fact in layers))
+        if sender is not None and not is_cleared(facts, sender.clearance):
             self.history.note_unseen(sender.name, sender.clearance, self.load(), self.load_after(event))
-        if self._segment is not None and any(frame.marks for frame in self._segment.path):
+        if self._segment is not None and self._segment.is_marked:
             self._segment = self._segment.carried_on(self.load(), self.load_after(event))
-        self.history.remember((*facts, *(fact for layers in kept.facts.values() for fact in layers)))
+        self.history.remember(facts)
         self.stash, self.pending = kept, None
 
     def _next_round(self, event: AnyEvent) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from protocol.domain import budget, layers, rules
 from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
-from protocol.domain.layers import NO_LOAD, Bringer, Load, Marks
+from protocol.domain.layers import NO_LOAD, NO_STASH, Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.rules import Case
 from protocol.domain.submit import decide_submit
@@ -24,6 +24,10 @@ from protocol.wire.commands import Command, Escalate, HandBack, Move, MovePropos
 from protocol.wire.events import AnyEvent, RoundOutcome
 from protocol.wire.handoff import Constraints, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
+
+_NOBODY = Bringer()
+_GIVES_ON = (Transfer, HandBack, Escalate)
+"""Moves that hand something over."""
 
 
 def target_of(ledger: Ledger, command: Command) -> AgentName | None:
@@ -76,6 +80,8 @@ def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world
 class _Verdict(Case):
     """One move being judged."""
 
+    __slots__ = ("draft", "said", "sender", "spent")
+
     def __init__(self, draft: Draft, command: Command, proposal: MoveProposed, turn: TurnState) -> None:
         self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
         self.sender, self.move, self.report = command.sender, proposal.move, proposal.report
@@ -86,7 +92,7 @@ class _Verdict(Case):
         self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
         self.before, self.load, self.marks = NO_LOAD, NO_LOAD, frozenset()
         self.handoff = self.known = None
-        if isinstance(self.move, Transfer | HandBack | Escalate):
+        if isinstance(self.move, _GIVES_ON):
             self._carry(self.move)
 
     def event(self) -> AnyEvent:
@@ -111,27 +117,37 @@ class _Verdict(Case):
 
     def _carry(self, move: Transfer | HandBack | Escalate) -> None:
         """Work out what the move would carry on and hand over."""
-        held, sender, ledger = self.turn.work.handoff, self.world.grounds.sender, self.ledger
-        bringer = Bringer(
-            {fact.key: fact for fact in held.facts},
-            {item.name: item for item in held.artifacts},
-            frozenset(() if sender is None else sender.clearance),
-            ledger.history.own(self.turn.agent),
-            ledger.marks(),
-        )
+        ledger = self.ledger
         drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
-        self.before = ledger.load()
-        self.load = layers.merge(self.before, move.facts, things, drop, bringer, ledger.history.labels)
+        self.before = self.load = ledger.load()
+        self.marks = ledger.marks()
+        bringer = _NOBODY
+        if move.facts or things or drop or (isinstance(move, Transfer) and move.constraints.must_carry):
+            bringer = self._bringer()
+            self.load = layers.merge(self.before, move.facts, things, drop, bringer, ledger.history.labels)
         self.marks = self._marks(move, bringer)
         self.handoff = self._handoff(self.load)
         if self.handoff is not None:
             self.known = self._known(self.handoff, move)
+
+    def _bringer(self) -> Bringer:
+        """Return what merging has to know of the proposer."""
+        held, sender = self.turn.work.handoff, self.world.grounds.sender
+        return Bringer(
+            {fact.key: fact for fact in held.facts},
+            {item.name: item for item in held.artifacts},
+            frozenset(() if sender is None else sender.clearance),
+            self.ledger.history.own(self.turn.agent),
+            self.marks,
+        )
 
     def _known(self, handoff: Handoff, move: Transfer | HandBack | Escalate) -> Handoff:
         """Return the handoff as its giver knows it, without a trace of what is withheld from them."""
         held = self.turn.work.handoff
         drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
         asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
+        if self.load is self.before and not asked and self.ledger.stash is NO_STASH:
+            return handoff  # nothing is brought, and nothing is out of the giver's sight
         facts = {fact.key: fact for fact in held.facts if fact.key not in drop}
         artifacts = {item.name: item for item in (*held.artifacts, *things)}
         return replace(
@@ -147,12 +163,15 @@ class _Verdict(Case):
         A key that is asked for means what the mover sees under it, or brings. A hand-back restores what it
         goes back to.
         """
-        segment, marks = self.ledger.segment, bringer.marks
-        back = segment.resumed()
-        if isinstance(move, HandBack) and back is not None:
-            marks = segment.path[back].marks
+        marks = self.marks
+        if isinstance(move, HandBack):
+            segment = self.ledger.segment
+            back = segment.resumed()
+            marks = marks if back is None else segment.path[back].marks
         marks = layers.followed(marks, self.before, self.load)
         if not isinstance(move, Transfer):
+            return marks
+        if not move.constraints.must_carry:
             return marks
         meant = ((key, self._meant(key, bringer)) for key in move.constraints.must_carry)
         return marks.union((key, place) for key, place in meant if place is not None)

@@ -26,6 +26,11 @@ from protocol.wire.ids import HUMAN
 class Case:
     """One move before the rules, with what it would come to if none of them refused it."""
 
+    __slots__ = (
+        "before", "handoff", "known", "ledger", "load", "marks",
+        "move", "policy", "report", "rest", "target", "turn", "world",
+    )  # fmt: skip
+
     ledger: Ledger
     turn: TurnState
     move: Move
@@ -182,33 +187,36 @@ def cycle(case: Case) -> Refusal | None:
     if not isinstance(case.move, Transfer):
         return None
     target = case.move.to_agent
-    numbers = {"path": list(case.segment.names), "edge": [case.turn.agent, target]}
     if case.segment.index(target) is not None:
         back = case.segment.resumed()
         way = back is not None and case.segment.path[back].agent == target
         return Refusal(
             rule=Rule.CYCLE,
             detail=f"{target} is on the path already: {_path(case)}",
-            numbers=numbers,
+            numbers=_edge(case, target),
             hint=f"hand_back goes to {target}" if way else "complete, escalate, or an agent not on the path",
         )
-    return _repeated_edge(case, Rule.CYCLE, target, numbers)
+    return _repeated_edge(case, Rule.CYCLE, target)
 
 
-def _repeated_edge(case: Case, rule: Rule, target: str, numbers: dict[str, Any]) -> Refusal | None:
+def _edge(case: Case, target: str) -> dict[str, Any]:
+    return {"path": list(case.segment.names), "edge": [case.turn.agent, target]}
+
+
+def _repeated_edge(case: Case, rule: Rule, target: str) -> Refusal | None:
     """Refuse an edge that this segment took, unless something is known that was not before."""
     if (case.turn.agent, target) not in case.segment.edges or _brings_new(case):
         return None
     return Refusal(
         rule=rule,
         detail=f"{case.turn.agent} → {target} was taken already and this brings no new fact; {_path(case)}",
-        numbers=numbers,
+        numbers=_edge(case, target),
         hint="bring a fact that is new to the request, or complete or escalate",
     )
 
 
 def _brings_new(case: Case) -> bool:
-    facts = case.move.facts if isinstance(case.move, Transfer | HandBack) else ()
+    facts = case.move.facts if isinstance(case.move, (Transfer, HandBack)) else ()
     sender = case.world.grounds.sender
     cleared = () if sender is None else sender.clearance
     return any(case.ledger.history.is_new(fact, case.turn.agent, cleared) for fact in facts)
@@ -218,12 +226,11 @@ def hand_back(case: Case) -> Refusal | None:
     if not isinstance(case.move, HandBack):
         return None
     back = case.segment.resumed()
-    numbers: dict[str, Any] = {"path": list(case.segment.names)}
     if back is None:
         return Refusal(
             rule=Rule.HAND_BACK,
             detail=f"{case.turn.agent} is the first holder; there is nobody to hand back to",
-            numbers=numbers,
+            numbers={"path": list(case.segment.names)},
             hint="complete, transfer or escalate",
         )
     target = case.segment.path[back].agent
@@ -231,10 +238,10 @@ def hand_back(case: Case) -> Refusal | None:
         return Refusal(
             rule=Rule.HAND_BACK,
             detail=f"the work goes back to {target}, not to {case.move.to_agent}; path: {_path(case)}",
-            numbers=numbers,
+            numbers={"path": list(case.segment.names)},
             hint=f"hand_back to {target}, or leave the target out",
         )
-    return _repeated_edge(case, Rule.HAND_BACK, target, numbers | {"edge": [case.turn.agent, target]})
+    return _repeated_edge(case, Rule.HAND_BACK, target)
 
 
 def no_return(case: Case) -> Refusal | None:
@@ -262,7 +269,7 @@ def asks(case: Case) -> Refusal | None:
 
 
 def within_budget(case: Case) -> Refusal | None:
-    if not isinstance(case.move, Transfer):
+    if not isinstance(case.move, Transfer) or case.rest == budget.UNLIMITED:
         return None
     overdrawn = budget.overdrawn(case.rest)
     if overdrawn:
@@ -323,19 +330,21 @@ def passed(deadline: int, now: int) -> Refusal:
 
 def absolute_deadline(asked: Constraints, now: int) -> int | None:
     """Return the earlier of a deadline and a longest time counted from `now` (all UTC µs)."""
-    spans = [asked.deadline]
-    if asked.max_resolution_time_s is not None:
-        spans.append(now + int(asked.max_resolution_time_s * 1e6))
-    return min((at for at in spans if at is not None), default=None)
+    if asked.max_resolution_time_s is None:
+        return asked.deadline
+    span = now + int(asked.max_resolution_time_s * 1e6)
+    return span if asked.deadline is None else min(asked.deadline, span)
 
 
 def must_carry(case: Case) -> Refusal | None:
     if case.handoff is None:
         return None
-    lost = layers.lost(case.before, case.load, case.ledger.marks())
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
+    if case.load is case.before and not asked:
+        return None
+    lost, given = layers.lost(case.before, case.load, case.ledger.marks()), case.given
     # What the proposer is not shown counts as missing: to say otherwise would give it away.
-    missing = [key for key in asked if key not in case.given]
+    missing = [key for key in asked if key not in given]
     if not lost and not missing:
         return None
     return Refusal(
@@ -347,6 +356,8 @@ def must_carry(case: Case) -> Refusal | None:
 
 
 def actions(case: Case) -> Refusal | None:
+    if not case.report.actions:
+        return None
     sender = case.world.grounds.sender
     limits = [case.own.allowed_actions, () if sender is None else sender.actions]  # none: no longer there
     over = sorted(
@@ -402,6 +413,7 @@ RULES: Mapping[Rule, RuleFunction] = {
 }
 """Every rule that judges a move, in order. (`known_policy` judges submits: see `decide`.)"""
 
+_OF_ANY_MOVE = (Rule.KNOWN_MOVE,)
 _OTHERS = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.ACTIONS, Rule.SIZE)
 
 RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
@@ -417,7 +429,7 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
 
 def judge(case: Case) -> Refusal | None:
     """Return the refusal of the first rule that refuses; None admits the move."""
-    for rule in RULES_FOR.get(type(case.move), (Rule.KNOWN_MOVE,)):
+    for rule in RULES_FOR.get(type(case.move), _OF_ANY_MOVE):
         refusal = RULES[rule](case)
         if refusal is not None:
             return refusal

@@ -4,7 +4,6 @@
 appends what is due before any new decision, so that any guard finishes another's work.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.envelope import Draft, World
-from protocol.domain.layers import merge
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
@@ -63,20 +61,22 @@ class Wait(NamedTuple):
         return max(self.at, (grounds.served_since or 0) + self.period)
 
 
-def _waits(ledger: Ledger) -> Iterator[Wait]:
-    """Yield everything that this request waits for; nothing once it is over."""
+def _waits(ledger: Ledger) -> list[Wait]:
+    """Return everything that this request waits for; nothing once it is over."""
+    waits: list[Wait] = []
     if not ledger.is_open:
-        return
+        return waits
     if ledger.deadline is not None:
-        yield Wait(ledger.deadline, "expire")
+        waits.append(Wait(ledger.deadline, "expire"))
     if ledger.frozen_at is not None:
-        return
+        return waits
     for deferred in ledger.deferred:
         turn = ledger.turns[deferred.turn]
         if turn.state == "working" and turn.round == deferred.round:
-            yield Wait(0, "decide", turn)
+            waits.append(Wait(0, "decide", turn))
     for turn in ledger.open.values():
-        yield from _waits_of(ledger, turn)
+        waits += _waits_of(ledger, turn)
+    return waits
 
 
 def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
@@ -131,7 +131,7 @@ def first_wait(ledger: Ledger) -> int | None:
 
     It depends on the ledger alone, and `next_due` gives the same until that time has come.
     """
-    return min((wait.at for wait in _waits(ledger)), default=None)
+    return min([wait.at for wait in _waits(ledger)], default=None)
 
 
 def by_the_clock(ledger: Ledger, now: int, deciding: tuple[str, int] | None = None) -> TurnState | None:
@@ -239,7 +239,7 @@ def _overdue(turn: TurnState) -> TurnState:
     waits = f"the effect of step {turn.doubted} was in doubt" if in_doubt else "a retry was due"
     failure = Failure(code="deadline", message=f"the handoff's deadline passed while {waits}", permanent=True)
     past = RoundOutcome(round=turn.round, how="failed", failure=failure)
-    return dataclasses.replace(turn, reason="deadline", past=(*turn.past, past))
+    return replace(turn, reason="deadline", past=(*turn.past, past))
 
 
 def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
@@ -276,6 +276,7 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         frame, giver = ledger.frames[turn.id], turn.agent
         rest = budget.left(frame.ceiling, ledger.spent)
         constraints = replace(frame.constraints, budget=budget.public(rest))
+    load = ledger.load()
     handoff = Handoff(
         move="escalate",
         from_agent=giver,
@@ -283,12 +284,14 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         parent=turn.id,
         summary=held.summary,
         intent=held.intent,
+        facts=load.fact_tuple,
+        artifacts=load.artifact_tuple,
         constraints=constraints,
     )
     return _draft(events.EscalationRaised, ledger, world, turn).opening(
         events.EscalationRaised,
         handoff,
-        merge(ledger.load()),
+        load,
         ledger.marks(),
         path=ledger.segment.names,
         depth=ledger.segment.depth,

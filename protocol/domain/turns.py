@@ -8,7 +8,6 @@ without its load. Replies are kept whole: the code runs again with them, and the
 person's resolution puts the request. Path, depth, edges and seals are the segment's.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -29,8 +28,7 @@ State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
 NO_REPORT = Report()
 
 
-@dataclass(slots=True)
-class TurnState:
+class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """One agent's work on one handoff, as the log tells it."""
 
     id: TurnId
@@ -202,11 +200,13 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     def of(cls, handoff: Handoff, ceiling: Budget, marks: Marks) -> "Frame":
         """Return the frame of the turn that a handoff opens."""
         own = handoff.constraints
+        if own.budget is not None or own.must_carry:  # these are the segment's and the load's
+            own = Constraints(deadline=own.deadline, allowed_actions=own.allowed_actions)
         return cls(
             agent=handoff.to_agent,
             giver=handoff.from_agent,
             return_to=handoff.return_to,
-            constraints=Constraints(deadline=own.deadline, allowed_actions=own.allowed_actions),
+            constraints=own,
             ceiling=ceiling,
             sealed=handoff.no_return,
             intent=handoff.intent,
@@ -237,6 +237,11 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     @property
     def names(self) -> tuple[AgentName, ...]:
         return tuple(frame.agent for frame in self.path)
+
+    @property
+    def is_marked(self) -> bool:
+        """Return True if any frame says what must be carried back to it."""
+        return any([frame.marks for frame in self.path])  # noqa: C419  # it is the faster by half, at each hop
 
     @property
     def seal(self) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from protocol.wire import commands
 from protocol.wire.commands import Control, Move, Proposal, Report, Submit
 from protocol.wire.errors import Malformed, UnknownEvent
-from protocol.wire.events import VERSION, AnyEvent, type_of
+from protocol.wire.events import TYPES, VERSION, AnyEvent
 from protocol.wire.handoff import TEXT_FACT, Artifact, Budget, Fact
 from protocol.wire.ids import TurnId, is_label, is_request_id, is_token
 from protocol.wire.prices import LARGEST_AMOUNT, READ_ERRORS, Count
@@ -31,7 +31,7 @@ _events = msgspec.json.Decoder(AnyEvent)
 _submits = msgspec.json.Decoder(Submit)
 _proposals = msgspec.json.Decoder(Proposal)
 _controls = msgspec.json.Decoder(Control)
-_types = frozenset(type_of(kind) for kind in AnyEvent.__args__)
+_types = frozenset(TYPES.values())
 
 
 class _Head(msgspec.Struct):
@@ -40,6 +40,7 @@ class _Head(msgspec.Struct):
 
 
 _heads = msgspec.json.Decoder(_Head)
+_NESTED = (dict, list)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
@@ -91,9 +92,8 @@ def equal(one: Any, other: Any) -> bool:
     return one is other or canonical(one) == canonical(other)
 
 
-def canonical(value: Any) -> bytes:
-    """Return the one form that all equal values have, as JSON."""
-    return msgspec.json.encode(value, order="deterministic")
+canonical = msgspec.json.Encoder(order="deterministic").encode
+"""Returns a value's canonical JSON: no white space, members sorted by their names."""
 
 
 def body_digest(body: bytes) -> str:
@@ -262,6 +262,8 @@ def _check_move(move: Move) -> None:
 
 
 def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
+    if not facts:
+        return
     keys = [fact.key for fact in facts]
     _check_unique(keys, "facts")
     if reserved in keys:
@@ -272,6 +274,8 @@ def _check_facts(facts: tuple[Fact, ...], reserved: str | None = None) -> None:
 
 
 def _check_artifacts(artifacts: tuple[Artifact, ...]) -> None:
+    if not artifacts:
+        return
     _check_unique([artifact.name for artifact in artifacts], "artifacts")
     for artifact in artifacts:
         _check_labels(artifact.labels, "artifacts")
@@ -284,12 +288,12 @@ def _check_labels(labels: tuple[str, ...], what: str) -> None:
 
 def check_nesting(value: Any) -> None:
     """Raise Malformed for a value that nests deeper than DEEPEST."""
-    level = [value]
+    level = [value] if isinstance(value, _NESTED) else []
     for _ in range(DEEPEST):
-        level = [item for node in level if isinstance(node, dict | list) for item in _items(node)]
         if not level:
             return
-    if any(isinstance(node, dict | list) for node in level):
+        level = [item for node in level for item in _items(node) if isinstance(item, _NESTED)]
+    if level:
         raise Malformed(f"a value has more than {DEEPEST} lists and objects within each other")
 
 
@@ -303,6 +307,8 @@ def _check_unique(names: list[str], what: str) -> None:
 
 
 def _check_budget(budget: Budget | None, what: str) -> None:
-    asked = () if budget is None else (budget.nano_dollars, budget.tokens, budget.model_calls)
+    if budget is None:
+        return
+    asked = (budget.nano_dollars, budget.tokens, budget.model_calls)
     if any(value is not None and not 0 <= value <= LARGEST_AMOUNT for value in asked):
         raise Malformed(f"{what}: a budget must be from 0 to 2^62")

@@ -434,6 +434,12 @@ Ended = RequestRefused | RequestCompleted | RequestFailed | RequestExpired | Req
 """The last event of a request is one of these."""
 
 
+TYPES: Final[Mapping[type[Event], str]] = {
+    kind: str(kind.__struct_config__.tag) for kind in AnyEvent.__args__
+}
+"""The wire name of each event."""
+
+
 def type_of(event: AnyEvent | type[Event]) -> str:
     """Return an event's wire name."""
-    return str(event.__struct_config__.tag)
+    return TYPES[event if isinstance(event, type) else type(event)]

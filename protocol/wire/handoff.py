@@ -85,6 +85,8 @@ class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 class Rule(StrEnum):
     """Stable names, in the order in which they are tried; `known_policy` is for submits."""
 
+    __hash__ = str.__hash__  # an Enum's own is written in Python: rules are looked up for every move
+
     KNOWN_POLICY = "known_policy"
     KNOWN_MOVE = "known_move"
     KNOWN_AGENT = "known_agent"

@@ -62,8 +62,8 @@ def _base32(text: str) -> str:
 def _spread() -> Iterator[tuple[int, int, int]]:
     """Yield the steps that move 32 digits of five bits apart until each lies in a byte of its own.
 
-    Each step halves the blocks of digits that lie together: `low` keeps the lower half of each block where it
-    is, `high` takes the upper half, which moves up by `shift` bits. (As the bits of a Morton code are spread.)
+    Each step halves the blocks of digits that lie together: `low` keeps the lower half of each where it is,
+    `high` takes the upper half, which moves up by `shift` bits. (So are the bits of a Morton code spread.)
     """
     for half in (16, 8, 4, 2, 1):
         digits = (1 << 5 * half) - 1

@@ -8,6 +8,8 @@ import pytest
 
 from protocol.domain import hash_chain
 from protocol.domain.hash_chain import Break, breaks
+from protocol.domain.ledger import fold_bodies
+from protocol.wire import codec
 from tests.unit.protocol.test_ledger import eventful
 
 BODIES = tuple(eventful().bodies)
@@ -52,6 +54,17 @@ def test_a_whole_log_has_no_breaks() -> None:
 @pytest.mark.parametrize("body", BODIES, ids=NAMES)
 def test_a_digest_can_be_computed_from_its_description(body: bytes) -> None:
     assert hash_chain.digest(body) == second_opinion(body)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=NAMES)
+def test_an_event_has_the_digest_of_the_bytes_that_are_made_from_it(body: bytes) -> None:
+    assert hash_chain.digest_of(codec.decode_event(body)) == hash_chain.digest(body)
+
+
+def test_a_newer_guards_field_counts_in_what_was_read() -> None:
+    """What this build does not know of is in the bytes, and the next event has to vouch for it."""
+    newer = BODIES[1][:-1] + b',"since":{"value":"later"}}'
+    assert fold_bodies([BODIES[0], newer]).prev == hash_chain.digest(newer) != hash_chain.digest(BODIES[1])
 
 
 def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -140,7 +153,7 @@ def test_equal_texts_have_different_commitments() -> None:
 
 
 def test_a_value_can_be_taken_out_and_cannot_be_guessed() -> None:
-    """A redacted event shows commitments, the hash of its salt, and the field salts of what it still shows."""
+    """A redacted event shows commitments, the hash of its salt, and the field salts of what it shows."""
     secret, shown, salt = "no", "Refund the order", b"5a" * 16
     event: dict[str, Any] = {"n": 1, "salt": salt.decode(), "summary": shown, "facts": [{"value": secret}]}
     field_salt = hashlib.sha256(salt + b"\x1f.summary").digest()

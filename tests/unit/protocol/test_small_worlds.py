@@ -132,7 +132,7 @@ def edges_only(case: Case) -> Refusal | None:
     """A cycle rule that does not look at the path."""
     if not isinstance(case.move, Transfer):
         return None
-    return rules._repeated_edge(case, Rule.CYCLE, case.move.to_agent, {})
+    return rules._repeated_edge(case, Rule.CYCLE, case.move.to_agent)
 
 
 def path_only(case: Case) -> Refusal | None:
