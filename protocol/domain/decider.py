@@ -402,10 +402,9 @@ class RequestDecider:
         stored: Stored | None = yield Append(event, command)
         if stored is None:
             return None
-        event, body = stored
-        self._unused = None
+        event, self._unused = stored.event, None
         open_before = list(self.ledger.open.values())
-        self.ledger.apply(event, body, made_here=True)
+        self.ledger.apply(event)  # the body was made from it
         ended = [turn for turn in open_before if turn.state == "ended"]
         for turn in ended:
             if _ended_from_outside(event, turn):

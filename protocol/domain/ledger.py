@@ -61,9 +61,8 @@ class Ledger:
     """What was decided. (A withholding alone only comes before the decision.)"""
     head: AnyEvent | None = None
     body: bytes = b""
+    """The stored bytes that `head` was read from; empty where the event itself was made here."""
     _digest: str | None = None
-    _made_here: bool = False
-    """True if `body` was made from `head`, not `head` read from it."""
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -78,8 +77,7 @@ class Ledger:
         if self.head is None:
             return hash_chain.GENESIS
         if self._digest is None:
-            read = self.body and not self._made_here
-            self._digest = hash_chain.digest(self.body) if read else hash_chain.digest_of(self.head)
+            self._digest = hash_chain.digest(self.body) if self.body else hash_chain.digest_of(self.head)
         return self._digest
 
     @property
@@ -168,11 +166,12 @@ class Ledger:
 
     # --- folding ----------------------------------------------------------------------------------
 
-    def apply(self, event: AnyEvent, body: bytes = b"", *, made_here: bool = False) -> None:
-        """Take in the next event; `body` is its stored bytes, which the chain is computed over.
+    def apply(self, event: AnyEvent, body: bytes = b"") -> None:
+        """Take in the next event.
 
         Args:
-            made_here: True if the bytes were made from this very object.
+            body: the stored bytes that it was read from: the chain is computed over them, for a newer guard's
+                have fields that this build does not know. Empty where they were made from this very object.
 
         Raises BrokenLog when it cannot be the next one; the ledger is of no use then.
         """
@@ -189,7 +188,7 @@ class Ledger:
             self.decided.add(event.cause)
         if self.deferred:
             self._forget_decided(event)
-        self.head, self.body, self._digest, self._made_here = event, body, None, made_here
+        self.head, self.body, self._digest = event, body, None
 
     def _forget_decided(self, event: AnyEvent) -> None:
         """Drop the deferred proposal that `event` decides."""
