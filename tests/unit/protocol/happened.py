@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from protocol.wire.events import AnyEvent, HandoffAdmitted, MoveRefused
-from protocol.wire.handoff import Refusal
+from protocol.wire.handoff import Refusal, Rule
 from tests.unit.protocol.worlds import is_
 
 
@@ -19,3 +19,8 @@ def refused(event: AnyEvent) -> Refusal:
 def admitted(event: AnyEvent) -> HandoffAdmitted:
     """Return the event of a handoff, which has to be admitted."""
     return is_(event, HandoffAdmitted)
+
+
+def rule_of(event: AnyEvent) -> Rule | None:
+    """Return the rule that refused a move, or None if none did."""
+    return event.refusal.rule if isinstance(event, MoveRefused) else None

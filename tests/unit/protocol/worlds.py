@@ -58,6 +58,7 @@ from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId, control_cause, request_id
 
+DAY = 86_400
 START = 1_700_000_000_000_000
 """UTC µs: when every play begins."""
 
@@ -327,6 +328,13 @@ def opened(**play: Any) -> Play:
     made = Play(**play)
     made.submit()
     return made
+
+
+def told(*facts: Any, policy: Policy | None = None, **constraints: Any) -> Play:
+    """Return a play whose client brought these facts, under these constraints."""
+    play = Play(policy=policy or Policy())
+    play.submit(facts=facts, constraints=Constraints(**constraints))
+    return play
 
 
 def played(*moves: Move, **play: Any) -> Play:
