@@ -60,6 +60,7 @@ _STATUS = {
     "settings.invalid": Exit.USAGE,
     "settings.no_credentials": Exit.USAGE,
     "telemetry.unavailable": Exit.USAGE,
+    "ui.not_installed": Exit.USAGE,
 }
 
 _ENDS = {"completed": Exit.DONE, "refused": Exit.REFUSED}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--token-file", type=A_PATH, help="A file with the token that a visitor has to show.")
 @click.option("--allow-write/--read-only", default=False, help="Let visitors act, with an operator's key.")
 @click.option("--admin-key", type=A_PATH, help="The admin's key, to resend dead letters with.")
-@click.option("--by", default="", help="The name of who acts; by default each visitor says it.")
+@click.option("--by", "person", default="", help="The name of who acts; by default each visitor says it.")
 @click.option(
     "--store",
     type=A_PATH,
@@ -40,7 +40,7 @@ async def ui(
     token_file: Path | None,
     allow_write: bool,
     admin_key: Path | None,
-    by: str,
+    person: str,
     store: Path,
     rebuild: bool,
 ) -> None:
@@ -56,7 +56,7 @@ async def ui(
         port=free_port(host) if port is None else port,
         token=_token(token_file),
         allow_write=allow_write,
-        by=by,
+        by=person,
         names=names,
         store=store,
         rebuild=rebuild,

@@ -118,8 +118,8 @@ def free_port(host: str) -> int:
 async def serving(keys: Keys, options: Options) -> AsyncIterator[str]:
     """Serve the page while the block runs; give its address.
 
-    Raises UiNotInstalled, UsageWrong for options that would be unsafe, OSError for a port that is taken,
-    and as `Access.connect`.
+    Raises UiNotInstalled, UsageWrong for options that would be unsafe and for a port that is taken, and as
+    `Access.connect`.
     """
     require_installed()
     from mesh.ui.server import served

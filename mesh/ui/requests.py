@@ -224,6 +224,8 @@ def request_routes(page: Page) -> list[Route]:
 _LOOK_S = 0.5
 _BEAT_S = 15.0
 """Silence after which a comment is sent, so that a connection that is gone is noticed."""
+MOST_WAITING = 500
+"""Notes that wait for a slow browser; more are dropped."""
 MOST_STREAMS = 50
 """Streams at once: each visitor's tab has one."""
 
@@ -297,7 +299,7 @@ async def _noted(client: Client, request: str, waiting: asyncio.Queue[bytes]) ->
     """Pass on what the running turn shows of itself."""
     async with client.follow(request) as feed:
         async for item in feed:
-            if isinstance(item, Heard):
+            if isinstance(item, Heard) and waiting.qsize() < MOST_WAITING:
                 note = msgspec.to_builtins(item.note)
                 waiting.put_nowait(_event("note", {"agent": item.agent, **note}))
 

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mesh.errors import BusError, MeshError
+from mesh.errors import BusError, MeshError, UsageWrong
 from mesh.service.logs import get_logger
 from mesh.ui import Keys, Options, fleet, people, requests, security
 from mesh.ui.page import Page
@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def served(keys: Keys, options: Options) -> AsyncIterator[str]:
-    """Serve the page while the block runs; give its address. Raises UsageWrong, OSError, BusError."""
+    """Serve the page while the block runs; give its address. Raises UsageWrong, BusError."""
     options.check()
     with contextlib.closing(_listening(options)) as listening:
         host, port = listening.getsockname()[:2]
@@ -77,15 +77,18 @@ async def served(keys: Keys, options: Options) -> AsyncIterator[str]:
 
 
 def _listening(options: Options) -> socket.socket:
-    """Return a socket that is bound. Raises OSError."""
+    """Return a socket that is bound. Raises UsageWrong."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((options.host, options.port))
-    except OSError:
+    except OSError as wrong:
         bound.close()
-        raise
+        place = f"{options.host}:{options.port}"
+        raise UsageWrong(
+            f"the page cannot be at {place}: {wrong.strerror or wrong}; name another --port"
+        ) from wrong
     return bound
 
 

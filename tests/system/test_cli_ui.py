@@ -1,0 +1,66 @@
+"""`mesh ui`: it serves until it is told to end, and says what is wrong with how it was started."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mesh.cli.exits import Exit
+from tests.servers import ran
+from tests.system.office import Office
+
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("starlette", "uvicorn"):
+            raise ModuleNotFoundError(name=name)
+sys.meta_path.insert(0, Missing())
+from importlib import util
+found = util.find_spec
+util.find_spec = lambda name, *rest: None if name in ("starlette", "uvicorn") else found(name, *rest)
+sys.argv = ["mesh", "ui"]
+from mesh.cli import main
+main()
+"""
+
+
+def test_without_the_extra_it_says_how_to_get_it() -> None:
+    said = ran("-c", WITHOUT)
+    assert said.returncode == Exit.USAGE
+    assert said.stderr == (
+        "mesh: the page needs starlette, uvicorn: pip install 'handoff-mesh[ui]' [ui.not_installed]\n"
+    )
+
+
+async def test_it_serves_until_it_is_told_to_end(office: Office, tmp_path: Path) -> None:
+    request = await office.escalated()
+    arguments = ("ui", "--port", "0", "--allow-write", "--by", "Kim", "--store", tmp_path / "list")
+    async with office.running(*arguments, until="the page is at") as page:
+        address = re.search(r"http://\S+", page.said)
+        assert address is not None
+        async with httpx.AsyncClient(base_url=address[0]) as browser:
+            shown = await browser.get(f"/people/{request}")
+        assert shown.status_code == 200
+        assert "Kim" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--host", "0.0.0.0"), "--token-file"),
+        (("--token-file", "nothing"), "cannot be read"),
+        (("--token-file", "short"), "16 characters"),
+        (("--host", "203.0.113.7", "--token-file", "token"), "cannot be at 203.0.113.7"),
+    ],
+)
+async def test_what_would_be_unsafe_or_cannot_be_is_refused(
+    office: Office, arguments: tuple[str, ...], words: str
+) -> None:
+    (office.folder.path / "short").write_text("secret\n")
+    (office.folder.path / "token").write_text("a token that is long enough\n")
+    said = await office.mesh("ui", "--port", "0", *arguments)
+    assert (said.status, said.out) == (Exit.USAGE, "")
+    assert words in said.err
