@@ -61,6 +61,6 @@ async def test_what_would_be_unsafe_or_cannot_be_is_refused(
 ) -> None:
     (office.folder.path / "short").write_text("secret\n")
     (office.folder.path / "token").write_text("a token that is long enough\n")
-    said = await office.mesh("ui", "--port", "0", *arguments)
+    said = await office.process("ui", "--port", "0", *arguments)
     assert (said.status, said.out) == (Exit.USAGE, "")
     assert words in said.err
