@@ -86,6 +86,8 @@ def _token(path: Path | None) -> str | None:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as wrong:
         raise UsageWrong(f"--token-file {path} cannot be read: {wrong}") from wrong
-    if len(token) < 16:
-        raise UsageWrong(f"--token-file {path}: a token has 16 characters or more")
+    from mesh.ui import LEAST_TOKEN
+
+    if len(token) < LEAST_TOKEN:
+        raise UsageWrong(f"--token-file {path}: a token has {LEAST_TOKEN} characters or more")
     return token

@@ -38,6 +38,8 @@ def require_installed(*needed: str) -> None:
 
 
 USUAL_PORT = 8420
+LEAST_TOKEN = 16
+"""Characters of a token."""
 
 
 class Keys(NamedTuple):
