@@ -66,8 +66,8 @@ class RunningRounds:
 
     def on_note(self, message: Incoming) -> None:
         """Look up a turn that a note calls over: a note is a hint, which others can forge."""
-        notice = codec.readable(message.data, Notice)
-        if notice is None:
+        notice = codec.readable(message.data, Notice) if message.data else None
+        if notice is None:  # a wake-up mostly: the event itself comes, too
             return
         if notice.error is not None:
             _log.error(
