@@ -20,7 +20,7 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import AgentEntry, Fleet, Policy
-from protocol.wire.handoff import Budget, Constraints, Fact
+from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import AgentName
 from tests.guard.stage import Stage
 
@@ -51,7 +51,6 @@ FLEET = Fleet(
 )
 POLICIES = (
     Policy(budget=Budget(nano_dollars=50_000_000, tokens=40_000, model_calls=20)),
-    Policy(name="deep", max_depth=5_000, max_refusals=5_000, deadline_s=80_000),
 )
 
 
@@ -221,17 +220,4 @@ class Shop:
         )
         await self.hop(request, "sales", Complete(answer="Here it is."), spent=(900_000, 700, 1))
         await self.stage.reaches(request, "request.completed")
-        return request
-
-    async def long(self, rounds: int) -> str:
-        """A request with `rounds` refusals in a row, each for another reason to give."""
-        request = await self.begun("A request that does not give up", policy="deep")
-        for n in range(rounds):
-            move = Transfer(
-                to_agent=AgentName("nobody" if n % 2 else "triage"),
-                summary=f"try number {n}",
-                constraints=Constraints(),
-            )
-            await self.hop(request, "triage", move, round_=n)
-        await self.stage.reaches(request, "move.refused", rounds)
         return request
