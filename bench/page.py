@@ -59,7 +59,9 @@ async def pages(directory: Path, *, events: int, rounds: int) -> list[Figure]:
         ):
             browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             try:
-                took = [await _opened(browser, f"{address}/requests/{lines[0].request}") for _ in range(rounds)]
+                took = [
+                    await _opened(browser, f"{address}/requests/{lines[0].request}") for _ in range(rounds)
+                ]
             finally:
                 await browser.close()
     name = f"page of a request of {len(lines):,} events"
@@ -86,5 +88,3 @@ async def _opened(browser: Browser, address: str) -> tuple[float, float]:
         return answered, painted
     finally:
         await context.close()
-
-

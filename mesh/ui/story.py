@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mesh.bus.connection import Bus
+from mesh.bus.event_log import JetStreamLog
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
@@ -24,7 +25,7 @@ from protocol.domain.ledger import fold
 from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Fact
-from protocol.wire.ids import HUMAN
+from protocol.wire.ids import HUMAN, RequestId
 
 _KEPT = 8
 """Requests whose events are kept at hand: people look at one again and again."""
@@ -134,7 +135,7 @@ class Stories:
     async def read(self, request: str) -> Story:
         """Return a request. Raises NotFound, UsageWrong, Impossible, UnknownEvent, Malformed, BusError."""
         story = self._kept.get(log.checked_id(request))
-        if story is None or not log.has_ended(story.bodies[-1]):
+        if story is None or await self._has_grown(story, request):
             bodies = await log.whole_request(self._bus, request)
             if story is None or len(bodies) != len(story.bodies):
                 story = Story(bodies, log.decoded(bodies))
@@ -143,6 +144,13 @@ class Stories:
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return story
+
+    async def _has_grown(self, story: Story, request: str) -> bool:
+        """Return True if events came after those that were read; it costs one small question."""
+        if log.has_ended(story.bodies[-1]):
+            return False
+        head = await JetStreamLog(self._bus, leader=False).head(RequestId(request))
+        return head is None or head.body != story.bodies[-1]
 
     async def told(self, story: Story, n: int | None = None) -> Timeline:
         """Return the timeline up to event `n`, or of all, with the steps of its turns. Raises as `read`."""

@@ -49,9 +49,7 @@ FLEET = Fleet(
     viewers=(AgentName("audit"),),
     human=True,
 )
-POLICIES = (
-    Policy(budget=Budget(nano_dollars=50_000_000, tokens=40_000, model_calls=20)),
-)
+POLICIES = (Policy(budget=Budget(nano_dollars=50_000_000, tokens=40_000, model_calls=20)),)
 
 
 @tool(effect="idempotent", approve="human")

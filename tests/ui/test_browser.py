@@ -67,6 +67,8 @@ VIEWS = {
     "approval": "/people/{approval}",
     "doubt": "/people/{doubted}",
     "agents": "/agents",
+    "mesh": "/mesh",
+    "letter": "/mesh/dead/1",
     "name": "/me",
 }
 LOOKS = ((1600, "light"), (1000, "light"), (400, "dark"))
@@ -241,6 +243,20 @@ async def test_people_decide_each_kind_of_thing_that_waits(
         await page.get_by_role("button", name="Decide").click()
         ended = await shop.stage.reached(shop.requests["escalated"], events.RequestCompleted)
         assert (ended.answer, ended.by) == ("Somebody calls you today.", "Ada")
+
+
+async def test_the_mesh_is_frozen_and_thawed_and_a_dead_letter_is_sent_again(
+    browser: Browser, address: str, shop: Shop
+) -> None:
+    async with Tab(browser, address) as tab:
+        page = await tab.open("/mesh")
+        await expect(page.locator("#findings table")).to_be_visible()
+        for order, notice in (("Freeze", 1), ("Thaw", 0)):
+            await page.get_by_label("Reason to").fill("the bank is down")
+            await page.get_by_role("button", name=order).click()
+            await expect(page.locator(".message.warn", has_text="the bank is down")).to_have_count(notice)
+        await page.locator("tr[data-row] a").first.click()
+        await expect(page.locator("pre").last).to_contain_text('{"kind":"move"')
 
 
 async def test_light_and_dark_are_chosen_and_stay_chosen(browser: Browser, address: str) -> None:
