@@ -13,7 +13,7 @@ from bench.chain import DRIVER, chain, sizes
 from bench.crew import Member
 from bench.figures import Figure, Target, Use, percentile, ratio, spread
 from bench.load import Done, Task
-from bench.peer import WORKERS, peer
+from bench.peer import peer
 from bench.place import place
 from bench.ring import ring
 from bench.usage import Usage, usage
@@ -111,7 +111,7 @@ class Side:
 def _group(member: str) -> str:
     if len(member) == 1:
         return "agents (5)"
-    return f"langgraph ({WORKERS})" if member.startswith("langgraph") else member
+    return "langgraph" if member.startswith("langgraph") else member
 
 
 def _each(used: Usage, requests: int) -> PerRequest:
