@@ -242,7 +242,9 @@ Ctrl-C stops everything"""
 
 
 def _say_ready(service: "Service | EmbeddedServer") -> None:
-    say(f"  {service.identity:<12} process {service.pid}, log {service.log}")
+    from mesh.local.service import near
+
+    say(f"  {service.identity:<12} process {service.pid}, log {near(service.log)}")
 
 
 def _introduce_dev(mesh: "LocalFleet", words: str, page: str) -> None:

@@ -25,7 +25,7 @@ from mesh.errors import BusError, MeshError
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle
-from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, next_try
+from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, near, next_try
 
 _LOOK_S = 0.02
 _GRACE_S = 5.0
@@ -232,7 +232,7 @@ class LocalFleet(Lifecycle):
             if self._stopping:
                 return
             self.died.set()
-            self._on_trouble(f"{each.identity} (process {pid}) {why}; its log: {each.log}")
+            self._on_trouble(f"{each.identity} (process {pid}) {why}; its log: {near(each.log)}")
             if not self._restart:
                 return
             ran_s, runs = time.monotonic() - started, False

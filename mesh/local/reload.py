@@ -14,8 +14,8 @@ from mesh.fleet.file import FleetFile
 from mesh.local.fleet import LocalFleet
 from mesh.settings import FILE_NAME
 
-_READ = {".json", ".jinja", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
-"""Endings of files that agents read."""
+_READ = {".j2", ".jinja", ".md", ".py", ".toml", ".txt"}
+"""Endings of code, prompts and rules. Agents may write files with others."""
 _NOT_READ = ("tests", "build", "dist")
 
 

@@ -21,6 +21,12 @@ COMMAND = (sys.executable, "-m", "mesh")
 """How a service's process begins; what it is to run follows."""
 
 
+def near(path: Path) -> Path:
+    """Return a path as one at this terminal would type it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 class LaunchFailed(MeshError):
     """A service ended, or was not ready in time; the text ends with the last lines of its log."""
 

@@ -1,0 +1,143 @@
+"""Record the picture at the top of the README: a process is killed in the middle of charging a card.
+
+    python -m docs.recording.killed docs/recording/killed.svg
+
+Every line but the prompts is what real processes wrote on one real terminal: a mesh of its own in a temporary
+folder, its agent killed with SIGKILL, and the commands that a person gives. Only long pauses are cut.
+"""
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from docs.recording.picture import COLUMNS, Chunk, drawn
+
+MESH = (sys.executable, "-m", "mesh")
+PROMPT = "\x1b[1;32m$\x1b[0m "
+PATIENCE_S = 60.0
+READING_S = 0.9
+"""Between what a command says and the next one, for whoever watches."""
+_OURS = ("NATS_URL", "MESH_NAME", "MESH_CREDENTIALS", "MESH_LOG_FORMAT", "MESH_LOG_LEVEL")
+
+
+class Terminal:
+    """One terminal, on which processes write; what they write is kept with its time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.chunks: list[Chunk] = []
+        self._ours, self._theirs = pty.openpty()
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def text(self) -> str:
+        return b"".join(chunk.data for chunk in self.chunks).decode(errors="replace")
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._ours, 65_536):
+                self.chunks.append(Chunk(time.monotonic(), data))
+        except OSError:
+            return
+
+    def type(self, command: str) -> None:
+        """Show a command as it is given."""
+        time.sleep(READING_S)
+        os.write(self._theirs, f"{PROMPT}\x1b[1m{command}\x1b[0m\n".encode())
+
+    def start(self, *command: str) -> "subprocess.Popen[bytes]":
+        kept = {name: value for name, value in os.environ.items() if name not in _OURS}
+        root = str(Path(__file__).parents[2])
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=kept | {"PYTHONPATH": root, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
+            stdin=subprocess.DEVNULL,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            start_new_session=True,
+        )
+
+    def run(self, shown: str, *command: str) -> None:
+        self.type(shown)
+        self.start(*command).wait(PATIENCE_S)
+
+    def wait_for(self, text: str) -> None:
+        """Wait until something is on the terminal. Raises TimeoutError."""
+        wait_until(lambda: text in self.text, text)
+
+
+def wait_until(is_so: Callable[[], object], what: str) -> None:
+    """Wait for a fact. Raises TimeoutError."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+
+
+@contextmanager
+def mesh_dev(terminal: Terminal) -> Iterator[None]:
+    """Run `mesh dev` on the terminal while the block runs."""
+    terminal.type("mesh dev &")
+    process = terminal.start(*MESH, "dev", "--port", "0")
+    try:
+        terminal.wait_for("Ctrl-C stops everything")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+
+
+def play(folder: Path) -> Terminal:
+    """Play the story in an empty folder; return the terminal that saw it. Raises TimeoutError."""
+    for file in (Path(__file__).parent / "till").glob("*.*"):
+        shutil.copy(file, folder)
+    terminal, bank = Terminal(folder), folder / "bank.log"
+    with mesh_dev(terminal):
+        terminal.type('mesh send "Charge order 1042" &')
+        sending = terminal.start(*MESH, "send", "Charge order 1042")
+        wait_until(bank.exists, "the card is being charged")
+        (pid,) = re.findall(r"^  till +process (\d+),", terminal.text, re.MULTILINE)
+        terminal.run(f"kill -9 {pid}     # in the middle of charging the card", "kill", "-9", pid)
+        terminal.wait_for("nobody knows if charge_card happened")
+        terminal.run("mesh doubt ls", *MESH, "doubt", "ls")
+        terminal.run("cat bank.log     # a person asks the bank", "cat", "bank.log")
+        listed = terminal.text.rpartition("mesh doubt ls")[2]
+        request = min(re.findall(r"app_[0-9A-Z]+", listed), key=len)  # the table's, as a person copies it
+        settle = ("doubt", "settle", request, "--done", "--result", "charged", "--by", "Ada")
+        terminal.run(f"mesh {' '.join(settle)}", *MESH, *settle)
+        sending.wait(PATIENCE_S)
+        terminal.run("cat bank.log     # once", "cat", "bank.log")
+        time.sleep(READING_S)
+        said = len(terminal.chunks)
+    del terminal.chunks[said:]
+    return terminal
+
+
+def main() -> None:
+    """Play the story and write its picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        terminal = play(Path(folder))
+    Path(sys.argv[1]).write_text(
+        drawn(terminal.chunks, "A process is killed in the middle of charging a card")
+    )
+
+
+if __name__ == "__main__":
+    main()
