@@ -111,7 +111,7 @@ def _state(member: Member, breaker: Breaker | None) -> str:
 
 
 def _nodes(members: Sequence[Member], stands: Mapping[str, Breaker], fleet: Fleet) -> list[Node]:
-    people = [Node(name=HUMAN, words="people")] if fleet.human else []
+    people = [Node(name=HUMAN)] if fleet.human else []
     return [
         *(
             Node(
