@@ -24,6 +24,8 @@ class ServiceTerminal:
     def __init__(self, mesh: "LocalFleet", home: Path) -> None:
         self._mesh, self._home = mesh, home
         self._outputs: dict[str, Output] = {}
+        log = mesh.server.log
+        self._server_began = log.stat().st_size if log.exists() else 0
 
     async def run(self) -> None:
         """Show everything as it comes, until this is cancelled."""
@@ -36,6 +38,9 @@ class ServiceTerminal:
     def _look(self) -> None:
         from mesh.local.output import Output
 
+        server = self._mesh.server
+        if server.identity not in self._outputs:
+            self._outputs[server.identity] = Output(server.log, self._home, self._server_began)
         for name, service in list(self._mesh.services.items()):
             if name not in self._outputs:
                 self._outputs[name] = Output(service.log, self._home, service.began)

@@ -7,12 +7,18 @@ line of the reader's own code come first: the frame in `home` that is nearest to
 
 import json
 import linecache
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _SHOWN = {"warning", "error", "critical"}
 _OWN_LINE = {"event", "level", "timestamp", "exception", "trace_id", "span_id", "trace_flags"}
+_OF_SERVER = re.compile(r"\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)")
+"""A line of a nats-server's log: process, date, time, level."""
+_SERVERS_LEVELS = {"WRN": "warning", "ERR": "error", "FTL": "critical"}
+_DENIED = " Violation - "
+"""In a line about a client without permission. The client hears of it, and some commands only try."""
 _NOT_OWN = {"site-packages", "dist-packages", ".venv"}
 
 
@@ -57,7 +63,11 @@ def as_shown(line: str, home: Path) -> Iterator[OutputLine]:
     except ValueError:
         said = None
     if not isinstance(said, dict) or "event" not in said:
-        if line.strip():
+        if server := _OF_SERVER.match(line):
+            level = _SERVERS_LEVELS.get(server["level"])
+            if level is not None and _DENIED not in line:
+                yield OutputLine(f"{level}: {server['text']}", level)
+        elif line.strip():
             yield OutputLine(line, "printed")
         return
     level = str(said.get("level", "info"))

@@ -29,6 +29,14 @@ def test_what_is_routine_is_left_out_and_what_code_prints_is_not() -> None:
     assert shown(record(code="bug", why="two words")) == ['warning: turn_failed code=bug why="two words"']
 
 
+def test_of_the_servers_lines_those_that_matter_are_shown() -> None:
+    began = "[7] 2026/11/22 14:21:30.218079 "
+    assert shown(f"{began}[INF] Server is ready") == []
+    assert shown(f'{began}[ERR] cid:1 - Publish Violation - Subject "a"') == []
+    assert shown(f"{began}[WRN] Slow") == ["warning: Slow"]
+    assert shown(f"{began}[ERR] {{not ours}}") == ["error: {not ours}"]
+
+
 def test_of_chained_errors_the_readers_own_frame_nearest_to_the_last_one_comes_first() -> None:
     lib = "/home/me/shop/.venv/lib/python3.11/site-packages/x.py"
     stacks = [
