@@ -94,6 +94,7 @@ SKELETON = {
     "mesh/service/__init__.py": "",
     "mesh/ops/__init__.py": "import mesh.bus",
     "mesh/testing/__init__.py": "import mesh.bus",
+    "mesh/ui/__init__.py": "import jinja2, markupsafe, starlette, uvicorn",
     "protocol/__init__.py": "",
     "protocol/domain/__init__.py": "import protocol.wire.ids",
     "protocol/views/__init__.py": "import protocol.domain",
