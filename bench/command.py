@@ -19,6 +19,7 @@ from bench.growth import Sizes, growth
 from bench.machine import machine
 from bench.members import members
 from bench.model_turn import model_turns
+from bench.page import pages
 from bench.plot import as_svg
 from bench.printing import as_text
 from bench.recovery import recovery
@@ -27,7 +28,7 @@ from mesh.service.logs import configure_logging
 
 PARTS = (
     *("chain", "fold", "cold", "recovery", "first-decision", "model-turn", "burst", "members", "flood"),
-    "growth",
+    *("growth", "page"),
 )
 
 
@@ -47,6 +48,7 @@ class Amount(NamedTuple):
     large: int
     fleets: list[int]
     flood: int
+    page_events: int
     growth: Sizes
 
 
@@ -64,6 +66,7 @@ FULL = Amount(
     large=500,
     fleets=[5, 500],
     flood=12_000,
+    page_events=5_000,
     growth=Sizes(
         events=(50, 100, 250, 500, 1000),
         facts=(5, 20, 50, 100, 200),
@@ -87,6 +90,7 @@ QUICK = Amount(
     large=100,
     fleets=[5, 50],
     flood=2_000,
+    page_events=500,
     growth=Sizes(
         events=(20, 60, 200), facts=(5, 20, 50), open=(100, 1000), agents=(5, 20), requests=48, rounds=1
     ),
@@ -166,6 +170,10 @@ async def measure(directory: Path, amount: Amount, parts: tuple[str, ...]) -> Re
     if "flood" in parts:
         report.figures.extend(
             await floods(directory / "flood", messages=amount.flood, rounds=min(amount.kills, 3))
+        )
+    if "page" in parts:
+        report.figures.extend(
+            await pages(directory / "page", events=amount.page_events, rounds=amount.read_rounds)
         )
     if "growth" in parts:
         figures, curves = await growth(directory / "growth", amount.growth)

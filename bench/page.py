@@ -6,7 +6,6 @@ freezes and thaws it. Server, page and browser (Debian's chromium, without a win
 
 from itertools import islice
 from pathlib import Path
-from tempfile import mkdtemp
 
 from playwright.async_api import Browser, async_playwright
 
@@ -48,13 +47,13 @@ def long_request(events: int) -> list[Line]:
 async def pages(directory: Path, *, events: int, rounds: int) -> list[Figure]:
     """Measure the first paint, and when the answer was there: the page's own part of it."""
     lines = long_request(events)[:events]
-    async with place(directory / "page", fleet=_FLEET, sync_always=False) as at:
+    async with place(directory / "mesh", fleet=_FLEET, sync_always=False) as at:
         async with await at.connect_as(ADMIN) as admin:
             await apply(admin, _FLEET)
             await fill(admin, lines)
         keys = keys_in(at.url, at.keys, reader=OPERATOR)
         async with (
-            serving(keys, Options(store=Path(mkdtemp(dir=directory)))) as address,
+            serving(keys, Options(store=directory / "store")) as address,
             async_playwright() as playwright,
         ):
             browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -16,6 +16,7 @@ from bench.first_decision import first_decisions
 from bench.fold import whole_log
 from bench.growth import Sizes, growth, memory
 from bench.members import members
+from bench.page import pages
 from bench.place import FLEET, place
 from bench.recovery import recovery
 from bench.rounds import Plan, compare
@@ -69,6 +70,14 @@ async def test_a_guard_decides_first_at_every_size_of_the_log(tmp_path: Path) ->
     figures = await first_decisions(tmp_path, sizes=[2000, 4000], rounds=1)
     assert sum(figure.ratio is not None for figure in figures) == 1
     assert all(figure.value.median > 0 for figure in figures)
+
+
+async def test_a_browser_is_measured_as_it_waits_for_a_long_request(tmp_path: Path) -> None:
+    painted, answered = await pages(tmp_path, events=40, rounds=1)
+    assert (painted.unit, answered.unit) == ("ms", "ms")
+    assert "40 events" in painted.name
+    assert painted.target is not None
+    assert 0 < answered.value.median <= painted.value.median
 
 
 async def test_an_event_is_measured_along_every_axis_of_growth(tmp_path: Path) -> None:
