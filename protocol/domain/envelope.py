@@ -74,7 +74,7 @@ class Draft:
 
     def event(self, kind: type[E], to: str, **payload: Any) -> E:
         """Return the event: `payload` with its envelope, in the inbox of `to`. An end names its submit."""
-        ledger, world, head = self.ledger, self.world, self.ledger.head
+        ledger, world = self.ledger, self.world
         if kind in _ENDS:
             payload.setdefault("digest", ledger.submit_digest)
         return kind(
@@ -82,7 +82,7 @@ class Draft:
             id=payload.pop("id", None) or self._id(kind),
             request=self.request,
             n=ledger.n,
-            at=world.now if head is None else max(world.now, head.at),
+            at=world.now,
             cause=self.cause,
             prev=ledger.prev,
             salt=world.salt,

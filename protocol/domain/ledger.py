@@ -123,7 +123,8 @@ class Ledger:
 
     def marks(self) -> Marks:
         """Return which of the carried facts must be carried on unchanged, withheld or not."""
-        return frozenset() if self.holder is None else self.stash.marks_beside(self.holder.work.handoff)
+        holder = self.holder
+        return self.stash.marks if holder is None else self.stash.marks_beside(holder.work.handoff)
 
     def marks_after(self, event: AnyEvent) -> Marks:
         """Return the same once `event`, which opens a turn, is in the log."""

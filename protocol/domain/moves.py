@@ -192,14 +192,14 @@ class _Verdict(Case):
             case Transfer() as move:
                 asked = move.constraints
                 granted = budget.grant(asked.budget, self.rest)
-                deadlines = (own.deadline, rules.absolute_deadline(asked, self.world.now))
+                deadline = rules.absolute_deadline(asked, self.world.now)
                 return self._handoff_of(
                     load,
                     to=move.to_agent,
                     summary=move.summary,
                     intent=move.intent,
                     constraints=Constraints(
-                        deadline=min((at for at in deadlines if at is not None), default=None),
+                        deadline=own.deadline if deadline is None else deadline,  # never later, by a rule
                         allowed_actions=own.allowed_actions
                         if asked.allowed_actions is None
                         else tuple(sorted(asked.allowed_actions)),

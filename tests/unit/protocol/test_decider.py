@@ -1,0 +1,185 @@
+"""The steps of a decision: what a decider asks for, what it counts, and whom it tells that a turn is over."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from protocol.domain.admission import Late
+from protocol.domain.breaker import Count
+from protocol.domain.decider import Append, Appended, NeedMoment, NeedPeers, Step, TurnOver
+from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
+from protocol.wire.events import RequestCancelled, RequestCompleted
+from protocol.wire.ids import AgentName, TurnId
+from tests.unit.protocol.happened import refused
+from tests.unit.protocol.worlds import (
+    Play,
+    agent,
+    agents,
+    complete,
+    escalate,
+    fact,
+    hand_back,
+    is_,
+    opened,
+    transfer,
+)
+
+
+@dataclass
+class Watched(Play):
+    """A play that notes every step."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    def answer(self, step: Step) -> object:
+        self.steps.append(step)
+        return super().answer(step)
+
+    def counted(self) -> list[Count]:
+        """Return what was counted since the last time."""
+        counts = [count for step in self.steps if isinstance(step, Appended) for count in step.counts]
+        self.steps.clear()
+        return counts
+
+    def told(self) -> list[TurnId]:
+        """Return whose turns were said to be over since the last time."""
+        over = [step.turn.id for step in self.steps if isinstance(step, TurnOver)]
+        self.steps.clear()
+        return over
+
+
+def begun(**play: object) -> Watched:
+    watched = Watched(**play)  # type: ignore[arg-type]
+    watched.submit()
+    watched.steps.clear()
+    return watched
+
+
+def test_who_else_could_take_it_is_asked_in_order_of_names_and_leaves_out_giver_and_target() -> None:
+    fleet = {name: agent(name) for name in "dcba"} | {"e": agent("e", intents=("other",))}
+    play = begun(fleet=fleet, breakers={"b": "open"})
+    refused(play.move(transfer("b", intent="refund")))
+    assert [step.agents for step in play.steps if isinstance(step, NeedPeers)] == [("c", "d")]
+
+
+def test_only_those_whom_the_giver_may_hand_to_are_asked_for() -> None:
+    fleet = agents("bcd") | {"a": agent("a", to=("b", "d"))}
+    play = begun(fleet=fleet, breakers={"b": "open"})
+    refused(play.move(transfer("b")))
+    assert [step.agents for step in play.steps if isinstance(step, NeedPeers)] == [("d",)]
+
+
+def test_a_turn_that_came_to_a_move_counts_as_worked_and_as_nothing_else() -> None:
+    play = begun()
+    turn = play.turn
+    play.move(transfer("b"))
+    assert play.counted() == [Count(AgentName("a"), "worked", turn)]
+    turn = play.turn
+    play.move(complete())
+    assert play.counted() == [Count(AgentName("b"), "worked", turn)]
+
+
+def test_a_turn_that_somebody_else_ended_is_given_back() -> None:
+    play = begun()
+    turn = play.turn
+    play.control(Cancel)
+    assert play.counted() == [Count(AgentName("a"), "given_back", turn)]
+
+
+def test_a_persons_turn_counts_for_nobody() -> None:
+    play = begun()
+    play.move(escalate())
+    play.steps.clear()
+    is_(play.control(Resolve, turn=play.turn, complete=True, answer="no"), RequestCompleted)
+    assert play.counted() == []
+
+
+def test_a_late_message_says_once_more_that_the_newest_agents_turn_is_over() -> None:
+    """The guard that ended the turn may have died before it could say so."""
+    play = begun()
+    play.move(transfer("b"))
+    held, cancel = play.turn, play.message(Cancel)
+    play.send_control(cancel)
+    assert play.told() == [held]
+    assert isinstance(play.send_control(cancel), Late)
+    assert play.told() == [held]
+    play.finish()
+    assert play.told() == [held]
+
+
+def test_nobody_is_told_of_a_turn_that_ended_by_its_own_move_or_was_a_persons() -> None:
+    play = begun()
+    play.move(escalate())
+    play.steps.clear()
+    cancel = play.message(Cancel)
+    play.send_control(cancel)
+    play.send_control(cancel)
+    play.finish()
+    assert is_(play.last, RequestCancelled)
+    assert play.told() == []
+
+
+def test_a_deferred_move_is_decided_as_its_agents_own() -> None:
+    play = begun()
+    play.control(Freeze)
+    play.move(transfer("b"))
+    play.steps.clear()
+    play.control(Thaw)
+    spoke = [step.command for step in play.steps if isinstance(step, Append)]
+    assert [each and (each.sender, each.role) for each in spoke] == [("op1", "operator"), ("a", "agent")]
+
+
+def test_an_agents_turn_is_not_forgotten_for_the_persons_after_it() -> None:
+    play = begun()
+    turn, cancel = play.turn, play.message(Cancel)
+    play.fail(permanent=True)
+    assert play.told() == [turn]
+    play.send_control(cancel)
+    assert play.told() == []
+    play.send_control(cancel)
+    assert play.told() == [turn]
+
+
+def test_a_proposal_that_is_no_move_yet_counts_for_nobody() -> None:
+    play = begun()
+    play.doubt()
+    assert play.counted() == []
+    play = begun()
+    play.control(Freeze)
+    play.move(transfer("b"))
+    assert play.counted() == []
+
+
+Act = Callable[[Watched], object]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda play: play.move(transfer("b")), id="transfer"),
+        pytest.param(lambda play: play.move(transfer("nobody")), id="refused"),
+        pytest.param(lambda play: play.control(Cancel), id="control"),
+    ],
+)
+def test_a_command_that_takes_one_event_asks_for_one_moment(act: Act) -> None:
+    play = begun()
+    act(play)
+    assert sum(isinstance(step, NeedMoment) for step in play.steps) == 1
+
+
+def test_each_event_has_a_salt_of_its_own() -> None:
+    """Also the two of one command: what is withheld from the reader, and the verdict."""
+    play = begun(fleet=agents("b") | {"a": agent("a", clearance=("pii",))})
+    play.move(transfer("b", fact("ssn", 1, "pii")))
+    play.move(hand_back())
+    salts = [event.salt for event in play.events]
+    assert len(set(salts)) == len(salts) > 3
+
+
+def test_an_event_is_never_before_its_head_though_a_clock_runs_back() -> None:
+    play = opened()
+    opened_at = play.last.at
+    play.now -= 5_000_000
+    assert play.move(transfer("b")).at == opened_at
+    assert play.move(complete()).at == opened_at
