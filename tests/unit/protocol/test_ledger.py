@@ -51,6 +51,8 @@ def eventful() -> Play:
 
 
 def state(ledger: Ledger) -> dict[str, object]:
+    """Return what two equal ledgers have in common; when one was last asked for news is nothing of it."""
+    ledger.history._sort_in()
     return {name: getattr(ledger, name) for name in Ledger.__slots__ if name not in ("body", "_digest")}
 
 
@@ -107,3 +109,10 @@ def test_a_cause_is_known_once_it_was_decided() -> None:
     assert not fold([withheld]).knows(withheld.cause)
     assert fold([withheld, decided]).knows(withheld.cause)
     assert not play.ledger.knows("x")
+
+
+def test_a_ledger_that_was_asked_for_news_is_the_same_as_one_that_was_not() -> None:
+    play = opened()
+    play.move(transfer("b", fact("k", 1)))
+    assert not play.ledger.history.is_new(fact("k", 1))
+    assert state(fold_bodies(play.bodies)) == state(play.ledger)
