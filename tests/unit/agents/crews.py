@@ -15,6 +15,7 @@ from agents.recruiting import database as recruiting
 from agents.support import database as support
 from mesh.agent.definition import Agent, load
 from mesh.fleet.file import FleetFile, load_fleet
+from mesh.ops.rehearsal import Decision
 from mesh.testing import FleetHarness, InMemoryGuard
 from protocol.wire.handoff import Fact, Rule
 
@@ -37,6 +38,8 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     expect: Expected
     facts: tuple[Fact, ...] = ()
+    story: str = ""
+    decision: Decision | None = None
 
 
 def read(file: Path) -> tuple[Sample, ...]:

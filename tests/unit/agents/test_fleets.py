@@ -95,6 +95,15 @@ def test_every_request_is_told_apart_and_says_what_it_is_about(crew: Crew) -> No
     assert all(sample.about.strip() and "\n" not in sample.about for sample in crew.samples)
 
 
+@EVERY_CREW
+def test_four_requests_are_worth_a_story_and_a_person_decides_one(crew: Crew) -> None:
+    stories = [sample for sample in crew.samples if sample.story]
+    assert len(stories) == 4
+    assert all(sample.kind == "ruled" for sample in stories)
+    assert [sample.expect.status for sample in stories if sample.decision is not None] == ["escalated"]
+    assert [sample for sample in crew.samples if sample.decision is not None and not sample.story] == []
+
+
 def test_the_walks_that_the_support_fleet_is_there_to_show_are_all_among_them() -> None:
     walks = {(sample.expect.status, sample.expect.path) for sample in SUPPORT.of_kind("ruled")}
     assert {
