@@ -262,6 +262,7 @@ async def _said(page: Page, request: str, client: Client | None) -> AsyncGenerat
         sources.append(_noted(client, request, waiting))
     reading = [asyncio.create_task(each) for each in sources]
     stopping = asyncio.create_task(page.stopping.wait())
+    taking: asyncio.Task[bytes] | None = None
     try:
         while not stopping.done():
             taking = asyncio.create_task(waiting.get())
@@ -274,9 +275,10 @@ async def _said(page: Page, request: str, client: Client | None) -> AsyncGenerat
             if taking.result().startswith(b"event: ended"):
                 return
     finally:
-        for task in (*reading, stopping):
+        left = [*reading, stopping, *([taking] if taking is not None else [])]
+        for task in left:
             task.cancel()
-        await asyncio.gather(*reading, stopping, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _growing(page: Page, request: str, waiting: asyncio.Queue[bytes]) -> None:
