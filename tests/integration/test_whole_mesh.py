@@ -13,7 +13,7 @@ from mesh.agent import Turn, agent
 from mesh.agent.definition import Agent
 from mesh.bus.roles import GET
 from mesh.fleet.file import parse_fleet
-from mesh.local import fleet as launch
+from mesh.local import service as launch
 from mesh.local.fleet import LocalFleet
 from mesh.model import ROUTING, ClaudeAgent
 from mesh.model.port import Reply
