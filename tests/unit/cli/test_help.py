@@ -117,6 +117,7 @@ SERVICES = {
     ("dev",): "it goes on until Ctrl-C; .mesh/dev.json tells programs of it",
     ("agent", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
     ("guard", "run"): "a service: its logs are JSON by MESH_LOG_FORMAT",
+    ("ui",): "it goes on until Ctrl-C",
     ("bench",): "its options are the measurements' own, --json among them",
 }
 """Commands without the option, and why."""
@@ -227,6 +228,7 @@ def test_every_code_that_has_a_status_exists() -> None:
         "mesh.model.agent",
         "mesh.service.conditions",
         "mesh.service.telemetry",
+        "mesh.ui",
     )
     codes = {"agent.not_found"}
     for name in modules:
