@@ -226,8 +226,7 @@ class Feed:
                     await self._tidy()
                     tidied = loop.time()
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await end(reading)
 
     async def _take(self, part: Sequence[Stored]) -> None:
         """Put some events, which follow each other, into the list."""
@@ -271,6 +270,13 @@ class Feed:
         first, _ = await self._bus.retry_unavailable(lambda: bounds(self._bus, "LOG"))
         while await asyncio.to_thread(self.projection.forget, first):
             pass
+
+
+async def end(feeding: "asyncio.Task[None]") -> None:
+    """Cancel a task until it has ended: what it awaits may answer in the same moment, and it would go on."""
+    while not feeding.done():
+        feeding.cancel()
+        await asyncio.wait({feeding}, timeout=_LOOK_S)
 
 
 def _folded(happened: Sequence[AnyEvent] | None) -> Folded | None:

@@ -16,7 +16,7 @@ from mesh.client import Client
 from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import short
 from mesh.ui import Keys, Options
-from mesh.ui.feed import Feed
+from mesh.ui.feed import Feed, end
 from mesh.ui.projection import Edge, Filter, Row
 from mesh.ui.security import Security, Visit
 from mesh.ui.story import environment
@@ -56,11 +56,7 @@ class Page:
         await self.feed.open(anew=self.options.rebuild)
         feeding = asyncio.create_task(self.feed.run())
 
-        async def end() -> None:
-            feeding.cancel()
-            await asyncio.gather(feeding, return_exceptions=True)
-
-        self._stack.push_async_callback(end)
+        self._stack.push_async_callback(end, feeding)
         return self
 
     async def __aexit__(

@@ -121,6 +121,17 @@ def test_the_wheel_ships_every_module_of_the_checkout(contents: set[str]) -> Non
     assert modules <= contents
 
 
+def test_the_wheel_ships_what_the_page_is_made_of(contents: set[str]) -> None:
+    parts = {str(path.relative_to(ROOT)) for path in (ROOT / "mesh/ui").rglob("*.*") if path.is_file()}
+    parts = {name for name in parts if "__pycache__" not in name}
+    assert {
+        "mesh/ui/static/htmx.min.js",
+        "mesh/ui/static/htmx.LICENSE",
+        "mesh/ui/templates/base.html",
+    } <= parts
+    assert parts <= contents
+
+
 def test_the_wheel_says_that_it_is_typed_and_carries_its_licence(contents: set[str]) -> None:
     assert {"mesh/py.typed", "protocol/py.typed"} <= contents
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents)
