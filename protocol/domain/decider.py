@@ -384,10 +384,7 @@ class RequestDecider:
         return at if at > now else next_due(self.ledger, now, NOT_LOOKED)
 
     def _moment(self) -> Steps[Moment]:
-        """Return when the next event is written: clocks differ, a request's time does not run back.
-
-        A moment serves until an event is written with it, however often a command asks.
-        """
+        """Return when the next event is written; until then, the same. A request's time does not run back."""
         moment = self._unused
         if moment is None:
             moment = self._unused = yield NEED_MOMENT
