@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mesh.ui.projection import COSTS, Filter, Projection, Row, words_of
+from mesh.ui.projection import COSTS, Filter, Listed, Projection, words_of
 
 _SHOWN = 51
 _ROUNDS = 5
@@ -20,7 +20,7 @@ _AGENTS = ("triage", "billing", "refunds", "legal", "tech")
 _STATES = {"completed": 88, "failed": 4, "refused": 4, "open": 2, "human": 1, "expired": 1}
 
 
-def rows(count: int) -> Iterator[tuple[int, Row]]:
+def rows(count: int) -> Iterator[tuple[int, Listed]]:
     """Yield so many requests, each with the place of its first event: six events, a second apart."""
     chance = random.Random(1)
     vocabulary = [f"word{number}" for number in range(5_000)]
@@ -33,7 +33,7 @@ def rows(count: int) -> Iterator[tuple[int, Row]]:
         tags = {f"status:{status}", f"client:{client}", *(f"agent:{name}" for name in names)}
         tags |= ({f"rule:{rule}"} if rule else set()) | ({"status:open"} if status == "human" else set())
         tags |= {f"cost:{power}" for power in COSTS if cost >= 10**power}
-        row = Row(
+        row = Listed(
             request=f"{client}_{number:026d}",
             last=number * 6 + 5,
             status=status,

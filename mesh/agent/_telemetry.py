@@ -17,7 +17,7 @@ import msgspec
 from opentelemetry.trace import Span, get_current_span
 
 from mesh.service import telemetry, tracing
-from mesh.service.alarms import Alarm, Alarms
+from mesh.service.alarms import Alarms, ArmedAlarm
 from mesh.service.logs import get_logger
 from protocol.wire.commands import (
     Ask,
@@ -77,7 +77,7 @@ class LiveOutput:
         self._last_text = 0.0
         """When text went out (monotonic seconds)."""
         self._timer: asyncio.TimerHandle | None = None
-        self._beginning: Alarm | None = None
+        self._beginning: ArmedAlarm | None = None
         """Set until the round's beginning is shown."""
 
     def began(self, beginnings: Alarms) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Alarm:
+class ArmedAlarm:
     """One call to come."""
 
     __slots__ = ("at", "call")
@@ -36,13 +36,13 @@ class Alarms:
 
     def __init__(self, delay_s: Callable[[], float]) -> None:
         self._delay_s = delay_s
-        self._alarms: deque[Alarm] = deque()
+        self._alarms: deque[ArmedAlarm] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, call: Callable[[], object]) -> Alarm:
+    def set(self, call: Callable[[], object]) -> ArmedAlarm:
         """Call `call` after the delay."""
         loop = asyncio.get_running_loop()
-        alarm = Alarm(loop.time() + self._delay_s(), call)
+        alarm = ArmedAlarm(loop.time() + self._delay_s(), call)
         self._alarms.append(alarm)
         if self._timer is None:
             self._timer = loop.call_at(alarm.at, self._ring)

@@ -171,7 +171,7 @@ class ProbesUnusable(MeshError):
     code: ClassVar[str] = "health.unusable"
 
 
-class Page(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """An answer."""
 
     status: int
@@ -179,7 +179,7 @@ class Page(NamedTuple):
     media_type: str = JSON
 
 
-Show = Callable[[], Page]
+Show = Callable[[], ProbeAnswer]
 """Makes a page when it is asked for. It must not block; what it raises is a 500."""
 
 
@@ -192,10 +192,10 @@ def parse_address(text: str) -> tuple[str, int]:
     return bare, int(port)
 
 
-def readiness(reasons: Sequence[Reason]) -> Page:
+def readiness(reasons: Sequence[Reason]) -> ProbeAnswer:
     """Return the page that says whether a service takes work: 200 without reasons, else 503."""
     said = [{"code": each.code, "text": each.text, "since_s": each.since_s} for each in reasons]
-    return Page(503 if said else 200, _json({"ready": not said, "reasons": said}))
+    return ProbeAnswer(503 if said else 200, _json({"ready": not said, "reasons": said}))
 
 
 class Probes:
@@ -209,7 +209,7 @@ class Probes:
     def __init__(self, address: str, reasons: Callable[[], Sequence[Reason]]) -> None:
         self._host, self._port = parse_address(address)
         self._pages: dict[str, Show] = {
-            "/healthz": lambda: Page(200, _json({"alive": True})),
+            "/healthz": lambda: ProbeAnswer(200, _json({"alive": True})),
             "/readyz": lambda: readiness(reasons()),
         }
         self._server: asyncio.Server | None = None
@@ -261,7 +261,7 @@ class Probes:
             self._open.pop(writer, None)
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[Page, bool]:
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[ProbeAnswer, bool]:
         """Return the page for one request, and whether its body is wanted."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -276,7 +276,7 @@ class Probes:
                 return _problem(405), True
         return _problem(400), True
 
-    def _page(self, target: bytes) -> Page:
+    def _page(self, target: bytes) -> ProbeAnswer:
         path = target.partition(b"?")[0].decode("ascii", "replace")
         show = self._pages.get(path)
         if show is None:
@@ -288,11 +288,11 @@ class Probes:
             return _problem(500)
 
 
-def _problem(status: int) -> Page:
-    return Page(status, _json({"error": HTTPStatus(status).phrase}))
+def _problem(status: int) -> ProbeAnswer:
+    return ProbeAnswer(status, _json({"error": HTTPStatus(status).phrase}))
 
 
-def _encoded(page: Page, *, with_body: bool) -> bytes:
+def _encoded(page: ProbeAnswer, *, with_body: bool) -> bytes:
     head = (
         f"HTTP/1.1 {page.status} {HTTPStatus(page.status).phrase}\r\n"
         f"Content-Type: {page.media_type}\r\nContent-Length: {len(page.body)}\r\n"

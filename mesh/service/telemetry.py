@@ -20,7 +20,7 @@ from opentelemetry import metrics, trace
 
 from mesh.errors import MeshError
 from mesh.service import tracing
-from mesh.service.conditions import Page, Show
+from mesh.service.conditions import ProbeAnswer, Show
 from mesh.service.logs import get_logger
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _export_metrics(resource: "Resource", *, otlp: bool, page: bool) -> Callable
     return provider.shutdown
 
 
-def _page() -> Page:
+def _page() -> ProbeAnswer:
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    return Page(200, generate_latest(), CONTENT_TYPE_LATEST)
+    return ProbeAnswer(200, generate_latest(), CONTENT_TYPE_LATEST)

@@ -22,7 +22,7 @@ from mesh.ops.log import glance, read_each
 from mesh.ops.requests import holder_of, status_of
 from mesh.service.logs import get_logger
 from mesh.service.printable import one_line
-from mesh.ui.projection import COSTS, Edge, Projection, Row, words_of
+from mesh.ui.projection import COSTS, EdgeCount, Listed, Projection, words_of
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
 from protocol.wire import codec, events
@@ -55,7 +55,7 @@ class Folded:
         self.text = ""
         self.opened = 0
 
-    def take(self, event: AnyEvent) -> Edge | None:
+    def take(self, event: AnyEvent) -> EdgeCount | None:
         """Take in the next event; return between whom work passed, or was not to pass. Raises BrokenLog."""
         self.ledger.apply(event)
         if event.n == 0:
@@ -73,17 +73,17 @@ class Folded:
             self.trail = [*self.trail[-_TRAIL:], name]
         return self._edge(event)
 
-    def _edge(self, event: AnyEvent) -> Edge | None:
+    def _edge(self, event: AnyEvent) -> EdgeCount | None:
         match event:
             case events.HandoffAdmitted(work=work):
-                return Edge(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
+                return EdgeCount(work.handoff.from_agent, work.handoff.to_agent, 1, 0)
             case events.EscalationRaised(turn=turn) if self.ledger.turns[turn].agent != HUMAN:
-                return Edge(self.ledger.turns[turn].agent, HUMAN, 1, 0)
+                return EdgeCount(self.ledger.turns[turn].agent, HUMAN, 1, 0)
             case events.MoveRefused(turn=turn, move=Transfer(to_agent=taker)):
-                return Edge(self.ledger.turns[turn].agent, taker, 0, 1)
+                return EdgeCount(self.ledger.turns[turn].agent, taker, 0, 1)
         return None
 
-    def row(self, last: int) -> Row:
+    def row(self, last: int) -> Listed:
         """Return it as the list shows it; `last` is the place of its newest event."""
         ledger, newest = self.ledger, self.ledger.head
         assert newest is not None
@@ -100,7 +100,7 @@ class Folded:
         tags |= {f"agent:{name}" for name in self.names} | {f"rule:{rule}" for rule in self.rules}
         tags |= {f"cost:{power}" for power in COSTS if spent.nano_dollars >= 10**power}
         cut = "… → " if len(self.trail) > _TRAIL else ""
-        return Row(
+        return Listed(
             request=str(ledger.request),
             last=last,
             status=status,
@@ -242,8 +242,8 @@ class Feed:
         await asyncio.to_thread(self._fold, part)
 
     def _fold(self, part: Sequence[Stored]) -> None:
-        rows: dict[str, tuple[int, Row]] = {}
-        edges: list[Edge] = []
+        rows: dict[str, tuple[int, Listed]] = {}
+        edges: list[EdgeCount] = []
         for stored in part:
             seen = glance(stored.body)
             if seen is None:
@@ -290,10 +290,10 @@ def _folded(happened: Sequence[AnyEvent] | None) -> Folded | None:
     return folded if happened else None
 
 
-def _unreadable(stored: Stored) -> Row:
+def _unreadable(stored: Stored) -> Listed:
     seen = glance(stored.body)
     assert seen is not None
-    return Row(
+    return Listed(
         request=seen.request,
         last=stored.seq,
         status="unreadable",

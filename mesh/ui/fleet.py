@@ -15,7 +15,7 @@ from mesh.service.logs import get_logger
 from mesh.service.printable import counted
 from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.page import Page, is_piece
-from mesh.ui.projection import Edge as Counted
+from mesh.ui.projection import EdgeCount
 from protocol.wire.config import Fleet
 from protocol.wire.events import type_of
 from protocol.wire.ids import HUMAN
@@ -125,7 +125,7 @@ def _nodes(members: Sequence[Member], stands: Mapping[str, Breaker], fleet: Flee
     ]
 
 
-def _edges(fleet: Fleet, happened: Sequence[Counted]) -> list[Edge]:
+def _edges(fleet: Fleet, happened: Sequence[EdgeCount]) -> list[Edge]:
     """Return who may hand to whom, with what happened there; also what happened where it may not be."""
     counts = {(each.giver, each.taker): each for each in happened}
     names = tuple(fleet.agents)

@@ -17,7 +17,7 @@ from mesh.errors import MeshError, UsageWrong
 from mesh.service.printable import short
 from mesh.ui import Keys, Options
 from mesh.ui.feed import Feed, end
-from mesh.ui.projection import Edge, Filter, Row
+from mesh.ui.projection import EdgeCount, Filter, Listed
 from mesh.ui.security import Security, Visit
 from mesh.ui.story import environment
 
@@ -105,7 +105,7 @@ class Page:
 
     # --- the list of requests ---------------------------------------------------------------------
 
-    async def listed(self, wanted: Filter, *, before: int | None, limit: int) -> list[Row]:
+    async def listed(self, wanted: Filter, *, before: int | None, limit: int) -> list[Listed]:
         """Return a page of the list, as `Projection.page`."""
         return await asyncio.to_thread(self.feed.projection.page, wanted, before=before, limit=limit)
 
@@ -113,7 +113,7 @@ class Page:
         """Return what there is of a kind of tag."""
         return await asyncio.to_thread(self.feed.projection.named, kind)
 
-    async def edges(self) -> list[Edge]:
+    async def edges(self) -> list[EdgeCount]:
         """Return between whom work passed, or was refused to."""
         return await asyncio.to_thread(self.feed.projection.edges)
 

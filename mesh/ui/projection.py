@@ -49,7 +49,7 @@ CREATE VIRTUAL TABLE words USING fts5 (said, content='', prefix='3 4 5');
 """
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One request, as the list shows it."""
 
     request: str
@@ -92,10 +92,10 @@ def words_of(*texts: str) -> str:
     return " ".join(_WORD.findall("".join(char for char in plain if not unicodedata.combining(char))))
 
 
-_FIELDS = tuple(name for name in Row.__struct_fields__ if name != "id")
+_FIELDS = tuple(name for name in Listed.__struct_fields__ if name != "id")
 
 
-class Edge(NamedTuple):
+class EdgeCount(NamedTuple):
     """How often work passed from one name to another, and how often it was refused."""
 
     giver: str
@@ -191,7 +191,7 @@ class Projection:
         """How far in the log everything is in the list."""
         return int(self._read("SELECT seq FROM place")[0][0])
 
-    def put(self, rows: Iterable[tuple[int, Row]], seq: int, edges: Iterable[Edge] = ()) -> None:
+    def put(self, rows: Iterable[tuple[int, Listed]], seq: int, edges: Iterable[EdgeCount] = ()) -> None:
         """Write requests as they stand now, each with the place of the event that it may be new by.
 
         Args:
@@ -208,7 +208,7 @@ class Projection:
                 self._put(writing, first, row)
             writing.execute("UPDATE place SET seq = ?", (seq,))
 
-    def _put(self, writing: sqlite3.Connection, first: int, row: Row) -> None:
+    def _put(self, writing: sqlite3.Connection, first: int, row: Listed) -> None:
         known = writing.execute("SELECT id, tags FROM requests WHERE request = ?", (row.request,)).fetchone()
         values = [getattr(row, name) for name in _FIELDS]
         if known is None:
@@ -249,7 +249,7 @@ class Projection:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def page(self, wanted: Filter, *, before: int | None = None, limit: int) -> list[Row]:
+    def page(self, wanted: Filter, *, before: int | None = None, limit: int) -> list[Listed]:
         """Return up to `limit` requests, the newest first.
 
         Args:
@@ -316,9 +316,9 @@ class Projection:
         """Return how many rows a filter has, `_FEW` at most."""
         return int(self._read(f"SELECT count(*) FROM ({select} LIMIT {_FEW})", *values)[0][0])
 
-    def edges(self) -> list[Edge]:
+    def edges(self) -> list[EdgeCount]:
         """Return between whom work passed, or was refused to, since the list began."""
-        return [Edge(*each) for each in self._read("SELECT giver, taker, passed, refused FROM edges")]
+        return [EdgeCount(*each) for each in self._read("SELECT giver, taker, passed, refused FROM edges")]
 
     def named(self, kind: str) -> list[str]:
         """Return what there is of a kind of tag, in order: `agent`, `client`, `rule` …"""
@@ -333,6 +333,6 @@ class Projection:
             return self._reading.execute(select, values).fetchall()
 
 
-def _row(values: Sequence[Any]) -> Row:
+def _row(values: Sequence[Any]) -> Listed:
     fields = dict(zip((*_FIELDS, "id"), values, strict=True))
-    return Row(**fields | {"frozen": bool(fields["frozen"])})
+    return Listed(**fields | {"frozen": bool(fields["frozen"])})

@@ -27,7 +27,7 @@ from mesh.ops.explain import VERDICTS, explain, sentences
 from mesh.ops.requests import STATUSES
 from mesh.ui.drawing.scene import mermaid, scene
 from mesh.ui.page import Page, is_piece, number
-from mesh.ui.projection import Filter, Row
+from mesh.ui.projection import Filter, Listed
 from mesh.ui.story import Stories, as_html, pictures, standing
 from protocol.wire.events import type_of
 from protocol.wire.ids import is_name, submitter_of
@@ -121,7 +121,7 @@ def _nano_dollars(said: str) -> int:
     return int(dollars * 10**9)
 
 
-def _sign(rows: list[Row]) -> str:
+def _sign(rows: list[Listed]) -> str:
     """Return what tells one state of a page of rows from another."""
     return f"{len(rows)}-{rows[0].id}-{max(row.last for row in rows)}" if rows else "0"
 

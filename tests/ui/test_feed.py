@@ -11,7 +11,7 @@ import pytest
 from mesh.bus.connection import Bus
 from mesh.ui import feed as feeding
 from mesh.ui.feed import Feed, end
-from mesh.ui.projection import Filter, Row
+from mesh.ui.projection import Filter, Listed
 from protocol.wire import subjects
 from protocol.wire.commands import Escalate, Transfer
 from tests.servers import eventually
@@ -36,7 +36,7 @@ async def fed(bus: Bus, folder: Path, until: Callable[[Feed], bool]) -> AsyncIte
         feed.close()
 
 
-def listed(feed: Feed) -> list[Row]:
+def listed(feed: Feed) -> list[Listed]:
     return feed.projection.page(Filter(), limit=1_000)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mesh.ui.projection import COSTS, Filter, Projection, Row, words_of
+from mesh.ui.projection import COSTS, Filter, Listed, Projection, words_of
 
 WORDS = ("refund", "double", "charge", "parcel", "late", "Straße", "naïve")
 COUNT = 400
 
 
-def made(place: int, chance: random.Random) -> Row:
+def made(place: int, chance: random.Random) -> Listed:
     status = chance.choice(("open", "human", "completed", "failed"))
     cost = chance.choice((0, 5, 999_999, 1_000_000, 25_000_000, 4_000_000_000))
     agent, client = chance.choice("abc"), chance.choice(("app", "web"))
@@ -21,7 +21,7 @@ def made(place: int, chance: random.Random) -> Row:
     tags |= {"status:open"} if status == "human" else set()
     tags |= {f"cost:{power}" for power in COSTS if cost >= 10**power}
     text = " ".join(chance.sample(WORDS, 2))
-    return Row(
+    return Listed(
         request=f"{client}_{place:026d}",
         last=place + 1,
         status=status,
@@ -40,20 +40,20 @@ def made(place: int, chance: random.Random) -> Row:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[Listed]:
     chance = random.Random(7)
     return [made(place, chance) for place in range(1, COUNT + 1)]
 
 
 @pytest.fixture
-def projection(tmp_path: Path, rows: list[Row]) -> Iterator[Projection]:
+def projection(tmp_path: Path, rows: list[Listed]) -> Iterator[Projection]:
     made = Projection(tmp_path / "page.sqlite3", "this log")
     made.put([(row.last - 1, row) for row in rows], COUNT + 1)
     yield made
     made.close()
 
 
-Keeps = Callable[[Row], bool]
+Keeps = Callable[[Listed], bool]
 FILTERS: dict[str, tuple[Filter, Keeps]] = {
     "all": (Filter(), lambda row: True),
     "status": (Filter(tags=("status:open",)), lambda row: row.status in ("open", "human")),
@@ -100,7 +100,9 @@ FILTERS: dict[str, tuple[Filter, Keeps]] = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_filter_keeps_what_it_says_page_by_page(projection: Projection, rows: list[Row], name: str) -> None:
+def test_a_filter_keeps_what_it_says_page_by_page(
+    projection: Projection, rows: list[Listed], name: str
+) -> None:
     wanted, keeps = FILTERS[name]
     found: list[str] = []
     before = None
@@ -111,7 +113,7 @@ def test_a_filter_keeps_what_it_says_page_by_page(projection: Projection, rows: 
 
 
 def test_a_request_that_goes_on_keeps_its_place_and_changes_its_tags(
-    projection: Projection, rows: list[Row]
+    projection: Projection, rows: list[Listed]
 ) -> None:
     import msgspec
 
@@ -128,7 +130,7 @@ def test_a_request_that_goes_on_keeps_its_place_and_changes_its_tags(
 
 
 def test_what_the_log_holds_no_longer_goes_out_of_every_filter(
-    projection: Projection, rows: list[Row]
+    projection: Projection, rows: list[Listed]
 ) -> None:
     assert projection.forget(rows[100].last) == 100
     assert projection.forget(rows[100].last) == 0
@@ -151,7 +153,7 @@ def test_it_goes_on_where_it_stopped(projection: Projection, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["another log", "no database", "another form"])
-def test_what_does_not_fit_is_made_anew(tmp_path: Path, rows: list[Row], damage: str) -> None:
+def test_what_does_not_fit_is_made_anew(tmp_path: Path, rows: list[Listed], damage: str) -> None:
     path = tmp_path / "page.sqlite3"
     before = Projection(path, "this log")
     before.put([(1, rows[0])], 2)

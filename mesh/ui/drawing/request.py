@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from mesh.service.printable import counted, short, when
-from mesh.ui.drawing.scene import GUARD, Row, Scene
+from mesh.ui.drawing.scene import GUARD, Scene, SceneRow
 from mesh.ui.drawing.svg import add, fitting, hues, name_of, number, picture, written
 from protocol.domain import budget
 from protocol.domain.ledger import Ledger
@@ -108,17 +108,17 @@ def _held(root: Element, shown: Scene, x: dict[str, float], colour: dict[str, st
         begins = place + 1
 
 
-def height_of(rows: list[Row], place: int) -> float:
+def height_of(rows: list[SceneRow], place: int) -> float:
     """Return where the row after this one happens, or the end of the picture."""
     following = rows[place + 1] if place + 1 < len(rows) else None
     return _HEAD + _ROW * (place + 1) + (4.0 if following is None else _middle(following))
 
 
-def _middle(row: Row) -> float:
+def _middle(row: SceneRow) -> float:
     return 24.0 if row.form in ("arrow", "broken") else 20.0
 
 
-def _row(root: Element, row: Row, shown: Scene, x: dict[str, float], top: float, link: str) -> None:
+def _row(root: Element, row: SceneRow, shown: Scene, x: dict[str, float], top: float, link: str) -> None:
     """Draw one row as a link to its event: time, picture, words."""
     drawn = add(root, "a", href=f"{link}{row.seq}", class_=f"row {row.form} {_tone(row)}")
     add(drawn, "title", _in_words(row))
@@ -148,7 +148,7 @@ def _row(root: Element, row: Row, shown: Scene, x: dict[str, float], top: float,
         add(drawn, "text", fitting(second, _WORDS - 32), x=width + 16, y=top + 36, class_="why")
 
 
-def _arrow(drawn: Element, row: Row, x: dict[str, float], y: float, width: float) -> None:
+def _arrow(drawn: Element, row: SceneRow, x: dict[str, float], y: float, width: float) -> None:
     begin = x[row.lane]
     end = x.get(row.to or "")
     outward = 1.0 if begin + _LANE / 2 < width - 20 else -1.0
@@ -176,7 +176,7 @@ def _arrow(drawn: Element, row: Row, x: dict[str, float], y: float, width: float
     _centred(drawn, row.move, near, y - 7, _LANE - 24)
 
 
-def _note(drawn: Element, row: Row, x: float, top: float) -> None:
+def _note(drawn: Element, row: SceneRow, x: float, top: float) -> None:
     label = row.move.replace("_", " ")
     wide = min(_LANE - 16, len(label) * 6.6 + 22)
     add(drawn, "rect", x=x - wide / 2, y=top, width=wide, height=22.0, rx=11, class_="pill")
@@ -193,7 +193,7 @@ def _centred(drawn: Element, text: str, x: float, y: float, width: float) -> Non
     add(drawn, "text", fitting(text, width), x=x, y=y, class_="label", text_anchor="middle")
 
 
-def _tone(row: Row) -> str:
+def _tone(row: SceneRow) -> str:
     """Return the class of what a row means to a reader."""
     if row.form == "broken":
         return "bad"
@@ -218,13 +218,13 @@ def _tone(row: Row) -> str:
     return tones.get(row.move, "plain")
 
 
-def _across(row: Row) -> str:
+def _across(row: SceneRow) -> str:
     if row.form == "fold":
         return f"the same {counted(row.cycle, 'row')}, {counted(row.times, 'time')} more"
     return f"{row.move} by {row.who or row.lane}" if row.who != GUARD else row.move
 
 
-def _words(row: Row) -> tuple[str, str]:
+def _words(row: SceneRow) -> tuple[str, str]:
     """Return the two lines that stand right of a row; the second may be empty."""
     if row.form == "fold":
         return "", ""
@@ -236,7 +236,7 @@ def _words(row: Row) -> tuple[str, str]:
     return f"{by}{text}".rstrip(": "), second
 
 
-def _in_words(row: Row) -> str:
+def _in_words(row: SceneRow) -> str:
     """Return a row as one sentence, for screen readers and as a tip."""
     if row.form == "fold":
         return f"Events {row.seq} to {row.last}: {_across(row)}"

@@ -26,7 +26,7 @@ _WORTH_FOLDING = 4
 """Rows that a fold stands for at least: fewer are shown."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, and where."""
 
     seq: int
@@ -65,7 +65,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     began: int
     """UTC µs of the first event."""
-    rows: tuple[Row, ...]
+    rows: tuple[SceneRow, ...]
 
     def part(self, number: int, size: int) -> "Scene":
         """Return the rows of one part, and the lanes that these touch."""
@@ -105,7 +105,7 @@ _WHOLE = ("freeze", "thaw", "cancel", "expire")
 """What happens to the request and not to a turn; `expire` only where it reaches nobody."""
 
 
-def _rows(told: Timeline) -> Iterator[Row]:
+def _rows(told: Timeline) -> Iterator[SceneRow]:
     """Yield a row for each entry, and keep account of who holds the work."""
     holder, asked = "", told.client
     state: State = ""
@@ -134,7 +134,7 @@ def _rows(told: Timeline) -> Iterator[Row]:
         elif move.move == "submit":
             holder, state = "", ""
         said = named(move.from_, move.sender)
-        yield Row(
+        yield SceneRow(
             seq=move.seq,
             last=move.seq,
             at=move.at,
@@ -166,7 +166,7 @@ def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
     return HUMAN
 
 
-def _folded(rows: Sequence[Row]) -> Iterator[Row]:
+def _folded(rows: Sequence[SceneRow]) -> Iterator[SceneRow]:
     """Yield rows, and for what repeats the rows before it one fold."""
     signs = [(row.form, row.move, row.lane, row.to, row.aim, row.rule) for row in rows]
     at = 0
@@ -193,9 +193,9 @@ def _times(signs: Sequence[object], at: int, length: int) -> int:
     return times
 
 
-def _fold(hidden: Sequence[Row], cycle: int) -> Row:
+def _fold(hidden: Sequence[SceneRow], cycle: int) -> SceneRow:
     last = hidden[-1]
-    return Row(
+    return SceneRow(
         seq=hidden[0].seq,
         last=last.seq,
         at=last.at,
@@ -209,7 +209,7 @@ def _fold(hidden: Sequence[Row], cycle: int) -> Row:
     )
 
 
-def edges(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[int, int]]:
+def edges(rows: Iterable[SceneRow]) -> dict[tuple[str, str], tuple[int, int]]:
     """Return for each pair of lanes how often work passed, and how often it was refused; of unfolded rows."""
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
@@ -245,7 +245,7 @@ def _lines(told: Scene) -> Iterator[str]:
         yield f"    {_line(row, ids)}"
 
 
-def _line(row: Row, ids: dict[str, str]) -> str:
+def _line(row: SceneRow, ids: dict[str, str]) -> str:
     here = ids[row.lane]
     to = here if row.to is None else ids[row.to]
     first, last = next(iter(ids.values())), next(reversed(ids.values()))

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mesh.service.conditions import _MOST, Page, Probes, ProbesUnusable, Reason, parse_address
+from mesh.service.conditions import _MOST, ProbeAnswer, Probes, ProbesUnusable, Reason, parse_address
 
 
 async def ask(probes: Probes, raw: bytes) -> bytes:
@@ -97,8 +97,8 @@ async def test_those_who_connect_and_say_nothing_do_not_keep_others_out() -> Non
 
 async def test_a_page_can_be_added_and_one_that_breaks_is_a_500() -> None:
     async with Probes("127.0.0.1:0", list) as probes:
-        probes.add("/metrics", lambda: Page(200, b"up 1\n", "text/plain; version=0.0.4"))
-        probes.add("/broken", lambda: Page(1 // 0, b""))
+        probes.add("/metrics", lambda: ProbeAnswer(200, b"up 1\n", "text/plain; version=0.0.4"))
+        probes.add("/broken", lambda: ProbeAnswer(1 // 0, b""))
         answer = await ask(probes, get("/metrics"))
         assert status(await ask(probes, get("/broken"))) == 500
     assert b"Content-Type: text/plain; version=0.0.4\r\n" in answer
