@@ -127,25 +127,13 @@ async def dev(*, fleet: tuple[str, ...], store: Path, port: int | None, model: "
 def _own_port(store: Path) -> int:
     """Return the folder's own port if it is free, else 0, so that the system chooses."""
     from mesh.local.lookup import port_of
+    from mesh.local.server import if_free
 
     port = port_of(store)
-    if _if_free(port):
+    if if_free(port):
         return port
     note(f"port {port} of this folder is taken; another one serves this time")
     return 0
-
-
-def _if_free(port: int) -> int:
-    """Return a port on loopback if nobody has it, else 0."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return 0
-    return port
 
 
 @contextlib.asynccontextmanager
@@ -155,6 +143,7 @@ async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
     It acts with an operator's key: it is open to this machine alone.
     """
     from mesh.local.lookup import port_of
+    from mesh.local.server import if_free
     from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, serving
 
     people = (*mesh.file.operators, *mesh.file.viewers)
@@ -167,7 +156,7 @@ async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
         return
     operator = next(iter(mesh.file.operators), None)
     options = Options(
-        port=_if_free(port_of(mesh.directory) + 1),
+        port=if_free(port_of(mesh.directory) + 1),
         allow_write=operator is not None,
         store=mesh.directory,
         file=mesh.file,

@@ -292,7 +292,7 @@ class EmbeddedServer(Lifecycle):
         """Write the server's configuration; where it listens cannot change while it runs (`again`)."""
         path = self.store / "nats.conf"
         if not again:
-            monitor = _if_free(self._monitor_port) or -1
+            monitor = if_free(self._monitor_port) or -1
             self._listens = f"127.0.0.1:{self._port or -1}", f"127.0.0.1:{monitor}"
         listen, http = self._listens
         path.write_text(
@@ -400,8 +400,8 @@ class EmbeddedServer(Lifecycle):
         self._parent_death.release()
 
 
-def _if_free(port: int) -> int:
-    """Return a port on loopback that nobody has; 0 if somebody does: monitoring may then move."""
+def if_free(port: int) -> int:
+    """Return a port on loopback that nobody has; 0 if somebody does."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -13,7 +13,7 @@ def charge_card(order: str, euros: int) -> str:
     """Charge the card of an order; the bank knows no idempotency keys."""
     with BANK.open("a") as book:
         book.write(f"order {order}: {euros} EUR charged\n")
-    time.sleep(5)  # the bank's answer is on its way
+    time.sleep(60)  # the bank's answer is on its way; the process is killed before it comes
     return "charged"
 
 

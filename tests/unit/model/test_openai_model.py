@@ -14,7 +14,7 @@ from mesh.agent.tools import tool
 from mesh.model import ClaudeAgent, Model, OpenAIModel, Prompt, Reply
 from mesh.model.agent import VARIABLE, ModelUnavailable, close_models, driven_by, model_for
 from mesh.model.loop import drive
-from mesh.model.port import Hear, Said, ToolResult, ToolSpec
+from mesh.model.port import Hear, Said, ToolResult
 from mesh.model.prompt import Instructions
 from mesh.model.vendor import ModelRefused, ModelRetry, ModelUnreadable
 from mesh.testing import MemorySteps, StubOpenAI, turn
@@ -22,14 +22,9 @@ from mesh.testing.claude_stub import Answer, calls, fails, says, writes
 from protocol.wire.commands import Complete
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.prices import MTOK, Price, Tokens
+from tests.unit.model.vendor import PROMPT
 
 MODEL, OTHER = "gpt-6-astra", "gpt-6-luna"
-PROMPT = Prompt(
-    agent="triage",
-    instructions="Be brief.",
-    brief="You are: triage",
-    tools=(ToolSpec("z", "last", {"type": "object"}), ToolSpec("a", "first", {"type": "object"})),
-)
 
 
 @contextlib.asynccontextmanager
