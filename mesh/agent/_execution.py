@@ -11,8 +11,6 @@ another effect, which nobody has approved. The guard names the digest that a rep
 
 import asyncio
 import hashlib
-import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -60,8 +58,6 @@ _log = get_logger(__name__)
 
 T = TypeVar("T")
 
-YOUNG_S = 0.01
-"""A look this young will do for a call that reads or asks a model; an effect looks in any case."""
 MAX_RESULT_BYTES = MAX_STEP_BYTES - 4096
 """Of a result that a model is told; the rest of a step's room is for what is recorded beside it."""
 SHOWN_CHARS = 4_000
@@ -73,7 +69,6 @@ class Execution:
 
     Args:
         is_over: returns True if a guard ended the turn.
-        open_at: when somebody last looked if it had (monotonic seconds).
         live: shows the client the round's work.
     """
 
@@ -85,7 +80,6 @@ class Execution:
         journal: Journal,
         *,
         is_over: Callable[[], Awaitable[bool]] = never,
-        open_at: float = -math.inf,
         prompt_version: str = "",
         live: LiveOutput = SILENT,
     ) -> None:
@@ -95,7 +89,7 @@ class Execution:
         self.prices = price_list(work.prices)
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
-        self._is_over, self._open_at = is_over, open_at
+        self._is_over = is_over
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -105,18 +99,10 @@ class Execution:
         self.allowed_actions = frozenset.intersection(*given) if given else None
         """Names of the tools that may be called; None if there is no limit."""
 
-    async def require_open(self, *, young_s: float = 0.0) -> None:
-        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs.
-
-        Args:
-            young_s: an earlier look may be so old.
-        """
-        now = time.monotonic()
-        if now - self._open_at < young_s:
-            return
+    async def require_open(self) -> None:
+        """Raise Superseded if a guard ended this turn; asked before each call that counts or costs."""
         if await self._is_over():
             raise self.journal.stop(Superseded("the turn was ended"))
-        self._open_at = now
 
     # --- tools ------------------------------------------------------------------------------------
 
@@ -172,7 +158,7 @@ class Execution:
         """Run a tool; its no becomes an outcome that can be recorded."""
         reads_for_model = for_model and tool.effect is None
         if tool.effect is None:  # a recorded result needs no look
-            await self.require_open(young_s=YOUNG_S)
+            await self.require_open()
         try:
             with self.live.doing("tool", tool.name), tool_span(self.agent, self.request, tool.name):
                 value = plain(await tool.run(arguments, idempotency_key=key))
@@ -269,7 +255,7 @@ class Execution:
         paid = True
 
         async def ask() -> Any:
-            await self.require_open(young_s=YOUNG_S)
+            await self.require_open()
             self._require_budget()
             with self.live.doing("model", name):
                 return plain(await produce())

@@ -78,7 +78,6 @@ class Executor:
             trace: the event's `traceparent`, passed on where this process does not trace.
         """
         failpoint("turn.taken")
-        open_at = time.monotonic()
         heart = _Heart(message, self._heartbeats)
         started = time.perf_counter()
         attempts = Attempts(self._steps, request=request, turn=work.journal_id, round_=work.round)
@@ -93,7 +92,7 @@ class Executor:
                     message.ack()
                     return
                 begun = await self._was_begun(message, request, work)
-            round_ = self._round(request, work, attempts, live, fresh=not begun, open_at=open_at)
+            round_ = self._round(request, work, attempts, live, fresh=not begun)
             if begun and await self._is_anothers(round_):
                 message.nak(VERSION_AGAIN_S)
                 return
@@ -187,7 +186,6 @@ class Executor:
         live: LiveOutput,
         *,
         fresh: bool,
-        open_at: float,
     ) -> Execution:
         fleet = self._around.fleet
         journal = Journal(
@@ -208,7 +206,6 @@ class Executor:
             fleet,
             journal,
             is_over=lambda: self._was_ended(request, work.turn),
-            open_at=open_at,
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
         )

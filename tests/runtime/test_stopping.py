@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from mesh.agent import Budget, Constraints, Tool, Turn, tool
-from mesh.agent._execution import YOUNG_S
 from mesh.agent._rounds import RunningRounds
 from mesh.agent._runtime import Runtime
 from mesh.agent._step_store import Attempts
@@ -136,7 +135,6 @@ async def test_a_cancel_whose_notice_was_lost_stops_the_turn_before_its_next_ste
     await stage.reaches(request, "request.cancelled")
     await stage.drained("CTL")
     proposed = await stage.last_seq("PROP")
-    await asyncio.sleep(YOUNG_S)
     go.set()
     await eventually(lambda: _empty(stage))
     assert (costly.asked, costly.paid, read) == (0, 0, [])

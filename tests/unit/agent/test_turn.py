@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mesh.agent import Budget, BudgetExhausted, Turn, _execution, tool
+from mesh.agent import Budget, BudgetExhausted, Turn, tool
 from mesh.agent.errors import ActionNotAllowed, failure_of
 from mesh.model.loop import drive
 from mesh.testing import MemorySteps, StrictModel, calls, says, turn
@@ -281,10 +281,7 @@ async def test_the_loop_stops_too_and_counts_what_it_was_told(steps: MemorySteps
         await drive(given, model, instructions="again", tools=())
 
 
-async def test_a_call_that_asks_or_reads_trusts_a_look_of_just_now_and_an_effect_looks_for_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_execution, "YOUNG_S", 600.0)
+async def test_each_call_that_asks_reads_or_pays_looks_if_the_turn_is_over() -> None:
     looks: list[str] = []
 
     async def looked() -> bool:
@@ -298,10 +295,6 @@ async def test_a_call_that_asks_or_reads_trusts_a_look_of_just_now_and_an_effect
     for prompt in ("one", "two"):
         await given.model("m", prompt, reply, str)
     await given.call(look, key="x")
-    assert len(looks) == 1
-    await given.call(pay, amount=1)
-    await given.call(pay, amount=2)
     assert len(looks) == 3
-    monkeypatch.setattr(_execution, "YOUNG_S", 0.0)
-    await given.model("m", "three", reply, str)
+    await given.call(pay, amount=1)
     assert len(looks) == 4
