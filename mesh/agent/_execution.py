@@ -36,6 +36,7 @@ from mesh.agent.tools import NOT_DONE, Tool
 from mesh.errors import MeshError
 from mesh.service.logs import get_logger
 from protocol.domain import budget
+from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     Ask,
     Doubt,
@@ -49,7 +50,6 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import Fleet
-from protocol.wire.events import Assignment
 from protocol.wire.handoff import Budget, Refusal
 from protocol.wire.ids import HUMAN, derive, submitter_of
 from protocol.wire.prices import price_list

@@ -35,6 +35,7 @@ from mesh.service.conditions import Kind
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
+from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     MAX_PROMPT_CHARS,
     Failure,
@@ -44,7 +45,6 @@ from protocol.wire.commands import (
     ReportFailure,
     ReportInDoubt,
 )
-from protocol.wire.events import Assignment
 from protocol.wire.ids import TurnId
 
 _log = get_logger(__name__)

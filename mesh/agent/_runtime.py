@@ -27,7 +27,8 @@ from mesh.errors import BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import tracing
 from mesh.service.logs import get_logger
 from protocol.wire import codec, subjects
-from protocol.wire.events import Assignment, type_of
+from protocol.wire.assignment import Assignment
+from protocol.wire.events import type_of
 from protocol.wire.ids import AgentName, is_token
 
 _log = get_logger(__name__)

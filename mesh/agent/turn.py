@@ -16,6 +16,7 @@ from mesh.agent._reply_schema import check_schema
 from mesh.agent._values import Facts, Unfit, facts_of, jsonable, read_as
 from mesh.agent.errors import FactUnusable, UnknownFact
 from mesh.agent.tools import Tool
+from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import (
     Ask,
     Complete,
@@ -28,7 +29,6 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import AgentEntry
-from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Artifact, Budget, Constraints, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of

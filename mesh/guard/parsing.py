@@ -43,7 +43,7 @@ def proposal_of(sent: Sent) -> Command | Rejected:
         return rejected
     if not is_submit(sent.data):
         proposal = codec.parse_proposal(sent.data)
-        return sent.command(proposal, Cause(id_of(sent.request, proposal)))
+        return sent.command(proposal, Cause(id_of(sent.request, proposal, sent.sender)))
     submit = codec.parse_submit(sent.data)
     if submitter_of(sent.request) != sent.sender:
         return Rejected("unusable_id", f"a request of {sent.sender} has an id that begins with it")
@@ -60,7 +60,7 @@ def control_of(sent: Sent) -> Command | Rejected:
 def failure_of(sent: Sent, error: Malformed) -> Command | None:
     """Return the failure of the round that an unreadable message in PROP names; None if it names none."""
     failed = codec.failure_of(sent.data, error)
-    return None if failed is None else sent.command(failed, Cause(id_of(sent.request, failed)))
+    return None if failed is None else sent.command(failed, Cause(id_of(sent.request, failed, sent.sender)))
 
 
 def unusable(request: str) -> Rejected | None:

@@ -22,9 +22,9 @@ import msgspec
 
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
+from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
-from protocol.wire.events import RoundOutcome
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import is_label
 

@@ -145,6 +145,6 @@ def _cause(sender: str, request: str, body: bytes, *, is_order: bool) -> Cause |
         if is_submit(body):
             codec.parse_submit(body)
             return Cause(submit_id(request))
-        return Cause(id_of(request, codec.parse_proposal(body)))
+        return Cause(id_of(request, codec.parse_proposal(body), sender))
     except Malformed:
         return None

@@ -16,7 +16,8 @@ from protocol.views.timeline import named, timeline
 from protocol.wire import events
 from protocol.wire.commands import Ask, Complete, Escalate, Fail, HandBack, Transfer
 from protocol.wire.config import AgentEntry, Policy
-from protocol.wire.events import AnyEvent, Grounds, type_of
+from protocol.wire.events import AnyEvent, type_of
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget
 
 VERDICTS = (

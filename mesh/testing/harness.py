@@ -30,9 +30,9 @@ from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
+from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
 from protocol.wire.config import Fleet
-from protocol.wire.events import Assignment, RoundOutcome
 from protocol.wire.handoff import Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
 from protocol.wire.prices import Price

@@ -193,7 +193,7 @@ class InMemoryGuard:
             if failed is None:
                 raise NotDecided(f"malformed: {error}") from error
             proposal = failed
-        cause = Cause(id_of(self.request, proposal))
+        cause = Cause(id_of(self.request, proposal, sender))
         return self._event(self.process(Command(self.request, sender, proposal, cause, "agent")))
 
     def reply(self, value: Any, by: str = "somebody") -> AnyEvent:

@@ -13,6 +13,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
 from protocol.wire import commands
 from protocol.wire.commands import Command, Control, Proposal, Submit
+from protocol.wire.handoff import Rule
 from protocol.wire.ids import HUMAN
 
 
@@ -38,6 +39,7 @@ class Rejected(NamedTuple):
 
 Admission = Accepted | Late | Rejected
 UNKNOWN_REQUEST = "unknown_request"
+_OF_SWARMS = (commands.OfferClaimed, commands.FactsPost)
 
 
 def admission(ledger: Ledger, command: Command) -> Admission:
@@ -63,6 +65,8 @@ def _of_submit(ledger: Ledger, command: Command) -> Admission:
 def _of_proposal(ledger: Ledger, sender: str, proposal: Proposal) -> Admission:
     if ledger.status == "unknown":
         return Rejected(UNKNOWN_REQUEST, "no such request")
+    if isinstance(proposal, _OF_SWARMS):
+        return Rejected(Rule.KNOWN_MOVE, f"topology {ledger.policy.topology!r} has no claims and no board")
     turn = ledger.turns.get(proposal.turn)
     if turn is None:
         return Rejected("unknown_turn", "no such turn was opened in this request")

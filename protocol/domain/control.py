@@ -15,6 +15,7 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.submit import stale_id
 from protocol.domain.turns import TurnState, next_round, remembered
 from protocol.wire import commands, events
+from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Control, Resolve
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Handoff
@@ -68,15 +69,13 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
             return _resolved(draft, control, said | {"by": by})
         case commands.Reply(value=value):
             turn = ledger.turns[control.turn]
-            past = events.RoundOutcome(
-                round=turn.round, how="replied", reply=value, by=by, asked=turn.approval
-            )
+            past = RoundOutcome(round=turn.round, how="replied", reply=value, by=by, asked=turn.approval)
             return draft.event(
                 events.TurnResumed, turn.agent, turn=turn.id, work=next_round(turn, past), **said
             )
         case commands.Settle(outcome=outcome, result=result):
             turn = ledger.turns[control.turn]
-            past = events.RoundOutcome(
+            past = RoundOutcome(
                 round=turn.round, how="settled", reply=result, settled=outcome, step=turn.doubted, by=by
             )
             said |= {"work": next_round(turn, past), "outcome": outcome, "result": result, "by": by}
@@ -95,7 +94,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
     again: dict[str, Any] = {}
     if control.again:
         asked = commands.Escalate(summary=human.work.handoff.summary) if human.reason == ASKED else None
-        past = events.RoundOutcome(
+        past = RoundOutcome(
             round=(ended or human).round,
             how="resolved",
             move=asked,

@@ -36,7 +36,8 @@ from protocol.wire import commands, events
 from protocol.wire.commands import Command, Control, MoveProposed, Proposal, Submit
 from protocol.wire.config import Fleet, Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import AnyEvent, FactsWithheld, Grounds
+from protocol.wire.events import AnyEvent, FactsWithheld
+from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
 
 T = TypeVar("T")

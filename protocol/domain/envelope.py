@@ -13,21 +13,12 @@ from msgspec.structs import replace
 
 from protocol.domain.layers import Load, Marks, divide, is_seen_whole
 from protocol.domain.ledger import Ledger
+from protocol.wire.assignment import Assignment, Beneath, RoundOutcome, Withheld
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
 from protocol.wire.config import Policy
-from protocol.wire.events import (
-    VERSION,
-    Assignment,
-    Beneath,
-    Ended,
-    Event,
-    FactsWithheld,
-    Grounds,
-    RoundOutcome,
-    Withheld,
-    type_of,
-)
+from protocol.wire.events import VERSION, Ended, Event, FactsWithheld, type_of
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Fact, Handoff
 from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, event_id
 

@@ -17,9 +17,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from protocol.wire.assignment import Beneath, Withheld
 from protocol.wire.codec import canonical, equal
 from protocol.wire.commands import Command, Escalate, HandBack, MoveProposed, Resolve, Submit, Transfer
-from protocol.wire.events import Beneath, FactsWithheld, Withheld
+from protocol.wire.events import FactsWithheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 
 T = TypeVar("T", bound=Fact | Artifact)

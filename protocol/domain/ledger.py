@@ -15,10 +15,12 @@ from protocol.domain import budget, hash_chain
 from protocol.domain.layers import NO_STASH, FactHistory, Load, Marks, Stash, is_cleared
 from protocol.domain.turns import NO_REPORT, Frame, Hop, Segment, TurnState, remembered, summed_up
 from protocol.wire import codec, events
+from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import Report, Usage, id_of
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.errors import BrokenLog
-from protocol.wire.events import AnyEvent, Assignment, Grounds, RoundOutcome
+from protocol.wire.events import AnyEvent
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Fact, Handoff
 from protocol.wire.ids import HUMAN, AgentName, Cause, RequestId, TurnId
 
@@ -198,7 +200,7 @@ class Ledger:
         self.deferred = [
             waiting
             for waiting in self.deferred
-            if str(id_of(waiting.request, waiting.proposal)) != event.cause
+            if str(id_of(waiting.request, waiting.proposal, waiting.sender)) != event.cause
         ]
 
     def _settle(self, turn: TurnState, report: Report) -> None:

@@ -20,8 +20,9 @@ from protocol.domain.rules import Case
 from protocol.domain.submit import decide_submit
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at
 from protocol.wire import commands, events
+from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Proposal, Submit, Transfer
-from protocol.wire.events import AnyEvent, RoundOutcome
+from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Constraints, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
@@ -75,6 +76,7 @@ def _decide_proposal(ledger: Ledger, command: Command, proposal: Proposal, world
             return draft.event(events.MoveDeferred, NOBODY, proposal=proposal, sender=command.sender, **said)
         case MoveProposed():
             return _Verdict(draft, command, proposal, turn).event()
+    raise AssertionError("admission rejects claims and posts")
 
 
 class _Verdict(Case):

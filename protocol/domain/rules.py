@@ -18,7 +18,7 @@ from protocol.domain.turns import Segment, TurnState
 from protocol.wire import commands
 from protocol.wire.commands import HandBack, Move, Report, Transfer
 from protocol.wire.config import TOPOLOGIES, AgentEntry, Policy
-from protocol.wire.events import Grounds
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN
 

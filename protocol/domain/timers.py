@@ -14,8 +14,10 @@ from protocol.domain.envelope import Draft, World
 from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
+from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Failure, id_of
-from protocol.wire.events import AnyEvent, Grounds, RoundOutcome
+from protocol.wire.events import AnyEvent
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.ids import HUMAN, NOBODY, Cause, due_cause
 
@@ -191,7 +193,7 @@ def _come(ledger: Ledger, world: World, wait: Wait) -> AnyEvent | Command:
     match wait.what:
         case "decide":
             waiting = next(item for item in ledger.deferred if item.turn == turn.id)
-            cause = Cause(id_of(waiting.request, waiting.proposal))
+            cause = Cause(id_of(waiting.request, waiting.proposal, waiting.sender))
             return Command(waiting.request, waiting.sender, waiting.proposal, cause, role="agent")
         case "retry":
             draft = _draft(events.TurnRetried, ledger, world, turn)

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from protocol.domain import budget
 from protocol.domain.layers import Load, Marks, followed
 from protocol.wire import commands
+from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import Failure, Move, Report
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent, Assignment, RoundOutcome
+from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
 
@@ -135,6 +136,10 @@ def _without_load(move: Move) -> Move:
             return replace(move, facts=(), artifacts=())
         case commands.Escalate():
             return replace(move, facts=())
+        case commands.Deliver():
+            return replace(move, facts=(), artifacts=())
+        case commands.Delegate(tasks=tasks):
+            return replace(move, tasks=tuple(replace(task, facts=(), artifacts=()) for task in tasks))
         case commands.Complete():
             return replace(move, answer=None)
         case commands.Ask():
@@ -156,6 +161,10 @@ def _bare(move: Move) -> Move:
         case commands.Ask():
             asked = AgentName(_cut(move.to_agent))
             return replace(move, to_agent=asked, question=_cut(move.question), schema=None)
+        case commands.Deliver():
+            return commands.Deliver(summary=_cut(move.summary))
+        case commands.Delegate():
+            return commands.Delegate(join=move.join)
         case commands.Fail():
             return commands.Fail(reason=_cut(move.reason))
         case commands.Complete() | commands.UnknownMove():

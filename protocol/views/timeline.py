@@ -15,8 +15,9 @@ from protocol.domain.layers import Load, brought, dropped
 from protocol.domain.ledger import Ledger
 from protocol.views.spending import unpriced_in
 from protocol.wire import events
+from protocol.wire.assignment import Withheld
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
-from protocol.wire.events import AnyEvent, Withheld
+from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN
 from protocol.wire.prices import Price, price_list
@@ -383,6 +384,27 @@ def _said(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             return _recorded("cancel", event.by or event.sender, None, event.reason)
         case events.RequestExpired():
             return _recorded("expire", "guard", None)
+        case events.TurnDelegated(tasks=tasks):
+            names = ", ".join(planned.task.name for planned in tasks)
+            return _recorded("delegate", ledger.turns[event.turn].agent, None, names) | {
+                "verdict": "admitted"
+            }
+        case events.TaskOpened(name=name, work=work):
+            said = _recorded("task", work.handoff.from_agent, event.to, work.handoff.summary)
+            return said | {"detail": name}
+        case events.TaskOffered(name=name, offer=offer):
+            said = _recorded("offer", offer.handoff.from_agent, event.to, offer.handoff.summary)
+            return said | {"detail": name}
+        case events.TaskDelivered(name=name):
+            said = _recorded("deliver", event.sender, None, event.summary)
+            return said | {"detail": name, "verdict": "admitted"}
+        case events.TaskFailed(name=name, error=error):
+            said = _recorded("task_failed", event.sender or "guard", None, error.message)
+            return said | {"detail": f"{name}: {error.code}"}
+        case events.TaskCancelled(name=name):
+            return _recorded("task_cancelled", "guard", None, event.why) | {"detail": name}
+        case events.FactsPosted(facts=facts):
+            return _recorded("post", event.sender, None, ", ".join(fact.key for fact in facts))
         case events.FactsWithheld():
             raise AssertionError("a withholding has no entry: it is part of the next")
 

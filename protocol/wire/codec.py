@@ -150,8 +150,13 @@ def parse_proposal(body: bytes) -> Proposal:
         proposal = _with_unknown_move(body, error)
     if not is_token(proposal.turn):
         raise Malformed("proposal: `turn` cannot be one")
-    if isinstance(proposal, commands.MoveProposed):
-        _check_move(proposal.move)
+    match proposal:
+        case commands.MoveProposed(move=move):
+            _check_move(move)
+        case commands.FactsPost(facts=facts):
+            _check_facts(facts)
+        case _:
+            pass
     return proposal
 
 
@@ -189,7 +194,7 @@ def _with_unknown_move(body: bytes, error: Exception) -> commands.MoveProposed:
     try:
         raw = msgspec.json.decode(body)
         name = raw["move"]["move"]
-        known = raw["kind"] != "move" or not isinstance(name, str) or name in commands.HANDOFF_MOVES
+        known = raw["kind"] != "move" or not isinstance(name, str) or name in commands.MOVES
         if known or not 0 < len(name) <= 64:
             raise problem from error
         return commands.MoveProposed(
@@ -244,9 +249,14 @@ def _check_move(move: Move) -> None:
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
             _check_budget(move.constraints.budget, "constraints")
-        case commands.HandBack():
+        case commands.HandBack() | commands.Deliver():
             _check_facts(move.facts)
             _check_artifacts(move.artifacts)
+        case commands.Delegate(tasks=tasks):
+            for task in tasks:
+                _check_facts(task.facts)
+                _check_artifacts(task.artifacts)
+                _check_budget(task.constraints.budget, "constraints")
         case commands.Escalate():
             _check_facts(move.facts)
         case commands.Ask(action=action, digest=digest):
@@ -255,7 +265,7 @@ def _check_move(move: Move) -> None:
                 raise Malformed("ask: an approval with an `action` needs the `digest` of what is approved")
         case commands.Complete():
             check_nesting(move.answer)
-        case commands.UnknownMove(name=name) if name in commands.HANDOFF_MOVES or not 0 < len(name) <= 64:
+        case commands.UnknownMove(name=name) if name in commands.MOVES or not 0 < len(name) <= 64:
             raise Malformed("proposal: a move cannot be named so")
         case _:
             pass

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
-from protocol.wire.ids import AgentName, Cause, ProposalId, RequestId, SenderRole, TurnId, proposal_id
+from protocol.wire.ids import (
+    AgentName,
+    Cause,
+    ProposalId,
+    RequestId,
+    SenderRole,
+    TurnId,
+    claim_id,
+    post_id,
+    proposal_id,
+)
 from protocol.wire.prices import Amount, Count, Metered, Seconds
 
 MAX_MODELS = 32
@@ -100,6 +110,56 @@ class Complete(_Message, tag_field="move", tag="complete", frozen=True, kw_only=
 
     answer: Any
     """Any JSON value; mostly a string."""
+    cancel_open: bool = False
+    """Call off the tasks that are still open; without it, an answer waits for them."""
+
+
+Join = Literal["all", "any"] | Annotated[int, msgspec.Meta(ge=1, le=1_000)]
+"""When a lead runs again: at the first success that it was not told yet (`any`), at so many of them
+(a number), or once no task is open (`all`, and all others too)."""
+
+
+class Task(_Message, frozen=True, kw_only=True):
+    """One child piece of work, as its lead asks for it."""
+
+    name: Short
+    """Unique in the lead's turn."""
+    summary: str
+    to_agent: AgentName | None = None
+    """None: the guard picks an agent that takes the intent; in a swarm, it is offered to all of them."""
+    intent: str | None = None
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    carry: tuple[str, ...] | None = None
+    """Keys of facts and names of artifacts that the lead carries and the task gets too; None: all of them."""
+    uses: tuple[Short, ...] = ()
+    """Earlier tasks of this turn whose results it is given."""
+    revises: Short = ""
+    """The earlier task of this turn that it does again, with feedback as a fact."""
+    fallback: bool = False
+    """True if the guard may give it, once, to the next capable agent when it fails."""
+    constraints: Constraints = Constraints()
+
+
+class Delegate(_Message, tag_field="move", tag="delegate", frozen=True, kw_only=True):
+    """Open tasks and wait for their join. Without tasks: wait for those that are open."""
+
+    tasks: tuple[Task, ...] = ()
+    join: Join = "all"
+    within_s: Seconds | None = None
+    """Seconds from admission after which the turn runs again whatever is there."""
+    cancel: tuple[Short, ...] = ()
+    """Names of open tasks of this turn that are called off."""
+
+
+class Deliver(_Message, tag_field="move", tag="deliver", frozen=True, kw_only=True):
+    """End the task with its result."""
+
+    summary: str
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    cancel_open: bool = False
+    """Call off the tasks that this turn itself has still open."""
 
 
 class Fail(_Message, tag_field="move", tag="fail", frozen=True, kw_only=True):
@@ -114,9 +174,12 @@ class UnknownMove(_Message, tag_field="move", tag="?", frozen=True, kw_only=True
     name: str
 
 
-Move = Transfer | HandBack | Ask | Escalate | Complete | Fail | UnknownMove
+Move = Transfer | HandBack | Ask | Escalate | Complete | Fail | Delegate | Deliver | UnknownMove
 HANDOFF_MOVES = ("transfer", "hand_back", "ask", "escalate", "complete", "fail")
 """The moves of topology `handoff`. All but `ask` spend the turn."""
+TREE_MOVES = ("delegate", "deliver")
+"""Those of the topologies in which a lead delegates tasks."""
+MOVES = HANDOFF_MOVES + TREE_MOVES
 
 
 def move_name(move: Move) -> str:
@@ -126,8 +189,10 @@ def move_name(move: Move) -> str:
 def move_summary(move: Move) -> str:
     """Return the one line that says what a move wants."""
     match move:
-        case Transfer() | HandBack() | Escalate():
+        case Transfer() | HandBack() | Escalate() | Deliver():
             return move.summary
+        case Delegate(tasks=tasks, join=join):
+            return f"{', '.join(task.name for task in tasks) or 'no new task'}; join: {join}"
         case Ask():
             return move.question
         case Complete():
@@ -206,10 +271,27 @@ class ReportInDoubt(_Proposal, tag="effect_doubted", frozen=True, kw_only=True):
     effect: Doubt
 
 
-Proposal = MoveProposed | ReportFailure | ReportInDoubt
+class OfferClaimed(_Proposal, tag="claim", frozen=True, kw_only=True):
+    """An agent wants an offered task. `turn` is the offer, `round` 0."""
 
 
-def id_of(request: str, proposal: Proposal) -> ProposalId:
+class FactsPost(_Proposal, tag="post", frozen=True, kw_only=True):
+    """A turn of a swarm puts facts on the board, and goes on."""
+
+    post: Count
+    """Counts the posts of this round, from 0."""
+    facts: tuple[Fact, ...]
+
+
+Proposal = MoveProposed | ReportFailure | ReportInDoubt | OfferClaimed | FactsPost
+
+
+def id_of(request: str, proposal: Proposal, sender: str) -> ProposalId:
+    """Return a proposal's id. A round has one; a claim is its sender's own, and a post one of several."""
+    if isinstance(proposal, OfferClaimed):
+        return claim_id(request, proposal.turn, sender)
+    if isinstance(proposal, FactsPost):
+        return post_id(request, proposal.turn, proposal.round, proposal.post)
     return proposal_id(request, proposal.turn, proposal.round)
 
 

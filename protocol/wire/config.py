@@ -197,6 +197,18 @@ class Policy(
     until it has no round left: a person gets it, or it ends `failed` with `budget_exhausted`."""
     budget: Budget | None = None
     """What a request may spend if its submit does not say."""
+    max_levels: Hops = 3
+    """Turns from the root to the deepest task, both counted."""
+    max_open_tasks: Times = 8
+    """Tasks that one turn may have open at once."""
+    max_tasks: Times = 50
+    """Tasks that a request may open in all."""
+    max_revisions: Times = 3
+    """How often one task may be done again after feedback."""
+    keep_back: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
+    """Part of what a lead has left that tasks without a budget of their own do not share."""
+    claim_within_s: SomeSeconds = 30.0
+    """How long an offered task waits for an agent to claim it."""
 
 
 def policy_hash(policy: Policy) -> str:

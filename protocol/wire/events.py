@@ -12,107 +12,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.commands import Ask, Doubt, Failure, Move, Proposal, Report, Submit
-from protocol.wire.config import AgentEntry, BreakerState, Policy
-from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Handoff, Refusal
+from protocol.wire.assignment import Assignment, Part, TaskError
+from protocol.wire.commands import Ask, Doubt, Failure, Join, Move, Proposal, Report, Submit, Task
+from protocol.wire.config import Policy
+from protocol.wire.grounds import Grounds
+from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
 from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
 
 VERSION: Final = 1
-
-
-class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Base of what events are made of."""
-
-
-class Grounds(Part, frozen=True, kw_only=True):
-    """What a verdict rested on besides the log. By it, a log can be judged again from a file alone."""
-
-    fleet: int = 0
-    """Revision of the fleet document."""
-    sender: AgentEntry | None = None
-    """The agent that proposes, as the fleet file has it; None if it is not an agent there."""
-    target: AgentEntry | None = None
-    """The agent that the work would go to; None if it is not in the fleet."""
-    human: bool = False
-    """True if people read the `human` queue."""
-    breaker: BreakerState = "closed"
-    """Of the target. `half_open`: this very message is what is let through on trial."""
-    breaker_since: int | None = None
-    """UTC µs since when it is open; None too where it was opened by hand."""
-    breaker_until: int | None = None
-    """UTC µs from which on somebody may be let through on trial."""
-    peers: tuple[AgentName, ...] = ()
-    """Where it is open: who else takes what the sender may give."""
-    served: bool | None = None
-    """True if anybody serves the agent that a wait is for; None if nothing hung on it."""
-    longest_s: float | None = None
-    """The longest deadline that a request may have: half of what the log keeps."""
-    served_since: int | None = None
-    """UTC µs since when every look of the guard has found `served` as it is. While the agent is served, the
-    span begins no earlier than the round left the queue, or than the queue before it last moved."""
-    unbegun: bool = False
-    """True if the round that a guard ends by the clock lay in the inbox until then: it cost nothing."""
-
-
-class RoundOutcome(Part, frozen=True, kw_only=True):
-    """How an earlier round of a turn ended: what its agent is told when it runs again."""
-
-    round: int
-    how: Literal["refused", "failed", "replied", "expired", "settled", "resolved"]
-    move: Move | None = None
-    refusal: Refusal | None = None
-    failure: Failure | None = None
-    reply: Any = None
-    settled: Literal["done", "not_done"] | None = None
-    step: str = ""
-    by: str = ""
-    asked: str = ""
-    """Of an approval: the digest that its ask had, as the guard admitted it; empty for other asks."""
-
-
-class Withheld(Part, frozen=True, kw_only=True):
-    """What the reader of an event may not see: how much under which labels, and no more."""
-
-    labels: tuple[str, ...]
-    facts: int = 0
-    artifacts: int = 0
-
-
-class Beneath(Part, frozen=True, kw_only=True):
-    """Facts of one key, and artifacts of one name, where there are several: all layers, the top one first."""
-
-    facts: tuple[Fact, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    must_carry: tuple[int, ...] = ()
-    """Which of `facts` must be carried, by their place."""
-
-
-class Assignment(Part, frozen=True, kw_only=True):
-    """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
-
-    turn: TurnId
-    """The turn to propose for; the id of the event that opened it."""
-    round: int
-    handoff: Handoff
-    path: tuple[AgentName, ...]
-    """Holders from the entry agent to the reader."""
-    depth: int
-    withheld: Withheld | None = None
-    past: tuple[RoundOutcome, ...] = ()
-    """The rounds before this one, in order."""
-    reported: Report = Report()
-    """What the rounds before this one reported, summed up: the next report begins with it."""
-    continues: TurnId | None = None
-    """The turn whose journal and effect keys this one takes up again."""
-    prices: Mapping[str, Any] = {}
-    """What models cost, by id, as they did when the request began: what the turn charges by."""
-    beneath: Beneath | None = None
-    """What stands beneath `handoff`'s facts, for a reader who may see all of it."""
-
-    @property
-    def journal_id(self) -> TurnId:
-        """Under whose id the turn's steps are journaled."""
-        return self.continues or self.turn
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -406,6 +313,97 @@ class RequestCancelled(_Ordered, frozen=True, kw_only=True, tag="request.cancell
     """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
+class PlannedTask(Part, frozen=True, kw_only=True):
+    """A task as it was admitted: as it was asked for, and what became of what was left open."""
+
+    task: Task
+    turn: TurnId
+    """The turn that it opens; of an offer, the offer."""
+    agent: AgentName = AgentName("")
+    """Who gets it; empty for an offer."""
+    why: str = ""
+    """Why this agent, where the guard chose it."""
+    constraints: Constraints = Constraints()
+    """As they hold for it: absolute deadline, actions, its part of the budget."""
+
+
+class TurnDelegated(_OfRound, frozen=True, kw_only=True, tag="turn.delegated"):
+    """A lead's plan was admitted; its turn waits for the join. In nobody's inbox: it holds the whole plan."""
+
+    tasks: tuple[PlannedTask, ...]
+    join: Join
+    cancel: tuple[str, ...] = ()
+    expires_at: int | None = None
+    """UTC µs at which the lead runs again at the latest."""
+    report: Report = Report()
+    grounds: Grounds
+
+
+class TaskOpened(Event, frozen=True, kw_only=True, tag="task.opened"):
+    """A worker's turn. It says nothing of other tasks."""
+
+    lead: TurnId
+    name: str
+    work: Assignment
+    grounds: Grounds | None = None
+    """Of a claim: what it rested on."""
+
+
+class TaskOffered(Event, frozen=True, kw_only=True, tag="task.offered"):
+    """A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does."""
+
+    lead: TurnId
+    name: str
+    intent: str
+    offer: Assignment
+    """The work as every capable agent may see it; `turn` is the offer's own id."""
+    claim_by: int
+    """UTC µs."""
+
+
+class TaskDelivered(_OfRound, frozen=True, kw_only=True, tag="task.delivered"):
+    """A worker's result, whole, and the end of its turn. Its lead is told by `turn.resumed`."""
+
+    name: str
+    summary: str
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    cancel_open: bool = False
+    sender: AgentName
+    report: Report = Report()
+    grounds: Grounds
+
+
+class TaskFailed(_OfRound, frozen=True, kw_only=True, tag="task.failed"):
+    """A task came to nothing. Its lead goes on."""
+
+    name: str
+    error: TaskError
+    sender: AgentName | None = None
+    """The agent that gave it up; none: it follows from what is in the log."""
+    report: Report = Report()
+    grounds: Grounds | None = None
+
+
+class TaskCancelled(Event, frozen=True, kw_only=True, tag="task.cancelled"):
+    """A task was called off: by its lead, or because its lead's turn is over."""
+
+    turn: TurnId
+    name: str
+    why: Literal["called_off", "lead_ended"]
+    grounds: Grounds | None = None
+
+
+class FactsPosted(_OfRound, frozen=True, kw_only=True, tag="facts.posted"):
+    """A turn put facts on the board; it goes on."""
+
+    post: int
+    """Counts the posts of this round, from 0."""
+    facts: tuple[Fact, ...]
+    sender: AgentName
+    grounds: Grounds
+
+
 AnyEvent = (
     RequestOpened
     | RequestRefused
@@ -428,6 +426,13 @@ AnyEvent = (
     | RequestFailed
     | RequestExpired
     | RequestCancelled
+    | TurnDelegated
+    | TaskOpened
+    | TaskOffered
+    | TaskDelivered
+    | TaskFailed
+    | TaskCancelled
+    | FactsPosted
 )
 
 Ended = RequestRefused | RequestCompleted | RequestFailed | RequestExpired | RequestCancelled

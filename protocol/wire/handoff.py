@@ -59,13 +59,15 @@ class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     budget: Budget | None = None
     must_carry: tuple[str, ...] = ()
     """Keys of facts that every later handoff must carry unchanged."""
+    read_only: bool = False
+    """True if no tool with an effect may be called, here or anywhere below."""
 
 
 class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The whole of what an agent is given, as the guard admitted it."""
 
     move: str
-    """How the work came here: `submit`, `transfer`, `hand_back`, `escalate` or `resolve`."""
+    """How the work came here: `submit`, `transfer`, `hand_back`, `escalate`, `resolve` or `delegate`."""
     from_agent: AgentName
     to_agent: AgentName
     parent: TurnId | None = None

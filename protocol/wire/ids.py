@@ -85,6 +85,16 @@ def proposal_id(request: str, turn: str, round_: int) -> ProposalId:
     return ProposalId(_base32(f"p\x1f{request}\x1f{turn}\x1f{round_}"))
 
 
+def claim_id(request: str, offer: str, agent: str) -> ProposalId:
+    """Return the id of `agent`'s claim of an offered task."""
+    return ProposalId(derive("claim", request, offer, agent))
+
+
+def post_id(request: str, turn: str, round_: int, post: int) -> ProposalId:
+    """Return the id of one of the posts that `turn` makes in `round_`."""
+    return ProposalId(derive("post", request, turn, round_, post))
+
+
 def event_id(cause: str, type_: str, index: int) -> EventId:
     """Return an event's id; `index` counts the events of this cause and type before it."""
     return EventId(_base32(f"e\x1f{cause}\x1f{type_}\x1f{index}"))

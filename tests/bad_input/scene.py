@@ -169,6 +169,6 @@ def _cause(message: Sent) -> str | None:
             return str(control_cause(message.token, message.sender, control.id))
         if is_submit(message.body):
             return str(submit_id(message.token))
-        return str(id_of(message.token, codec.parse_proposal(message.body)))
+        return str(id_of(message.token, codec.parse_proposal(message.body), message.sender))
     except Malformed:
         return None

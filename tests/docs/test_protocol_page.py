@@ -20,6 +20,7 @@ from mesh.guard.service import OVERTAKEN_S
 from protocol.domain.rules import RULES_FOR
 from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, ids, notices, prices
+from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import (
     HANDOFF_MOVES,
     Control,
@@ -32,7 +33,8 @@ from protocol.wire.commands import (
 )
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.errors import Malformed
-from protocol.wire.events import AnyEvent, Assignment, Event, Grounds, RoundOutcome, type_of
+from protocol.wire.events import AnyEvent, Event, type_of
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.schema import json_schema

@@ -15,7 +15,8 @@ from protocol.domain.ledger import Ledger
 from protocol.domain.timers import due
 from protocol.wire import events
 from protocol.wire.commands import Command
-from protocol.wire.events import AnyEvent, Ended, Grounds, type_of
+from protocol.wire.events import AnyEvent, Ended, type_of
+from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN
 from protocol.wire.notices import DeadLetter
 from tests.drill.findings import Breach

@@ -381,7 +381,7 @@ def submit_command(request: RequestId, submit: Submit, sender: str = "c1") -> Co
 
 def proposal_command(request: str, sender: str, proposal: Proposal) -> Command:
     """Return a proposal as a guard takes it up."""
-    return Command(request, AgentName(sender), proposal, Cause(id_of(request, proposal)), "agent")
+    return Command(request, AgentName(sender), proposal, Cause(id_of(request, proposal, sender)), "agent")
 
 
 def human_turn(log: Sequence[AnyEvent]) -> events.EscalationRaised:

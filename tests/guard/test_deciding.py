@@ -8,6 +8,7 @@ import pytest
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.decider import Decided
 from protocol.wire import codec, events, subjects
+from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (
     Ask,
     Complete,
@@ -23,7 +24,7 @@ from protocol.wire.commands import (
     Submit,
     Transfer,
 )
-from protocol.wire.events import Assignment, type_of
+from protocol.wire.events import type_of
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import TurnId, submitted_ms
 from tests.guard.actor import Actor

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from protocol.wire import events
+from protocol.wire.assignment import Assignment
 from protocol.wire.commands import Ask, Doubt, Escalate, ReportInDoubt
-from protocol.wire.events import Assignment
 from tests.guard.stage import Stage, seed_directory
 from tests.system.terminal import Finished, Folder, Running
 

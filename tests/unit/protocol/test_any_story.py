@@ -55,13 +55,13 @@ from protocol.wire.events import (
     EscalationRaised,
     EscalationResolved,
     FactsWithheld,
-    Grounds,
     HandoffAdmitted,
     MoveRefused,
     RequestCompleted,
     RequestFailed,
     TurnSuspended,
 )
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Fact
 from protocol.wire.ids import AgentName, Cause, TurnId
 from tests.unit.protocol.anything import (
@@ -158,7 +158,7 @@ class Story(RuleBasedStateMachine):
         if play.ledger.frozen_at is not None or (turn.id, turn.round) in self.unfinished:
             return
         proposal = MoveProposed(turn=turn.id, round=turn.round, move=move, report=report)
-        command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
+        command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal, turn.agent)), "agent")
         steps, said = play.decider.handle(command, play.whole_fleet), None
         while not isinstance(step := steps.send(said), Append):
             said = play.answer(step)

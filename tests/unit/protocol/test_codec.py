@@ -65,7 +65,7 @@ def test_every_event_is_read_as_it_was_written(body: bytes) -> None:
     assert codec.encode(codec.decode_event(body)) == body
 
 
-@pytest.mark.parametrize("name", ["delegate", "x" * 64, "Transfer", "?"])
+@pytest.mark.parametrize("name", ["teleport", "x" * 64, "Transfer", "?"])
 def test_a_move_that_this_build_lacks_is_read_by_its_name(name: str) -> None:
     report = {"usage": {"tokens": 5}}
     body = said(

@@ -77,5 +77,5 @@ def test_whatever_a_round_asks_for_has_one_id() -> None:
     turn = TurnId("t")
     move = MoveProposed(turn=turn, round=1, move=complete())
     failure = ReportFailure(turn=turn, round=1, error=Failure(code="x"))
-    assert id_of(REQUEST, move) == id_of(REQUEST, failure) == proposal_id(REQUEST, "t", 1)
+    assert id_of(REQUEST, move, "a") == id_of(REQUEST, failure, "b") == proposal_id(REQUEST, "t", 1)
     assert submit_id(REQUEST) == proposal_id(REQUEST, "", 0)

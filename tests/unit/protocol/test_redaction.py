@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.wire import codec
+from protocol.wire.assignment import Withheld
 from protocol.wire.commands import Freeze, Move, Resolve, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import (
@@ -16,7 +17,6 @@ from protocol.wire.events import (
     HandoffAdmitted,
     MoveRefused,
     RequestOpened,
-    Withheld,
 )
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName

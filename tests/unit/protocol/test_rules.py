@@ -20,14 +20,8 @@ from protocol.wire.commands import (
     UnknownMove,
 )
 from protocol.wire.config import Policy
-from protocol.wire.events import (
-    EscalationRaised,
-    Grounds,
-    MoveRefused,
-    RequestCompleted,
-    RequestFailed,
-    TurnSuspended,
-)
+from protocol.wire.events import EscalationRaised, MoveRefused, RequestCompleted, RequestFailed, TurnSuspended
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints, Rule
 from tests.unit.protocol.happened import admitted, refused, rule_of
 from tests.unit.protocol.worlds import (

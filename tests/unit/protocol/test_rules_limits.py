@@ -14,12 +14,7 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import Policy
-from protocol.wire.events import (
-    EscalationRaised,
-    RequestCompleted,
-    RequestRefused,
-    TurnSuspended,
-)
+from protocol.wire.events import EscalationRaised, RequestCompleted, RequestRefused, TurnSuspended
 from protocol.wire.handoff import Artifact, Budget, Constraints, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.happened import admitted, refused, rule_of

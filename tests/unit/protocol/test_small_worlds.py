@@ -56,7 +56,7 @@ def judge(play: Play, move: Move) -> tuple[MoveProposed, AnyEvent]:
     """
     turn = play.holder
     proposal = MoveProposed(turn=turn.id, round=turn.round, move=move)
-    command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal)), "agent")
+    command = Command(REQUEST, turn.agent, proposal, Cause(id_of(REQUEST, proposal, turn.agent)), "agent")
     steps = play.decider.handle(command, play.whole_fleet)
     step = next(steps)
     while not isinstance(step, Append):

@@ -13,7 +13,6 @@ from protocol.wire.config import Policy
 from protocol.wire.events import (
     EscalationRaised,
     FactsWithheld,
-    Grounds,
     RequestCompleted,
     RequestExpired,
     RequestFailed,
@@ -21,6 +20,7 @@ from protocol.wire.events import (
     TurnResumed,
     TurnRetried,
 )
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Budget, Constraints
 from protocol.wire.ids import due_cause, event_id
 from tests.unit.protocol.happened import kinds

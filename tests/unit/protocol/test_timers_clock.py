@@ -9,7 +9,6 @@ from protocol.wire.commands import Freeze, Reply, Settle, Thaw
 from protocol.wire.config import Policy
 from protocol.wire.events import (
     EscalationRaised,
-    Grounds,
     HandoffAdmitted,
     MoveDeferred,
     MoveRefused,
@@ -18,6 +17,7 @@ from protocol.wire.events import (
     TurnFailed,
     TurnRetried,
 )
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Constraints, Rule
 from tests.unit.protocol.happened import kinds
 from tests.unit.protocol.worlds import (

@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.layers import FactHistory
+from protocol.wire.assignment import Withheld
 from protocol.wire.commands import HandBack, Move, Resolve, Transfer
 from protocol.wire.config import Policy
-from protocol.wire.events import (
-    FactsWithheld,
-    HandoffAdmitted,
-    MoveRefused,
-    RequestFailed,
-    Withheld,
-)
+from protocol.wire.events import FactsWithheld, HandoffAdmitted, MoveRefused, RequestFailed
 from protocol.wire.handoff import Artifact, Constraints, Fact, Rule
 from protocol.wire.ids import AgentName
 from tests.unit.protocol.anything import ALIKE, STORIES

@@ -203,7 +203,7 @@ class Play:
         )
 
     def propose(self, proposal: Proposal, sender: str) -> AnyEvent | Late | Rejected:
-        cause = Cause(id_of(REQUEST, proposal))
+        cause = Cause(id_of(REQUEST, proposal, sender))
         return self.process(Command(REQUEST, AgentName(sender), proposal, cause, "agent"))
 
     def message(self, kind: type[Control], **said: Any) -> Control:

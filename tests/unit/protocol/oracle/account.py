@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from protocol.wire import assignment as wk
 from protocol.wire import events as ev
 from protocol.wire.commands import MoveProposed, Report
 from protocol.wire.config import Policy
-from protocol.wire.events import Grounds
+from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
 
 DIMENSIONS = ("nano_dollars", "tokens", "model_calls")
@@ -51,7 +52,7 @@ class Account:
     """Of the turn, as are the failures."""
     failures: int = 0
     intent: str | None = None
-    past: tuple[ev.RoundOutcome, ...] = ()
+    past: tuple[wk.RoundOutcome, ...] = ()
     stack: tuple[Holder, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     hops: int = 0
@@ -147,7 +148,7 @@ def learn(
     if isinstance(event, ev.FactsWithheld):
         return replace(account, pending=event)
     account = _reported(account, event)
-    work: ev.Assignment | None = event.work
+    work: wk.Assignment | None = event.work
     match event:
         case ev.RequestOpened():
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
@@ -233,12 +234,12 @@ def _charged(account: Account, event: ev.EscalationRaised) -> Account:
     return replace(account, usage={**account.usage, account.turn: charge})
 
 
-def told(account: Account, event: ev.AnyEvent, work: ev.Assignment) -> Handoff:
+def told(account: Account, event: ev.AnyEvent, work: wk.Assignment) -> Handoff:
     """Return what an event hands over, in layers, with what was withheld just before it."""
-    kept: ev.FactsWithheld | ev.Beneath | None = account.pending
+    kept: ev.FactsWithheld | wk.Beneath | None = account.pending
     if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
         kept = None
-    kept = kept or work.beneath or ev.Beneath()
+    kept = kept or work.beneath or wk.Beneath()
     handoff = work.handoff
     hidden, names = {fact.key for fact in kept.facts}, {item.name for item in kept.artifacts}
     return msgspec.structs.replace(
@@ -248,12 +249,12 @@ def told(account: Account, event: ev.AnyEvent, work: ev.Assignment) -> Handoff:
     )
 
 
-def told_bound(account: Account, event: ev.AnyEvent, work: ev.Assignment) -> Bound:
+def told_bound(account: Account, event: ev.AnyEvent, work: wk.Assignment) -> Bound:
     """Return what an event says must be carried on."""
-    kept: ev.FactsWithheld | ev.Beneath | None = account.pending
+    kept: ev.FactsWithheld | wk.Beneath | None = account.pending
     if isinstance(kept, ev.FactsWithheld) and kept.cause != event.cause:
         kept = None
-    kept = kept or work.beneath or ev.Beneath()
+    kept = kept or work.beneath or wk.Beneath()
     keys = [fact.key for fact in kept.facts]
     deep = {(keys[at], keys[:at].count(keys[at])) for at in kept.must_carry}
     shown = {(key, 0) for key in work.handoff.constraints.must_carry if key not in keys}
@@ -304,7 +305,7 @@ def _noted(account: Account, event: ev.HandoffAdmitted | ev.EscalationRaised, wh
     return replace(account, own=own)
 
 
-def _opened(account: Account, event: ev.AnyEvent, work: ev.Assignment, whole: Handoff) -> Account:
+def _opened(account: Account, event: ev.AnyEvent, work: wk.Assignment, whole: Handoff) -> Account:
     labels = dict(account.labels)
     for fact in whole.facts:
         labels[fact.key] = labels.get(fact.key, frozenset()) | set(fact.labels)

@@ -1,0 +1,137 @@
+"""The assignment: what a holder gets to work with, round after round, and what it is told meanwhile.
+
+The holder of a *task* is told nothing of its siblings or of the plan. A lead is told what became of its
+tasks: structured results and typed errors, never a sentence that a model made of a failure.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from protocol.wire.commands import Failure, Move, Report, Usage
+from protocol.wire.handoff import Artifact, Fact, Handoff, Refusal
+from protocol.wire.ids import AgentName, TurnId
+
+
+class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Base of what events are made of."""
+
+
+class RoundOutcome(Part, frozen=True, kw_only=True):
+    """How an earlier round of a turn ended: what its agent is told when it runs again."""
+
+    round: int
+    how: Literal["refused", "failed", "replied", "expired", "settled", "resolved", "joined"]
+    move: Move | None = None
+    refusal: Refusal | None = None
+    failure: Failure | None = None
+    reply: Any = None
+    settled: Literal["done", "not_done"] | None = None
+    step: str = ""
+    by: str = ""
+    asked: str = ""
+    """Of an approval: the digest that its ask had, as the guard admitted it; empty for other asks."""
+
+
+class Withheld(Part, frozen=True, kw_only=True):
+    """What the reader of an event may not see: how much under which labels, and no more."""
+
+    labels: tuple[str, ...]
+    facts: int = 0
+    artifacts: int = 0
+
+
+class Beneath(Part, frozen=True, kw_only=True):
+    """Facts of one key, and artifacts of one name, where there are several: all layers, the top one first."""
+
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    must_carry: tuple[int, ...] = ()
+    """Which of `facts` must be carried, by their place."""
+
+
+class TaskError(Part, frozen=True, kw_only=True):
+    """Why a task failed: by codes, with where it began and what each level above made of it."""
+
+    code: str
+    """Of the level that reports it: a failure's code, a rule's name, `refusals`, `failed`, `unclaimed` …"""
+    message: str = ""
+    agent: AgentName
+    attempts: int = 1
+    """Rounds that its agent began."""
+    lineage: tuple[AgentName, ...] = ()
+    """Holders from the root turn to the one that failed."""
+    origin: "TaskError | None" = None
+    """The task's own task that it failed for, where it names one."""
+
+
+TaskStatus = Literal["delivered", "failed", "cancelled"]
+
+
+class TaskResult(Part, frozen=True, kw_only=True):
+    """What became of a task, as one reader sees it."""
+
+    name: str
+    task: TurnId
+    """The task's turn; of an offer that nobody claimed, the offer."""
+    status: TaskStatus
+    agent: AgentName
+    agents: tuple[AgentName, ...] = ()
+    """All that had it, in order, where a fallback had it after another."""
+    summary: str = ""
+    facts: tuple[Fact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    error: TaskError | None = None
+    """Set if it failed."""
+    withheld: Withheld | None = None
+    """What of the result the reader may not see; the whole stands in the log."""
+    cost: Usage = Usage()
+    """Of the task and all below it."""
+    attempts: int = 1
+    duration_s: float = 0.0
+
+
+class Posted(Part, frozen=True, kw_only=True):
+    """One fact on the board of a swarm."""
+
+    by: AgentName
+    fact: Fact
+
+
+class Assignment(Part, frozen=True, kw_only=True):
+    """What a holder gets to work with. An inbox event that has it opens a round of a turn."""
+
+    turn: TurnId
+    """The turn to propose for; the id of the event that opened it."""
+    round: int
+    handoff: Handoff
+    path: tuple[AgentName, ...]
+    """Holders from the entry agent to the reader."""
+    depth: int
+    withheld: Withheld | None = None
+    past: tuple[RoundOutcome, ...] = ()
+    """The rounds before this one, in order."""
+    reported: Report = Report()
+    """What the rounds before this one reported, summed up: the next report begins with it."""
+    continues: TurnId | None = None
+    """The turn whose journal and effect keys this one takes up again."""
+    prices: Mapping[str, Any] = {}
+    """What models cost, by id, as they did when the request began: what the turn charges by."""
+    beneath: Beneath | None = None
+    """What stands beneath `handoff`'s facts, for a reader who may see all of it."""
+    topology: str = "handoff"
+    """Which moves the turn has: see `TOPOLOGIES`."""
+    task: str = ""
+    """The name of the task that this turn does; empty for a root turn."""
+    results: tuple[TaskResult, ...] = ()
+    """Of a lead: of its tasks that ended since its last round. Of a task: what it was given to use."""
+    waiting: tuple[str, ...] = ()
+    """Of a lead: names of its tasks that are still open."""
+    board: tuple[Posted, ...] = ()
+    """Swarm: by agent and key, the newest fact on the board that the reader may see."""
+
+    @property
+    def journal_id(self) -> TurnId:
+        """Under whose id the turn's steps are journaled."""
+        return self.continues or self.turn
