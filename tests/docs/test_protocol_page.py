@@ -22,7 +22,7 @@ from protocol.domain.submit import AHEAD_S
 from protocol.wire import codec, ids, notices, prices
 from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import (
-    HANDOFF_MOVES,
+    MOVES,
     Control,
     Doubt,
     Failure,
@@ -178,7 +178,7 @@ def test_there_is_an_example_of_every_message_that_somebody_else_has_to_write() 
 
     assert tags("proposal") == {kind.__struct_config__.tag for kind in Proposal.__args__}
     assert tags("control") == {kind.__struct_config__.tag for kind in Control.__args__}
-    assert tags("move") == set(HANDOFF_MOVES)
+    assert tags("move") == set(MOVES)
 
 
 def _sent(kind: type[msgspec.Struct], found: dict[str, bool]) -> dict[str, bool]:
