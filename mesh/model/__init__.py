@@ -2,6 +2,7 @@
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.anthropic.model import HARD, ROUTING, WORK
+from mesh.model.context_window import ContextWindow
 from mesh.model.openai.model import OpenAIModel
 from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
 from protocol.wire.commands import Usage
@@ -12,6 +13,7 @@ __all__ = [
     "ROUTING",
     "WORK",
     "ClaudeAgent",
+    "ContextWindow",
     "Hear",
     "Model",
     "OpenAIModel",
