@@ -2,7 +2,7 @@
 
 export type AnyMessage =
   Submit | Proposal | Control | Event | Move | Assignment | Handoff | Fleet | Notice | Card | DeadLetter;
-export type Proposal = ProposalMove | ProposalTurnFailed | ProposalEffectDoubted;
+export type Proposal = ProposalMove | ProposalTurnFailed | ProposalEffectDoubted | ProposalClaim | ProposalPost;
 export type Control =
   ControlCancel | ControlFreeze | ControlThaw | ControlAssign | ControlResolve | ControlReply | ControlSettle;
 export type Event =
@@ -26,7 +26,14 @@ export type Event =
   | RequestCompleted
   | RequestFailed
   | RequestExpired
-  | RequestCancelled;
+  | RequestCancelled
+  | TurnDelegated
+  | TaskOpened
+  | TaskOffered
+  | TaskDelivered
+  | TaskFailed
+  | TaskCancelled
+  | FactsPosted;
 /**
  * Stable names, in the order in which they are tried; `known_policy` is for submits.
  */
@@ -45,7 +52,16 @@ export type Rule =
   | "must_carry"
   | "no_return"
   | "size";
-export type Move = MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
+export type Move =
+  | MoveTransfer
+  | MoveHandBack
+  | MoveAsk
+  | MoveEscalate
+  | MoveComplete
+  | MoveFail
+  | MoveDelegate
+  | MoveDeliver
+  | MoveUnknown;
 /**
  * A note with a body. Exactly one of `error` and `ended` is set.
  */
@@ -96,6 +112,7 @@ export interface Constraints {
   allowed_actions?: string[] | null;
   budget?: Budget | null;
   must_carry?: string[];
+  read_only?: boolean;
 }
 /**
  * What may be spent. None puts no limit on that dimension; a rest may be negative.
@@ -114,7 +131,16 @@ export interface ProposalMove {
   round: number;
   report?: Report;
   v?: 1;
-  move: MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
+  move:
+    | MoveTransfer
+    | MoveHandBack
+    | MoveAsk
+    | MoveEscalate
+    | MoveComplete
+    | MoveFail
+    | MoveDelegate
+    | MoveDeliver
+    | MoveUnknown;
 }
 /**
  * What a turn says it did. The guard accounts for it; the journal lets others check it.
@@ -202,6 +228,7 @@ export interface MoveEscalate {
 export interface MoveComplete {
   move: "complete";
   answer: unknown;
+  cancel_open?: boolean;
 }
 /**
  * Give the request up.
@@ -209,6 +236,42 @@ export interface MoveComplete {
 export interface MoveFail {
   move: "fail";
   reason: string;
+}
+/**
+ * Open tasks and wait for their join. Without tasks: wait for those that are open.
+ */
+export interface MoveDelegate {
+  move: "delegate";
+  tasks?: Task[];
+  join?: ("all" | "any") | number;
+  within_s?: number | null;
+  cancel?: string[];
+}
+/**
+ * One child piece of work, as its lead asks for it.
+ */
+export interface Task {
+  name: string;
+  summary: string;
+  to_agent?: string | null;
+  intent?: string | null;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  carry?: string[] | null;
+  uses?: string[];
+  revises?: string;
+  fallback?: boolean;
+  constraints?: Constraints;
+}
+/**
+ * End the task with its result.
+ */
+export interface MoveDeliver {
+  move: "deliver";
+  summary: string;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  cancel_open?: boolean;
 }
 /**
  * A move that this build does not have; `known_move` refuses it by its name.
@@ -255,6 +318,28 @@ export interface Doubt {
   step: string;
   action: string;
   key?: string;
+}
+/**
+ * An agent wants an offered task. `turn` is the offer, `round` 0.
+ */
+export interface ProposalClaim {
+  kind: "claim";
+  turn: string;
+  round: number;
+  report?: Report;
+  v?: 1;
+}
+/**
+ * A turn of a swarm puts facts on the board, and goes on.
+ */
+export interface ProposalPost {
+  kind: "post";
+  turn: string;
+  round: number;
+  report?: Report;
+  v?: 1;
+  post: number;
+  facts: Fact[];
 }
 /**
  * End the request.
@@ -387,6 +472,11 @@ export interface Assignment {
   continues?: string | null;
   prices?: {};
   beneath?: Beneath | null;
+  topology?: string;
+  task?: string;
+  results?: TaskResult[];
+  waiting?: string[];
+  board?: Posted[];
 }
 /**
  * The whole of what an agent is given, as the guard admitted it.
@@ -417,8 +507,20 @@ export interface Withheld {
  */
 export interface RoundOutcome {
   round: number;
-  how: "expired" | "failed" | "refused" | "replied" | "resolved" | "settled";
-  move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
+  how: "expired" | "failed" | "joined" | "refused" | "replied" | "resolved" | "settled";
+  move?:
+    | (
+        | MoveTransfer
+        | MoveHandBack
+        | MoveAsk
+        | MoveEscalate
+        | MoveComplete
+        | MoveFail
+        | MoveDelegate
+        | MoveDeliver
+        | MoveUnknown
+      )
+    | null;
   refusal?: Refusal | null;
   failure?: Failure | null;
   reply?: {
@@ -447,6 +549,42 @@ export interface Beneath {
   must_carry?: number[];
 }
 /**
+ * What became of a task, as one reader sees it.
+ */
+export interface TaskResult {
+  name: string;
+  task: string;
+  status: "cancelled" | "delivered" | "failed";
+  agent: string;
+  agents?: string[];
+  summary?: string;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  error?: TaskError | null;
+  withheld?: Withheld | null;
+  cost?: Usage;
+  attempts?: number;
+  duration_s?: number;
+}
+/**
+ * Why a task failed: by codes, with where it began and what each level above made of it.
+ */
+export interface TaskError {
+  code: string;
+  message?: string;
+  agent: string;
+  attempts?: number;
+  lineage?: string[];
+  origin?: TaskError | null;
+}
+/**
+ * One fact on the board of a swarm.
+ */
+export interface Posted {
+  by: string;
+  fact: Fact;
+}
+/**
  * All times in seconds. Counts are inclusive: `max_depth` hops are allowed, one more is not.
  */
 export interface Policy {
@@ -467,9 +605,15 @@ export interface Policy {
   escalation_sla_s?: number | null;
   on_budget?: "escalate" | "fail";
   budget?: Budget | null;
+  max_levels?: number;
+  max_open_tasks?: number;
+  max_tasks?: number;
+  max_revisions?: number;
+  keep_back?: number;
+  claim_within_s?: number;
 }
 /**
- * What a verdict rested on besides the log. By it, a log can be judged again from a file alone.
+ * What a guard knew when it decided.
  */
 export interface Grounds {
   fleet?: number;
@@ -484,6 +628,7 @@ export interface Grounds {
   longest_s?: number | null;
   served_since?: number | null;
   unbegun?: boolean;
+  candidates?: Candidate[];
 }
 /**
  * One agent as verdicts see it. A field that is None puts no limit; an empty one allows nothing.
@@ -495,6 +640,16 @@ export interface AgentEntry {
   actions?: string[] | null;
   to?: string[] | null;
   description?: string;
+}
+/**
+ * An agent that a task could go to, as a guard found it.
+ */
+export interface Candidate {
+  entry: AgentEntry;
+  breaker?: "closed" | "half_open" | "open";
+  since?: number | null;
+  until?: number | null;
+  served?: boolean;
 }
 /**
  * A well-formed submit that cannot be taken. No turn is ever opened.
@@ -559,7 +714,16 @@ export interface MoveRefused {
   trace?: string;
   turn: string;
   round: number;
-  move: MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown;
+  move:
+    | MoveTransfer
+    | MoveHandBack
+    | MoveAsk
+    | MoveEscalate
+    | MoveComplete
+    | MoveFail
+    | MoveDelegate
+    | MoveDeliver
+    | MoveUnknown;
   refusal: Refusal;
   work?: Assignment | null;
   report?: Report;
@@ -582,7 +746,7 @@ export interface MoveDeferred {
   trace?: string;
   turn: string;
   round: number;
-  proposal: ProposalMove | ProposalTurnFailed | ProposalEffectDoubted;
+  proposal: ProposalMove | ProposalTurnFailed | ProposalEffectDoubted | ProposalClaim | ProposalPost;
   sender: string;
 }
 /**
@@ -609,7 +773,19 @@ export interface FactsWithheld {
   must_carry?: number[];
   report?: Report;
   grounds?: Grounds | null;
-  move?: (MoveTransfer | MoveHandBack | MoveAsk | MoveEscalate | MoveComplete | MoveFail | MoveUnknown) | null;
+  move?:
+    | (
+        | MoveTransfer
+        | MoveHandBack
+        | MoveAsk
+        | MoveEscalate
+        | MoveComplete
+        | MoveFail
+        | MoveDelegate
+        | MoveDeliver
+        | MoveUnknown
+      )
+    | null;
 }
 /**
  * A turn's round broke, by its own word or because its time ran out.
@@ -929,6 +1105,172 @@ export interface RequestCancelled {
   control: string;
   reason?: string;
   digest?: string;
+}
+/**
+ * A lead's plan was admitted; its turn waits for the join. In nobody's inbox: it holds the whole plan.
+ */
+export interface TurnDelegated {
+  type: "turn.delegated";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  tasks: PlannedTask[];
+  join: ("all" | "any") | number;
+  cancel?: string[];
+  expires_at?: number | null;
+  report?: Report;
+  grounds: Grounds;
+}
+/**
+ * A task as it was admitted: as it was asked for, and what became of what was left open.
+ */
+export interface PlannedTask {
+  task: Task;
+  turn: string;
+  agent?: string;
+  why?: string;
+  constraints?: Constraints;
+}
+/**
+ * A worker's turn. It says nothing of other tasks.
+ */
+export interface TaskOpened {
+  type: "task.opened";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  lead: string;
+  name: string;
+  work: Assignment;
+  grounds?: Grounds | null;
+}
+/**
+ * A task for any agent that takes its intent, in the intent's inbox. It opens no turn; a claim does.
+ */
+export interface TaskOffered {
+  type: "task.offered";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  lead: string;
+  name: string;
+  intent: string;
+  offer: Assignment;
+  claim_by: number;
+}
+/**
+ * A worker's result, whole, and the end of its turn. Its lead is told by `turn.resumed`.
+ */
+export interface TaskDelivered {
+  type: "task.delivered";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  name: string;
+  summary: string;
+  facts?: Fact[];
+  artifacts?: Artifact[];
+  cancel_open?: boolean;
+  sender: string;
+  report?: Report;
+  grounds: Grounds;
+}
+/**
+ * A task came to nothing. Its lead goes on.
+ */
+export interface TaskFailed {
+  type: "task.failed";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  name: string;
+  error: TaskError;
+  sender?: string | null;
+  report?: Report;
+  grounds?: Grounds | null;
+}
+/**
+ * A task was called off: by its lead, or because its lead's turn is over.
+ */
+export interface TaskCancelled {
+  type: "task.cancelled";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  name: string;
+  why: "called_off" | "lead_ended";
+  grounds?: Grounds | null;
+}
+/**
+ * A turn put facts on the board; it goes on.
+ */
+export interface FactsPosted {
+  type: "facts.posted";
+  v: 1;
+  id: string;
+  request: string;
+  n: number;
+  at: number;
+  cause: string;
+  prev: string;
+  salt: string;
+  to: string;
+  trace?: string;
+  turn: string;
+  round: number;
+  post: number;
+  facts: Fact[];
+  sender: string;
+  grounds: Grounds;
 }
 /**
  * Everybody with credentials, by role. `revision` is the stream sequence it was read at.
