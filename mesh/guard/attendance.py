@@ -16,7 +16,7 @@ from mesh.bus.roles import GET
 from mesh.bus.streams import inbox_consumer, steps_of
 from mesh.errors import ApiCode, ApiError, BusError
 from mesh.service.logs import get_logger
-from protocol.domain.decider import Attendance
+from protocol.domain.steps import Attendance
 
 _log = get_logger(__name__)
 

@@ -29,7 +29,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
 from protocol.domain.breaker import Use
-from protocol.domain.decider import Moment, NeedVerdictContext, VerdictContext
+from protocol.domain.steps import Moment, NeedVerdictContext, VerdictContext
 from protocol.wire import config, subjects
 from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, FreezeEntry, Policy

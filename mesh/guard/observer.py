@@ -14,9 +14,9 @@ from opentelemetry.trace import Span
 from mesh.service import telemetry, tracing
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.domain.envelope import trace_of
 from protocol.domain.ledger import Ledger
+from protocol.domain.steps import Append, Appended, Decided, MeshFrozen, NeedVerdictContext, Outcome, Steps
 from protocol.wire import events
 from protocol.wire.commands import Command, Control, MoveProposed, Submit, UnknownMove
 from protocol.wire.events import AnyEvent, FactsWithheld, MoveRefused, RequestOpened, RequestRefused, type_of

@@ -32,7 +32,9 @@ from mesh.service import tracing
 from mesh.service.failpoints import failpoint
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import (
+from protocol.domain.decider import RequestDecider
+from protocol.domain.ledger import Ledger
+from protocol.domain.steps import (
     Append,
     Appended,
     Attendance,
@@ -42,13 +44,11 @@ from protocol.domain.decider import (
     NeedPeers,
     NeedVerdictContext,
     Outcome,
-    RequestDecider,
     Steps,
     Stored,
     TurnOver,
     WakeAt,
 )
-from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control, Submit

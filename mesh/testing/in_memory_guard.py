@@ -18,7 +18,9 @@ from mesh.agent._values import Facts, facts_of
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
-from protocol.domain.decider import (
+from protocol.domain.decider import RequestDecider, drive
+from protocol.domain.ledger import Ledger
+from protocol.domain.steps import (
     Append,
     Appended,
     Attendance,
@@ -30,13 +32,10 @@ from protocol.domain.decider import (
     NeedPeers,
     NeedVerdictContext,
     Outcome,
-    RequestDecider,
     Step,
     Stored,
     VerdictContext,
-    drive,
 )
-from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (

@@ -9,19 +9,38 @@ stored. The caller sends the answer, and the ledger changes only by what is stor
 another head drops the steps and hands the same command to a decider of the newer events.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
 from protocol.domain import rules
 from protocol.domain.admission import Accepted, Late, Rejected, admission
-from protocol.domain.breaker import Count, Use, speaks_of_the_agent
+from protocol.domain.breaker import Count, speaks_of_the_agent
 from protocol.domain.control import rejection_of, resolves_to
 from protocol.domain.envelope import World, trace_of
 from protocol.domain.layers import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide, target_of
+from protocol.domain.steps import (
+    NEED_MOMENT,
+    Append,
+    Appended,
+    Attendance,
+    Decided,
+    MeshFrozen,
+    Moment,
+    NeedAttendance,
+    NeedPeers,
+    NeedVerdictContext,
+    Outcome,
+    Step,
+    Steps,
+    Stored,
+    TurnOver,
+    VerdictContext,
+    WakeAt,
+)
 from protocol.domain.timers import (
     EVENT_TOO_LARGE,
     NOT_LOOKED,
@@ -34,14 +53,13 @@ from protocol.domain.timers import (
 from protocol.domain.turns import TurnState
 from protocol.wire import commands, events
 from protocol.wire.commands import Command, Control, MoveProposed, Proposal, Submit
-from protocol.wire.config import Fleet, Policy
+from protocol.wire.config import Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld
 from protocol.wire.grounds import Grounds
 from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
 
 T = TypeVar("T")
-_CLOSED = Use("closed")
 _GIVES_WORK = (commands.Transfer, commands.HandBack)
 _REFUSALS = (events.MoveRefused, events.RequestRefused)
 _MOVES = (
@@ -53,129 +71,6 @@ _MOVES = (
     events.RequestFailed,
 )
 """What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
-
-
-# --- what it needs --------------------------------------------------------------------------------
-
-
-class NeedMoment(NamedTuple):
-    """Answered by a `Moment`."""
-
-
-class Moment(NamedTuple):
-    """When an event is written."""
-
-    now: int
-    """UTC µs."""
-    salt: str
-    """32 hex digits, fresh for every event."""
-
-
-class NeedVerdictContext(NamedTuple):
-    """What a verdict needs besides the ledger and the fleet. Answered by a `VerdictContext`."""
-
-    command: Command
-    target: AgentName | None
-    """The agent whose breaker counts; None if the command gives no agent of the fleet any work."""
-    may_try: bool
-    """True if the command may take the trial of a breaker that is open."""
-
-
-class VerdictContext(NamedTuple):
-    breaker: Use = _CLOSED
-    """Of the target."""
-    policy: Policy | None = None
-    """For a submit: the policy that it names; None if there is none of that name."""
-    prices: Mapping[str, Any] | None = None
-    """For a submit: what models cost, by id."""
-
-
-class NeedPeers(NamedTuple):
-    """Answered by those of `agents` whose breakers are closed, as a tuple in the same order."""
-
-    agents: tuple[AgentName, ...]
-
-
-class NeedAttendance(NamedTuple):
-    """Answered by an `Attendance`: the time of this turn's round may be up."""
-
-    turn: TurnState
-
-
-class Attendance(NamedTuple):
-    """How an agent was seen to be served, as a round of it needs it."""
-
-    served: bool
-    since: int
-    """UTC µs since when `served` is as it is. While it is true: no earlier than the round left the queue, or
-    than the queue last moved if the round is still in it."""
-    unbegun: bool
-    """True if the round has lain in the inbox until now, and nothing of it is in the journals."""
-
-
-NeedContext = NeedMoment | NeedVerdictContext | NeedPeers | NeedAttendance
-
-
-# --- what follows ---------------------------------------------------------------------------------
-
-
-class Append(NamedTuple):
-    """Store this event behind the head. Answered by `Stored`, or None if the event is too large to store."""
-
-    event: AnyEvent
-    command: Command | None
-    """The command that the event decides; None for a consequence."""
-
-
-class Stored(NamedTuple):
-    event: AnyEvent
-    body: bytes
-    """Made from `event`."""
-
-
-class Appended(NamedTuple):
-    """The event is in the ledger now. Answered by nothing."""
-
-    event: AnyEvent
-    counts: tuple[Count, ...]
-    """What it says of agents; for their breakers."""
-    command: Command | None
-    """As in `Append`."""
-
-
-class TurnOver(NamedTuple):
-    """Tell the turn's agent that `event` ended its turn; its own proposal did not. Answered by nothing."""
-
-    event: AnyEvent
-    turn: TurnState
-
-
-class WakeAt(NamedTuple):
-    """Wake the request at this time at the latest. Answered by nothing."""
-
-    at: int
-    """UTC µs."""
-
-
-Step = NeedContext | Append | Appended | TurnOver | WakeAt
-
-
-# --- what comes of a command ----------------------------------------------------------------------
-
-
-class Decided(NamedTuple):
-    """The event that decided a command."""
-
-    event: AnyEvent
-
-
-class MeshFrozen(NamedTuple):
-    """Only control messages are decided while the whole mesh is frozen: the command has to come again."""
-
-
-Outcome = Decided | Late | Rejected | MeshFrozen
-Steps = Generator[Step, Any, T]
-NEED_MOMENT: Final = NeedMoment()
 
 
 def drive(steps: Steps[T], answer: Callable[[Step], Any]) -> T:

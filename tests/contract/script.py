@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from mesh.guard import parsing
 from mesh.testing import InMemoryGuard
 from protocol.domain.admission import Rejected
-from protocol.domain.decider import MeshFrozen, Outcome
+from protocol.domain.steps import MeshFrozen, Outcome
 from protocol.wire import codec
 from protocol.wire.commands import (
     Control,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from protocol.domain.admission import Late, Rejected
-from protocol.domain.decider import Decided
+from protocol.domain.steps import Decided
 from protocol.wire import codec, events, subjects
 from protocol.wire.assignment import Assignment
 from protocol.wire.commands import (

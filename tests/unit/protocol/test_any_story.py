@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 
 from mesh.replay.rejudge import rejudge
 from protocol.domain.admission import Late
-from protocol.domain.decider import Append
 from protocol.domain.envelope import World
 from protocol.domain.hash_chain import GENESIS, breaks, digest
 from protocol.domain.ledger import fold_bodies
+from protocol.domain.steps import Append
 from protocol.domain.timers import due, next_due
 from protocol.views.timeline import timeline
 from protocol.wire import codec

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.domain.admission import Late
 from protocol.domain.breaker import Count
-from protocol.domain.decider import Append, Appended, NeedMoment, NeedPeers, Step, TurnOver
+from protocol.domain.steps import Append, Appended, NeedMoment, NeedPeers, Step, TurnOver
 from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
 from protocol.wire.events import RequestCancelled, RequestCompleted
 from protocol.wire.ids import AgentName, TurnId

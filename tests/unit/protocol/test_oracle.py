@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.domain import budget, rules
-from protocol.domain.decider import Appended, Step
+from protocol.domain.steps import Appended, Step
 from protocol.wire import events as ev
 from protocol.wire.commands import Resolve, Usage
 from protocol.wire.config import Policy

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from protocol.domain import layers, rules
-from protocol.domain.decider import Append, RequestDecider
+from protocol.domain.decider import RequestDecider
 from protocol.domain.layers import Load
 from protocol.domain.ledger import fold
 from protocol.domain.rules import Case
+from protocol.domain.steps import Append
 from protocol.domain.turns import Segment
 from protocol.wire import codec
 from protocol.wire.commands import Command, HandBack, Move, MoveProposed, Transfer, id_of

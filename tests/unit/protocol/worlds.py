@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import Use
-from protocol.domain.decider import (
+from protocol.domain.decider import RequestDecider, drive
+from protocol.domain.ledger import Ledger
+from protocol.domain.steps import (
     Append,
     Attendance,
     Decided,
@@ -21,14 +23,11 @@ from protocol.domain.decider import (
     NeedMoment,
     NeedPeers,
     NeedVerdictContext,
-    RequestDecider,
     Step,
     Stored,
     VerdictContext,
     WakeAt,
-    drive,
 )
-from protocol.domain.ledger import Ledger
 from protocol.domain.turns import TurnState
 from protocol.wire import codec
 from protocol.wire.commands import (
