@@ -140,11 +140,11 @@ def _own_port(store: Path) -> int:
 async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
     """Serve the page of a mesh while the block runs; give its address, empty without the extra `ui`.
 
-    It acts with an operator's key: it is open to this machine alone.
+    It acts with an operator's key. Other users of this machine reach the port, too, and have no token.
     """
     from mesh.local.lookup import port_of
     from mesh.local.server import if_free
-    from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, serving
+    from mesh.ui import Options, UiNotInstalled, keys_in, require_installed, secret, serving
 
     people = (*mesh.file.operators, *mesh.file.viewers)
     try:
@@ -155,8 +155,11 @@ async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
         yield ""
         return
     operator = next(iter(mesh.file.operators), None)
+    token, session_key = secret(mesh.keys / "page.token")
     options = Options(
         port=if_free(port_of(mesh.directory) + 1),
+        token=token,
+        session_key=session_key,
         allow_write=operator is not None,
         store=mesh.directory,
         file=mesh.file,
@@ -164,7 +167,7 @@ async def page_of(mesh: "LocalFleet") -> AsyncIterator[str]:
     )
     keys = keys_in(mesh.url, mesh.keys, reader=people[0], operator=operator)
     async with serving(keys, options) as address:
-        yield address
+        yield f"{address}/?token={token}"
 
 
 async def _reload(

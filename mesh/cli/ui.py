@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=int, help="The port to listen on; by default 8420 if it is free.")
 @click.option("--name", "names", multiple=True, help="A further host name under which browsers reach it.")
-@click.option("--token-file", type=A_PATH, help="A file with the token that a visitor has to show.")
+@click.option(
+    "--token-file", type=A_PATH, help="A file with the token that visitors show; by default one is made."
+)
 @click.option("--allow-write/--read-only", default=False, help="Let visitors act, with an operator's key.")
 @click.option("--admin-key", type=A_PATH, help="The admin's key, to resend dead letters with.")
 @click.option("--by", "person", default="", help="The name of who acts; by default each visitor says it.")
@@ -48,7 +50,7 @@ async def ui(
     import asyncio
 
     from mesh.settings import NoCredentials
-    from mesh.ui import Keys, Options, free_port, require_installed, serving
+    from mesh.ui import Keys, Options, free_port, require_installed, secret, serving
 
     require_installed()
     options = Options(
@@ -62,6 +64,11 @@ async def ui(
         rebuild=rebuild,
     )
 
+    told = ""
+    if options.token is None and options.is_loopback:  # elsewhere it is not printed for all who pass by
+        options = options._replace(**secret()._asdict())
+        told = f"/?token={options.token}"
+
     def access(name: str) -> "Access | None":
         if name == "admin" and admin_key is not None:
             return reader._replace(name=name, credentials=admin_key)
@@ -73,7 +80,7 @@ async def ui(
     reader = where.access(*(PEOPLE if allow_write else READERS))
     keys = Keys(reader, access, reader.name if allow_write else None)
     async with ended_by_signals(), serving(keys, options) as address:
-        say(f"the page is at {address}")
+        say(f"the page is at {address}{told}")
         note("Ctrl-C ends it" if allow_write else "it only shows: --allow-write lets it act. Ctrl-C ends it")
         await asyncio.Event().wait()
 
@@ -83,11 +90,6 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = path.read_text().strip()
+        return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as wrong:
         raise UsageWrong(f"--token-file {path} cannot be read: {wrong}") from wrong
-    from mesh.ui import LEAST_TOKEN
-
-    if len(token) < LEAST_TOKEN:
-        raise UsageWrong(f"--token-file {path}: a token has {LEAST_TOKEN} characters or more")
-    return token

@@ -6,7 +6,10 @@ Everything that it shows and does is the operator's API (`mesh.ops`); here it is
 """
 
 import contextlib
+import hashlib
 import ipaddress
+import os
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from importlib.util import find_spec
@@ -73,7 +76,9 @@ class Options(NamedTuple):
     port: int = 0
     """0 lets the system choose."""
     token: str | None = None
-    """What a visitor has to show first. Needed where the host is not this machine's loopback."""
+    """What a visitor has to show first; None: nothing, which is for tests. On a network it is needed."""
+    session_key: bytes = b""
+    """What signs sessions: 32 random bytes; empty: made anew, so that sessions end with the page."""
     allow_write: bool = False
     by: str = ""
     """In whose name the page acts; empty: each visitor says it once."""
@@ -99,11 +104,39 @@ class Options(NamedTuple):
             return False
 
     def check(self) -> None:
-        """Raise UsageWrong for a page that anybody on the network could open."""
+        """Raise UsageWrong for a page that anybody on the network could open, or a token that is short."""
+        if self.token is not None and len(self.token) < LEAST_TOKEN:
+            raise UsageWrong(f"the page's token has {LEAST_TOKEN} characters or more")
         if not self.is_loopback and not self.token:
             raise UsageWrong(
                 f"on {self.host} the page can be reached from elsewhere: give it a token (--token-file FILE)"
             )
+
+
+class Secret(NamedTuple):
+    """A token that nobody could guess, and the key that signs the sessions of those who show it."""
+
+    token: str
+    session_key: bytes
+
+
+def secret(path: Path | None = None) -> Secret:
+    """Return a secret made anew.
+
+    Args:
+        path: of a file, which only its owner can read, for one that lasts: open tabs and bookmarks then
+            outlive the page's process.
+    """
+    token = secrets.token_urlsafe(24)
+    if path is not None and path.exists():
+        token = path.read_text()
+    elif path is not None:
+        part = path.with_suffix(".new")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token)
+        part.replace(path)
+    return Secret(token, hashlib.sha256(f"sessions of {token}".encode()).digest())
 
 
 def free_port(host: str) -> int:

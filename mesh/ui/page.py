@@ -147,6 +147,10 @@ class Page:
         visit: Visit = request.scope["mesh.visit"]
         return self.options.by or visit.by
 
+    def login(self, request: Request, goes_on: str, *, wrong: bool) -> Response:
+        """Return the form that asks for the token; `wrong`: another one was shown."""
+        return self.render(request, "login.html", status=403 if wrong else 200, next=goes_on, wrong=wrong)
+
     def error(self, request: Request, status: int, text: str, code: str) -> Response:
         """Return the page that says what went wrong."""
         return self.render(request, "error.html", status=status, status_code=status, text=text, code=code)

@@ -1,9 +1,10 @@
 """Who may open the page, and what a browser may be made to do with it.
 
-Four things keep other pages and other people out. The server answers under its own names only, so that no
-stranger's DNS name can be rebound to it. What changes anything is a form with a token that only our own pages
-have, sent from our own origin. The session lives in one signed cookie that no script can read. And the
-browser is told to load, run and embed nothing but our own files.
+Five things keep other pages and other people out. The server answers under its own names only, so that no
+stranger's DNS name can be rebound to it. A visitor shows the token once, in the printed address or in a form,
+and gets a session for it. The session lives in one signed cookie that no script can read. What changes
+anything is a form that only our own pages have, sent from our own origin. And the browser is told to load,
+run and embed nothing but our own files.
 
 Every request goes through one gate, so that no route can forget to ask. What changes anything is a POST of a
 form, and nothing else is. It passes if it is small, comes from our own page with that page's token, names a
@@ -19,7 +20,7 @@ import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -73,11 +74,11 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Security:
-    """The secrets of one served page; they end with its process."""
+    """The secrets of one served page; they end with its process, unless the options bring one that lasts."""
 
     def __init__(self, options: Options, port: int) -> None:
         self._options = options
-        self._key = secrets.token_bytes(32)
+        self._key = options.session_key or secrets.token_bytes(32)
         self.cookie = f"mesh_ui_{port}"  # browsers share cookies among the ports of a host
         self._hosts = {"127.0.0.1", "localhost", "::1"} if options.is_loopback else {options.host}
         self._hosts |= {name.lower() for name in options.names}
@@ -143,10 +144,13 @@ class Security:
         return visit if visit.until > time.time() else None
 
     def set_cookie(self, visit: Visit) -> str:
-        """Return the Set-Cookie header that keeps a session."""
+        """Return the Set-Cookie header that keeps a session.
+
+        Links from elsewhere, as from a chat, bring it along; forms from elsewhere do not.
+        """
         body = base64.urlsafe_b64encode(msgspec.json.encode(visit)).decode()
         value = f"{body}.{self._sign(b'visit', body.encode())}"
-        return f'{self.cookie}="{value}"; Path=/; Max-Age={LASTS_S}; HttpOnly; SameSite=Strict'
+        return f'{self.cookie}="{value}"; Path=/; Max-Age={LASTS_S}; HttpOnly; SameSite=Lax'
 
     def _sign(self, what: bytes, body: bytes) -> str:
         return hmac.new(self._key, what + b":" + body, hashlib.sha256).hexdigest()
@@ -215,7 +219,11 @@ class Gate:
         if not self._security.is_ours(headers.get("host", "")):
             raise Turned(421, "this page does not answer under that host name; start it with --name NAME")
         is_open = path == LOGIN or path.startswith(STATIC)
+        if scope["method"] == "GET" and (led := self._with_token_in_address(scope)) is not None:
+            return led
         if not is_open and not self._security.may_enter(visit, headers.get("authorization", "")):
+            if "hx-request" in headers:  # the whole page is loaded again, and led to the form then
+                return Response(status_code=401, headers={"hx-refresh": "true"})
             if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 asked = path + (
                     "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
@@ -235,6 +243,22 @@ class Gate:
         if path not in OWN:
             self._check_person(scope, form)
         return None
+
+    def _with_token_in_address(self, scope: Scope) -> Response | None:
+        """Return where to go on without the token, or the form for a wrong one; None if there is none."""
+        if self._page.options.token is None or b"token=" not in scope["query_string"]:
+            return None
+        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        said = [value for name, value in asked if name == "token"]
+        if not said:
+            return None
+        rest = urlencode([each for each in asked if each[0] != "token"])
+        goes_on = _own_path("/" if scope["path"] == LOGIN else quote(scope["path"]))
+        goes_on += f"?{rest}" if rest else ""
+        if not self._security.is_token(said[-1]):
+            return self._page.login(Request(scope), goes_on, wrong=True)
+        scope["mesh.visit"] = self._security.fresh(scope["mesh.visit"].by, known=True)
+        return RedirectResponse(goes_on, 303)
 
     def _check_person(self, scope: Scope, form: Mapping[str, str]) -> None:
         """Learn who acts, and raise Turned unless the page may act for them."""
@@ -279,15 +303,13 @@ async def _form(headers: Headers, receive: Receive) -> dict[str, str]:
 
 def routes(page: "Page") -> list[Route]:
     async def login(request: Request) -> Response:
-        return page.render(
-            request, "login.html", next=_own_path(request.query_params.get("next", "")), wrong=False
-        )
+        return page.login(request, _own_path(request.query_params.get("next", "")), wrong=False)
 
     async def enter(request: Request) -> Response:
         form = request.scope["mesh.form"]
         goes_on = _own_path(form.get("next", ""))
         if page.options.token is not None and not page.security.is_token(form.get("token", "").strip()):
-            return page.render(request, "login.html", status=403, next=goes_on, wrong=True)
+            return page.login(request, goes_on, wrong=True)
         request.scope["mesh.visit"] = page.security.fresh(request.scope["mesh.visit"].by, known=True)
         return RedirectResponse(goes_on, 303)
 

@@ -20,7 +20,7 @@ def test_every_option_is_told() -> None:
 
 def test_its_numbers_are_those_of_the_code() -> None:
     assert f"127.0.0.1:{USUAL_PORT}" in PAGE
-    assert f"holds {LEAST_TOKEN} characters or more" in PAGE
+    assert f"A token has {LEAST_TOKEN} characters or more" in PAGE
     assert f"A form has {MOST_BODY >> 10} KiB at most" in PAGE
     assert (_TEXT, _PREFIX) == (1_000, 3)
     assert "the first thousand characters" in PAGE

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 import click
@@ -142,11 +142,28 @@ class Folder:
         )
         return Finished(ended.returncode, ended.stdout, ended.stderr)
 
-    @contextmanager
-    def running(self, *arguments: object, until: str, **added: str) -> Iterator["Running"]:
+    def running(
+        self, *arguments: object, until: str, **added: str
+    ) -> contextlib.AbstractContextManager["Running"]:
         """Start a command, wait until it has said `until`, and kill it in the end."""
+        return self._running(arguments, until, added, lambda said: said.open("wb"))
+
+    def showing(
+        self, *arguments: object, until: str, **added: str
+    ) -> contextlib.AbstractContextManager["Running"]:
+        """The same, its output a terminal."""
+        return self._running(arguments, until, {"TERM": "xterm-256color"} | added, _screen)
+
+    @contextmanager
+    def _running(
+        self,
+        arguments: Iterable[object],
+        until: str,
+        added: dict[str, str],
+        opened: Callable[[Path], contextlib.AbstractContextManager[IO[bytes] | int]],
+    ) -> Iterator["Running"]:
         said = self.path / f"said-{time.monotonic_ns()}"
-        with said.open("wb") as out:
+        with opened(said) as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "mesh", *map(str, arguments)],
                 cwd=self.path,
@@ -163,6 +180,23 @@ class Folder:
         finally:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def _screen(said: Path) -> Iterator[int]:
+    """Give a terminal to write on while the block runs, and copy all that it ever gets into a file."""
+    ours, theirs = pty.openpty()
+
+    def copy() -> None:
+        with said.open("ab", buffering=0) as out, contextlib.suppress(OSError), open(ours, "rb", 0) as got:
+            while part := got.read(65_536):
+                out.write(part)
+
+    threading.Thread(target=copy, daemon=True).start()  # it ends with the last who could write
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
 
 
 class Running:

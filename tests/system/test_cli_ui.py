@@ -41,7 +41,10 @@ async def test_it_serves_until_it_is_told_to_end(office: Office, tmp_path: Path)
     async with office.running(*arguments, until="the page is at") as page:
         address = re.search(r"http://\S+", page.said)
         assert address is not None
-        async with httpx.AsyncClient(base_url=address[0]) as browser:
+        printed = httpx.URL(address[0])
+        async with httpx.AsyncClient(base_url=printed.join("/")) as browser:
+            assert (await browser.get(f"/people/{request}")).status_code == 401  # others on this machine
+            assert (await browser.get(printed)).status_code == 303
             shown = await browser.get(f"/people/{request}")
         assert shown.status_code == 200
         assert "Kim" in shown.text

@@ -1,15 +1,19 @@
 """`mesh demo` on the real fleet: what is printed is what a stranger sees first."""
 
+import html
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from mesh.cli.exits import Exit
 from tests.servers import ROOT
 from tests.system.terminal import READY, Finished, Folder, kill, wait_until_gone
+from tests.system.test_cli_dev import eventually
 
 REQUESTS = ROOT / "agents" / "support" / "requests.jsonl"
 SAMPLES = [json.loads(line) for line in REQUESTS.read_text().splitlines()]
@@ -146,6 +150,19 @@ def test_what_is_kept_can_be_looked_at_afterwards(tmp_path: Path) -> None:
         assert shown.json["status"] == played["status"]
         assert folder.mesh("cost").status == Exit.DONE
         assert dev.end(signal.SIGINT) == Exit.DONE
+
+
+def test_at_a_terminal_what_is_kept_is_served_as_a_page_until_ctrl_c(tmp_path: Path) -> None:
+    file = sampled(tmp_path, RULED)
+    demo_of_one = ("demo", "--keep", "kept", "--requests", file)
+    with Folder(tmp_path).showing(*demo_of_one, until="Ctrl-C ends it") as demo:
+        printed = re.search(r"its page is at (http://127\.0\.0\.1:\d+/\?token=[\w-]+); Ctrl-C", demo.said)
+        assert printed is not None, demo.said
+        with httpx.Client(follow_redirects=True) as browser:
+            shown = browser.get(printed[1])
+            assert (shown.status_code, shown.url.path) == (200, "/requests")
+            eventually(lambda: RULED["text"][:40] in html.unescape(browser.get(shown.url).text))
+        assert demo.end(signal.SIGINT) == Exit.INTERRUPTED
 
 
 def test_when_a_service_dies_the_demo_says_so_and_fails_at_once(tmp_path: Path) -> None:

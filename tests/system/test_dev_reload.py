@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mesh.cli.exits import Exit
@@ -53,6 +54,18 @@ def test_each_service_has_its_line_as_it_is_ready(shop: tuple[Folder, Running]) 
     names = re.findall(r"^  (\S+) +process \d+, log ", started, re.MULTILINE)
     assert names[0] == "nats-server"
     assert sorted(names[1:]) == ["front", "guard-1", "orders"]
+
+
+def test_the_page_is_served_where_it_is_said_to_be(shop: tuple[Folder, Running]) -> None:
+    _, dev = shop
+    printed = re.search(r"^the page is at (http://127\.0\.0\.1:\d+/\?token=\S+)$", dev.said, re.MULTILINE)
+    assert printed is not None, dev.said
+    with httpx.Client(follow_redirects=True) as browser:
+        shown = browser.get(printed[1])
+        assert (shown.status_code, shown.url.path, shown.url.query) == (200, "/requests", b"")
+        assert "read-only" not in shown.text
+        assert ">front<" in browser.get(shown.url.join("/agents")).text
+    assert httpx.get(shown.url.join("/agents")).status_code == 401  # another user of this machine
 
 
 def test_a_bug_is_shown_with_the_readers_own_line_first(shop: tuple[Folder, Running]) -> None:

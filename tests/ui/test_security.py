@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from mesh.errors import UsageWrong
-from mesh.ui import Keys, Options, serving
+from mesh.ui import LEAST_TOKEN, Keys, Options, secret, serving
 from mesh.ui.security import MOST_BODY
 from protocol.wire.commands import Ask
 from protocol.wire.handoff import Fact
@@ -143,7 +143,7 @@ async def test_elsewhere_the_page_asks_for_a_token_and_only_shows(keys: Keys, tm
             assert entered.headers["location"] == "/"
             cookie = entered.headers["set-cookie"]
             assert "HttpOnly" in cookie
-            assert "SameSite=Strict" in cookie
+            assert "SameSite=Lax" in cookie
             shown = await visitor.browser.get("/people")
             assert shown.status_code == 200
             assert "read-only" in shown.text
@@ -270,3 +270,42 @@ async def test_a_broken_request_of_http_is_refused(serve: Serve) -> None:
                 assert (await loop.sock_recv(raw, 12)).startswith(b"HTTP/1.1 4")
         async with httpx.AsyncClient(base_url=address) as browser:
             assert (await browser.get("/people")).status_code == 200
+
+
+async def test_the_address_that_was_printed_opens_the_page_once_and_for_all(serve: Serve) -> None:
+    async with serve(token=TOKEN) as address, Visitor(address) as visitor:
+        led = await visitor.browser.get("/requests", params={"status": "open", "token": TOKEN})
+        assert (led.status_code, led.headers["location"]) == (303, "/requests?status=open")
+        assert TOKEN not in led.text + led.headers["set-cookie"]
+        assert (await visitor.browser.get("/requests")).status_code == 200
+    async with serve(token=TOKEN) as address, Visitor(address) as stranger:
+        for said in ("", TOKEN[:-1], "ünïcode"):
+            wrong = await stranger.browser.get("/requests", params={"status": "open", "token": said})
+            assert wrong.status_code == 403
+            assert 'role="alert"' in wrong.text
+            assert 'value="/requests?status=open"' in wrong.text  # where the right one leads
+        assert (await stranger.browser.get("/requests")).status_code == 401
+        piece = await stranger.browser.get("/requests", headers={"hx-request": "true"})
+        assert (piece.status_code, piece.headers["hx-refresh"], piece.text) == (401, "true", "")
+
+
+@pytest.mark.parametrize("key", [b"k" * 32, b""])
+async def test_a_session_outlives_the_page_only_with_a_key_that_does(serve: Serve, key: bytes) -> None:
+    async with serve(token=TOKEN, session_key=key) as address, Visitor(address) as visitor:
+        await visitor.browser.get("/", params={"token": TOKEN})
+        cookies = dict(visitor.browser.cookies)
+    port = urlsplit(address).port
+    async with serve(token=TOKEN, session_key=key, port=port) as address, Visitor(address) as visitor:
+        for name, value in cookies.items():
+            visitor.browser.cookies.set(name, value)
+        assert (await visitor.browser.get("/requests")).status_code == (200 if key else 401)
+
+
+def test_a_secret_that_lasts_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "page.token"
+    kept = secret(path)
+    assert secret(path) == kept
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert secret() != secret()
+    assert len(kept.token) >= LEAST_TOKEN
+    assert len(kept.session_key) == 32
