@@ -18,10 +18,13 @@ ConnectAs = Callable[[str], Awaitable[Bus]]
 PATIENCE_S = 120.0
 """How long a test waits for anything. Nothing takes so long on a busy machine; what does will never come."""
 
+INTENTS = {"d": ("review", "read on"), "e": ("review",)}
+"""Intents that agents of `FLEET` list; one of them cannot stand in a subject."""
+
 FLEET = Fleet(
     name="test",
     entry=AgentName("a"),
-    agents={name: AgentEntry(name=AgentName(name)) for name in "abcde"},
+    agents={name: AgentEntry(name=AgentName(name), intents=INTENTS.get(name)) for name in "abcde"},
     clients=(AgentName("c1"), AgentName("c2")),
     operators=(AgentName("op"),),
     viewers=(AgentName("audit"),),

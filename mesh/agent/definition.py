@@ -19,7 +19,7 @@ from mesh.agent.errors import Retry, ToolsUnusable
 from mesh.agent.tools import NAME_SYNTAX, Tool, is_tool_name, short
 from mesh.errors import MeshError
 from mesh.service.conditions import Conditions, Kind
-from protocol.wire.ids import is_name
+from protocol.wire.ids import NAME_RULE, is_name
 
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
@@ -135,7 +135,7 @@ def default_name(handler: Any) -> str:
 
 def checked_name(name: str) -> str:
     if not is_name(name):
-        raise ValueError(f"not an agent's name: {name!r}; 1 to 24 of a-z 0-9 -")
+        raise ValueError(f"not an agent's name: {name!r}; {NAME_RULE}")
     return name
 
 

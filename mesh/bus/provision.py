@@ -1,8 +1,9 @@
 """`mesh setup` on the server: bring streams and consumers to the table.
 
-`provision` creates what lacks and updates what may be updated. It never deletes, and it refuses what would
-lose data or change what stored data means. Nothing else in this software creates a stream or a consumer,
-and only the admin may.
+`provision` creates what lacks and updates what may be updated. It deletes nothing but the consumers of
+intents that no agent lists any more: what waits there is offered to nobody. It refuses what would lose data
+or change what stored data means. Nothing else in this software creates a stream or a consumer, and only the
+admin may.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from mesh.bus.roles import members
 from mesh.bus.streams import (
     CONTROLS,
     DEFAULT_STORAGE,
+    LOG,
     NEVER,
     PROPOSALS,
     SCHEMA,
@@ -26,6 +28,7 @@ from mesh.bus.streams import (
     consumer_table,
     controls_of,
     is_journal_stream,
+    is_offers_consumer,
     kind_of,
     stream_table,
 )
@@ -45,7 +48,7 @@ _CONSUMER_FREE = ("ack_wait", "max_ack_pending", "max_deliver")
 class Change(NamedTuple):
     """One thing that was done, or would be."""
 
-    action: Literal["create", "update", "write"]
+    action: Literal["create", "update", "write", "delete"]
     what: str
     detail: tuple[str, ...] = ()
 
@@ -85,6 +88,7 @@ async def provision(
         *await _plan_streams(bus, stream_table(fleet, storage)),
         *await _plan_consumers(bus, consumer_table(fleet)),
         *await _plan_documents(bus, {FLEET: _document(fleet), **documents}),
+        *await _plan_left_offers(bus, consumer_table(fleet)),  # after the fleet says that nobody takes them
     ]
     if not dry_run:
         for step in steps:
@@ -161,6 +165,21 @@ async def _plan_consumers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
             body = {"stream_name": stream, "config": {**stands, **wanted}, "action": "update"}
             steps.append(_Step(Change("update", what, detail), verb, body))
     return steps
+
+
+async def _plan_left_offers(bus: Bus, table: Iterable[Consumer]) -> list[_Step]:
+    """Take away the consumers of intents' inboxes that no agent takes from any more."""
+    wanted = {name for stream, name, _ in table if stream == LOG}
+    left = [
+        name for name in await _consumer_configs(bus, LOG) if is_offers_consumer(name) and name not in wanted
+    ]
+    return [
+        _Step(
+            Change("delete", f"consumer {LOG}/{name}", ("no agent lists its intent",)),
+            f"CONSUMER.DELETE.{LOG}.{name}",
+        )
+        for name in left
+    ]
 
 
 def _document(fleet: Fleet) -> bytes:

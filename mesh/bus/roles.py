@@ -19,8 +19,8 @@ from typing import NamedTuple
 from mesh.bus.credentials import is_public_key
 from mesh.bus.streams import QUEUE_CONSUMERS
 from protocol.wire.config import Fleet
-from protocol.wire.ids import is_name
-from protocol.wire.subjects import CONF_CHANGED
+from protocol.wire.ids import NAME_RULE, is_name
+from protocol.wire.subjects import CONF_CHANGED, intent_inbox
 
 CORE = "CORE"
 """The account of the streams, the guards and the admin. Every other member's account has its own name."""
@@ -94,6 +94,15 @@ _AGENT = (
     Service(GET + "RATES.mesh.rate.*"),
     Service("mesh.live.*.*.{me}.*"),
 )
+OFFERS = (
+    Service(NEXT + "LOG.in-{inbox}", many=True),
+    Service("$JS.ACK.LOG.in-{inbox}.>"),
+)
+"""The same for each intent that an agent lists: it takes offers from the intent's inbox (`{inbox}`).
+
+All that list it share the inbox. Each may keep an offer from the others, as it may leave undone what lies in
+its own inbox; then the offer fails for want of a claim.
+"""
 _VIEWER = (
     Service(f"{GET}*", many=True),  # of each stream that allows direct gets: no queue, nor TIMER
     Service(f"{GET}*.>"),
@@ -107,7 +116,7 @@ CALLS: dict[Role, tuple[Service, ...]] = {
     Role.VIEWER: _VIEWER,
     Role.OPERATOR: (*_VIEWER, _SUBMIT, _CONTROL, Service("$SRV.>", many=True)),
 }
-"""Services in CORE that each role outside it may call."""
+"""Services in CORE that each role outside it may call. Agents call those of `OFFERS`, too."""
 
 PRESENCE_S = 2
 """An agent that kept its answers could send many at once: it can keep those of so many seconds."""
@@ -166,21 +175,37 @@ def inbox_prefix(name: str, *, anonymous: bool = False) -> str:
     return ANONYMOUS_INBOX if anonymous else f"{INBOX}.{name}"
 
 
-def grants(role: Role, name: str, *, anonymous: bool = False) -> Grants:
+def calls(role: Role, name: str, intents: Iterable[str] = ()) -> list[Service]:
+    """Return the services in CORE that `name` in `role`, outside it, may call.
+
+    Args:
+        intents: those that an agent lists.
+    """
+    inboxes = dict.fromkeys(map(intent_inbox, intents))
+    own = [call._replace(subject=call.subject.replace(ME, name)) for call in CALLS[role]]
+    return own + [
+        call._replace(subject=call.subject.replace("{inbox}", inbox)) for inbox in inboxes for call in OFFERS
+    ]
+
+
+def grants(role: Role, name: str, intents: Iterable[str] = (), *, anonymous: bool = False) -> Grants:
     """Return what `name` in `role` may do. Raises ValueError for a name that is none.
 
-    With `anonymous`, connections without credentials are `name`, with any tool's default inbox.
+    Args:
+        intents: those that an agent lists.
+        anonymous: connections without credentials are `name`, with any tool's default inbox.
     """
     if not is_name(name):
-        raise ValueError(f"not a name: {name!r}")
+        raise ValueError(f"not a name: {name!r}; {NAME_RULE}")
     if role is Role.ADMIN:
         return Grants(CORE, None, None)
     inboxes = (f"{INBOX}.{name}.>", *([f"{ANONYMOUS_INBOX}.>"] if anonymous else []))
     if role is Role.GUARD:
         return Grants(CORE, GUARD_PUBLISHES, (*inboxes, *GUARD_HEARS))
-    publish = (*(call.subject for call in CALLS[role]), *((ANSWER,) if role is Role.AGENT else ()))
+    called = (call.subject for call in calls(role, name, intents))
+    publish = (*called, *((ANSWER,) if role is Role.AGENT else ()))
     subscribe = (*HEARS[role], *(answer.subject for answer in ANSWERS[role]))
-    return Grants(name, _named(publish, name), (*inboxes, *_named(subscribe, name)))
+    return Grants(name, publish, (*inboxes, *_named(subscribe, name)))
 
 
 def _named(subjects: Iterable[str], name: str) -> tuple[str, ...]:
@@ -203,11 +228,17 @@ def members(fleet: Fleet) -> Iterator[tuple[Role, str]]:
     seen: set[str] = set()
     for role, name in everybody:
         if not is_name(name):
-            raise ValueError(f"not a name: {name!r}")
+            raise ValueError(f"not a name: {name!r}; {NAME_RULE}")
         if name in seen:
             raise ValueError(f"two members of the fleet are named {name!r}")
         seen.add(name)
         yield role, name
+
+
+def intents_of(fleet: Fleet, name: str) -> tuple[str, ...]:
+    """Return the intents that a member lists; none unless it is an agent with a list."""
+    entry = fleet.agents.get(name)
+    return () if entry is None or entry.intents is None else entry.intents
 
 
 def names(fleet: Fleet) -> tuple[str, ...]:
@@ -236,13 +267,14 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
     for role, name in members(fleet):
         if name not in nkeys:
             raise ValueError(f"no public key for {name!r}")
-        granted = grants(role, name, anonymous=name == anonymous)
+        intents = intents_of(fleet, name)
+        granted = grants(role, name, intents, anonymous=name == anonymous)
         entry = user(nkeys[name], granted)
         if granted.account == CORE:
             core.users.append(entry)
             continue
         imports = [
-            *(core.called_by(name, service) for service in CALLS[role]),
+            *(core.called_by(name, service) for service in calls(role, name, intents)),
             *(core.heard_by(name, subject) for subject in HEARS[role]),
         ]
         exports = [core.asks(name, service) for service in ANSWERS[role]]
@@ -277,7 +309,7 @@ class _Core:
 
     def called_by(self, name: str, service: Service) -> str:
         """Let `name` call a service of this account; return its import."""
-        subject = service.subject.replace(ME, name)
+        subject = service.subject
         here = subject.replace(OUTSIDE_API, API)
         self._exported[_service(here, service)].append(name)
         return _import("service", CORE, here, "" if here == subject else subject)

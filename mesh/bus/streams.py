@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from protocol.wire.config import Fleet
-from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, STORED_IN, inbox
+from protocol.wire.ids import ANYBODY
+from protocol.wire.subjects import CONF_CHANGED, PARTITIONS, STORED_IN, inbox, intent_inbox
 
 SCHEMA = 3
 """Version of this layout, kept in each stream's metadata."""
@@ -31,6 +32,7 @@ NEVER = {
 }
 """Features that let a writer erase or alter messages of others, or avoid the compare-and-set."""
 
+LOG = "LOG"
 PROPOSALS, CONTROLS, TIMERS = "PROP", "CTL", "TIMER"
 _JOURNALS = "STEPS-"
 MESSAGE_BYTES = 256 << 10
@@ -253,13 +255,18 @@ def stream_names(fleet: Fleet) -> list[str]:
     return list(stream_table(fleet))
 
 
-def inbox_consumer(agent: str) -> str:
-    """Return the name of an agent's consumer of its inbox in LOG."""
-    return f"in-{agent}"
+def inbox_consumer(name: str) -> str:
+    """Return the name of the consumer of an inbox in LOG: an agent's, or an intent's (`intent_inbox`)."""
+    return f"in-{name}"
+
+
+def is_offers_consumer(consumer: str) -> bool:
+    """Return True if a consumer of LOG is that of an intent's inbox: all agents that list it share it."""
+    return consumer.startswith(inbox_consumer(ANYBODY))
 
 
 def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
-    """Yield every consumer that `fleet` needs: of guards on each queue, of agents on their inboxes."""
+    """Yield every consumer that `fleet` needs: of guards on each queue, of agents on inboxes."""
     queues = _queues(fleet, DEFAULT_STORAGE)
     filters = {name: f"mesh.{name.partition('-')[0].lower()}.{{}}.>" for name in queues}
     filters[TIMERS] = "mesh.timer.fire.{}.*"
@@ -268,8 +275,14 @@ def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
         for stream, subject in filters.items():
             leased = _leased(subject.format(partition), fleet.guard_lease_s, max_ack_pending=256)
             yield _consumer(stream, consumer, {**leased, **guards})
-    for agent in fleet.agents:
-        yield _consumer("LOG", inbox_consumer(agent), _leased(inbox(agent), fleet.lease_s, 1000))
+    offers = {intent_inbox(intent): None for intent in listed_intents(fleet)}
+    for name in (*fleet.agents, *offers):
+        yield _consumer(LOG, inbox_consumer(name), _leased(inbox(name), fleet.lease_s, 1000))
+
+
+def listed_intents(fleet: Fleet) -> list[str]:
+    """Return every intent that an agent of `fleet` lists, once: each has an inbox of offers."""
+    return list(dict.fromkeys(intent for entry in fleet.agents.values() for intent in entry.intents or ()))
 
 
 def _leased(subject: str, ack_wait_s: float, max_ack_pending: int) -> dict[str, Any]:

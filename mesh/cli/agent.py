@@ -110,10 +110,10 @@ def _add(file: Path, name: str, section: Mapping[str, Any], out: Path) -> "Fleet
     """
     from mesh.fleet.file import FleetFileError, parse_fleet
     from mesh.fleet.setup import prepare
-    from protocol.wire.ids import is_name
+    from protocol.wire.ids import NAME_RULE, is_name
 
     if not is_name(name):
-        raise UsageWrong(f"not an agent's name: {name!r}; 1 to 24 of a-z 0-9 -, and not `human`")
+        raise UsageWrong(f"not an agent's name: {name!r}; {NAME_RULE}")
     try:
         before = file.read_text()
     except OSError as missing:

@@ -24,7 +24,7 @@ import msgspec
 from protocol.wire.commands import HANDOFF_MOVES
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import TEXT_FACT, Budget
-from protocol.wire.ids import AgentName, Cause, SenderRole, TurnId, is_label, is_name, is_token
+from protocol.wire.ids import NAME_RULE, AgentName, Cause, SenderRole, TurnId, is_label, is_name, is_token
 from protocol.wire.prices import (
     DAY_S,
     LARGEST_AMOUNT,
@@ -371,7 +371,7 @@ def fleet_mistakes(fleet: Fleet) -> list[str]:
     for role, names in roles.items():
         for name in names:
             if not is_name(name):
-                wrong.append(f"{role}: {name!r} is no name: 1 to 24 characters of a-z 0-9 -, and not `human`")
+                wrong.append(f"{role}: {name!r} is no name: {NAME_RULE}")
             elif uses[name] > 1:
                 wrong.append(f"{role}.{name}: two members of the fleet have this name")
     if fleet.entry not in fleet.agents:

@@ -30,7 +30,10 @@ SenderRole = Literal["agent", "client", "operator", "viewer", "nobody"]
 HUMAN = AgentName("human")
 NOBODY = AgentName("_")
 """The addressee of an event that nobody has to act on. No name may be this."""
+ANYBODY = "any-"
+"""Begins the name of an intent's inbox. No member's name may begin so."""
 
+NAME_RULE = "1 to 24 characters of a-z 0-9 -, not `human`, and not `any-` first"
 MAX_ID_CHARS = 64
 _NAME = re.compile(r"[a-z0-9-]{1,24}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -132,8 +135,8 @@ def request_id(submitter: str, at_ms: int, entropy: bytes) -> RequestId:
 
 
 def is_name(text: str) -> bool:
-    """Return True if `text` may name an agent, client, operator or viewer (`human` may not)."""
-    return _NAME.fullmatch(text) is not None and text != HUMAN
+    """Return True if `text` may name a member; neither `human` nor an intent's inbox may."""
+    return _NAME.fullmatch(text) is not None and text != HUMAN and not text.startswith(ANYBODY)
 
 
 def is_token(text: str) -> bool:

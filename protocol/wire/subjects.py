@@ -6,7 +6,7 @@ space or a wildcard in it can never widen what a message addresses.
 
 from typing import NamedTuple
 
-from protocol.wire.ids import NOBODY, derive, is_token
+from protocol.wire.ids import ANYBODY, NOBODY, derive, is_token
 
 PARTITIONS = 4
 """How many ways proposals, controls and timers are shared among guards. Fixed for a mesh's life:
@@ -46,6 +46,15 @@ def evt_of(request: str) -> str:
 def inbox(name: str) -> str:
     """Every event that `name` must act on."""
     return f"mesh.evt.{_token(name)}.*"
+
+
+def intent_inbox(intent: str) -> str:
+    """Return the name of the inbox in which offers of an intent lie.
+
+    It is `any-<intent>`; an intent that cannot stand in a subject so gives a derived one.
+    """
+    name = f"{ANYBODY}{intent}"
+    return name if is_token(name) else f"{ANYBODY}{derive('intent', intent)}"
 
 
 def prop(sender: str, request: str) -> str:

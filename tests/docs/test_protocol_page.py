@@ -1,5 +1,7 @@
 """docs/protocol.md says what the code does: every example is read by it, every table is compared with it."""
 
+import base64
+import hashlib
 import json
 import re
 import typing
@@ -328,6 +330,18 @@ def test_a_role_may_publish_what_the_page_says_and_nothing_else() -> None:
     operator = set(roles.grants(roles.Role.OPERATOR, "somebody").publish or ())
     more = {name.replace("{me}", "somebody") for name in codes(rows["operator"][1])}
     assert more | set(viewer) == operator
+
+
+def test_an_agent_takes_offers_of_what_it_lists_as_the_page_says() -> None:
+    said = section(PAGE, "Who may do what").partition("An agent also takes offers")[2]
+    subjects = [code for code in codes(said) if "LOG.in-{inbox}" in code]
+    plain = set(roles.grants(roles.Role.AGENT, "somebody").publish or ())
+    granted = roles.grants(roles.Role.AGENT, "somebody", ["review", "read on"])
+    digest = base64.b32encode(hashlib.sha256(b"intent\x1fread on").digest()).decode().lower()
+    inboxes = ("any-review", f"any-{digest[:26]}")
+    assert {each.replace("{inbox}", inbox) for each in subjects for inbox in inboxes} == (
+        set(granted.publish or ()) - plain
+    )
 
 
 def test_what_a_viewer_may_read_are_the_streams_that_the_page_names() -> None:

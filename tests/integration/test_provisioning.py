@@ -20,7 +20,7 @@ from protocol.wire.events import RequestOpened
 from protocol.wire.ids import AgentName
 from protocol.wire.prices import unsaid
 from protocol.wire.subjects import FLEET as FLEET_SUBJECT
-from protocol.wire.subjects import PARTITIONS, partition, prop
+from protocol.wire.subjects import PARTITIONS, inbox, intent_inbox, partition, prop
 from tests.guard.stage import Stage
 from tests.servers import FLEET, fresh, until
 
@@ -140,6 +140,37 @@ async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: Local
         await admin.api("CONSUMER.CREATE.LOG.in-a", body)
         assert [change.what for change in await provision(admin, FLEET)] == ["consumer LOG/in-a"]
         assert (await admin.api("CONSUMER.INFO.LOG.in-a"))["config"]["ack_wait"] == 6 * 10**9
+
+
+async def test_the_consumer_of_an_intent_comes_with_the_first_agent_that_lists_it_and_goes_with_the_last(
+    own_server: LocalBus,
+) -> None:
+    def taking(**intents: tuple[str, ...]) -> Fleet:
+        agents = {
+            name: msgspec.structs.replace(entry, intents=intents.get(name))
+            for name, entry in FLEET.agents.items()
+        }
+        return msgspec.structs.replace(FLEET, agents=agents)
+
+    async def listed(admin: Bus) -> dict[str, str]:
+        consumers = (await admin.api("CONSUMER.LIST.LOG"))["consumers"]
+        return {each["name"]: each["config"]["filter_subject"] for each in consumers if "any" in each["name"]}
+
+    review, read_on = "any-review", intent_inbox("read on")
+    async with own_server.connected_as("admin") as admin:
+        assert await listed(admin) == {f"in-{name}": inbox(name) for name in (review, read_on)}
+        assert [change.action for change in await provision(admin, taking(a=("review", "read on")))] == [
+            "write"
+        ]
+        fleet = taking(e=("read on",))
+        planned = await provision(admin, fleet, dry_run=True)
+        assert [change[:2] for change in planned] == [
+            ("write", FLEET_SUBJECT),
+            ("delete", f"consumer LOG/in-{review}"),
+        ]
+        assert await provision(admin, fleet) == planned
+        assert await listed(admin) == {f"in-{read_on}": inbox(read_on)}
+        assert await provision(admin, fleet) == []
 
 
 async def test_leases_are_the_fleets_and_follow_it(own_server: LocalBus) -> None:

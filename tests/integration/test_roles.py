@@ -13,7 +13,7 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import CORE, Role, accounts_config, grants, members, server_config
+from mesh.bus.roles import CORE, Role, accounts_config, grants, intents_of, members, server_config
 from mesh.bus.streams import GUARD_GROUP, inbox_consumer, queue_consumer, stream_names
 from mesh.local.server import server_binary
 from protocol.wire.ids import AgentName
@@ -26,6 +26,7 @@ from protocol.wire.subjects import (
     dead,
     end,
     evt,
+    intent_inbox,
     live,
     note,
     partition,
@@ -99,6 +100,27 @@ async def test_an_agent_keeps_a_journal_and_shows_itself(connect_as: ConnectAs) 
     assert (await other.request(GET + "RATES." + rate("one.model"))).data == b"others"
     await agent.publish_durable(dead("a"), b"unreadable")
     assert b'"entry":"a"' in (await agent.request(GET + "CONF." + FLEET_SUBJECT)).data
+
+
+async def test_an_offer_goes_to_one_of_the_agents_that_list_its_intent(connect_as: ConnectAs) -> None:
+    guard, requests, taken = await connect_as("guard"), [fresh() for _ in range(6)], list[tuple[str, str]]()
+    pullers = []
+    for name in ("d", "e"):
+
+        async def take(message: Message, name: str = name) -> None:
+            await message.ack_sync()
+            taken.append((name, message.subject))
+
+        consumer = inbox_consumer(intent_inbox("review"))
+        pullers.append(Puller(await connect_as(name), "LOG", consumer, take, slots=1, expires_s=4.0))
+        await pullers[-1].start()
+    for request in requests:
+        await JetStreamLog(guard).append("any-review", request, b'{"n":0}', after=0)
+    await until(lambda: len(taken) >= len(requests))
+    for puller in pullers:
+        await puller.close()
+    assert {name for name, _ in taken} == {"d", "e"}
+    assert sorted(subject for _, subject in taken) == sorted(evt("any-review", each) for each in requests)
 
 
 async def test_what_an_agent_shows_reaches_its_client_and_what_guards_say_reaches_both(
@@ -190,7 +212,7 @@ def publics() -> dict[str, str]:
 
 def test_nobody_outside_core_may_name_what_is_anothers() -> None:
     for role, name in members(FLEET):
-        granted = grants(role, name)
+        granted = grants(role, name, intents_of(FLEET, name))
         if granted.account == CORE or granted.publish is None or granted.subscribe is None:
             continue
         for subject in granted.publish:

@@ -30,7 +30,7 @@ def one_account(mesh: LocalBus, *, permissions: bool) -> str:
     everybody = roles.Grants(roles.CORE, None, None)
     users = []
     for role, name in roles.members(mesh.fleet):
-        granted = roles.grants(role, name)
+        granted = roles.grants(role, name, roles.intents_of(mesh.fleet, name))
         if granted.publish is not None:  # without a wall there is no other name for the API
             publish = tuple(subject.replace(roles.OUTSIDE_API, roles.API) for subject in granted.publish)
             granted = granted._replace(publish=publish)

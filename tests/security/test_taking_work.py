@@ -7,15 +7,15 @@ import pytest
 
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.roles import API, NEXT
-from protocol.wire.subjects import card
+from protocol.wire.subjects import card, intent_inbox
 from tests.security.attacks import Tried, append
 from tests.security.scenes import Scene, attempt, quiet, told
 from tests.servers import fresh, until
 
 
-async def hold_work(scene: Scene) -> tuple[Puller, list[Message]]:
-    """Let `a` have one message of its inbox in hand, and ask for another."""
-    bus = await scene.bus("a")
+async def hold_work(scene: Scene, agent: str = "a", inbox: str = "a") -> tuple[Puller, list[Message]]:
+    """Let an agent have one message of an inbox in hand, and ask for another."""
+    bus = await scene.bus(agent)
     held: list[Message] = []
     forever = asyncio.Event()
 
@@ -23,25 +23,31 @@ async def hold_work(scene: Scene) -> tuple[Puller, list[Message]]:
         held.append(message)
         await forever.wait()
 
-    puller = Puller(bus, "LOG", "in-a", keep, slots=2, expires_s=4.0)
+    puller = Puller(bus, "LOG", f"in-{inbox}", keep, slots=2, expires_s=4.0)
     await puller.start()
-    await append(scene, "a", fresh())
+    await append(scene, inbox, fresh())
     await until(lambda: bool(held))
     return puller, held
 
 
+@pytest.mark.parametrize(
+    ("holder", "inbox"),
+    [pytest.param("a", "a", id="its-own"), pytest.param("e", "any-review", id="an-offer")],
+)
 @pytest.mark.parametrize("what", [b"+ACK", b"+TERM", b"-NAK"], ids=["ack", "term", "nak"])
-async def test_an_agent_cannot_acknowledge_for_another(what: bytes, refused: Tried) -> None:
+async def test_an_agent_cannot_acknowledge_for_another(
+    what: bytes, holder: str, inbox: str, refused: Tried
+) -> None:
     async def attack(scene: Scene) -> bool:
-        puller, held = await hold_work(scene)
+        puller, held = await hold_work(scene, holder, inbox)
         try:
             subject = held[0]._incoming.reply
             attacker, admin = await scene.bus("b"), await scene.admin()
             await attempt(attacker, subject, what)
             await attempt(attacker, card("b"), b"{}", reply=subject)
-            await attempt(attacker, subject.replace(".in-a.", ".in-b."), what)
+            await attempt(attacker, subject.replace(f".in-{inbox}.", ".in-b."), what)
             await quiet(admin)
-            info = await admin.api("CONSUMER.INFO.LOG.in-a")
+            info = await admin.api(f"CONSUMER.INFO.LOG.in-{inbox}")
             return bool(info["num_ack_pending"] == 0 or len(held) > 1)
         finally:
             await held[-1].ack_sync()
@@ -50,12 +56,17 @@ async def test_an_agent_cannot_acknowledge_for_another(what: bytes, refused: Tri
     await refused(attack)
 
 
-async def test_an_agent_cannot_pull_anothers_work(refused: Tried) -> None:
+@pytest.mark.parametrize("inbox", ["e", intent_inbox("read on")])
+async def test_an_agent_cannot_pull_anothers_work_nor_offers_of_an_intent_that_it_does_not_list(
+    inbox: str, refused: Tried
+) -> None:
     async def attack(scene: Scene) -> bool:
-        request = fresh()
-        await append(scene, "e", request)
-        got = await told(await scene.bus("b"), NEXT + "LOG.in-e", b'{"batch":100,"no_wait":true}')
-        delivered = (await (await scene.admin()).api("CONSUMER.INFO.LOG.in-e"))["delivered"]["consumer_seq"]
+        await append(scene, inbox, fresh())
+        consumer = f"LOG.in-{inbox}"
+        got = await told(await scene.bus("b"), NEXT + consumer, b'{"batch":100,"no_wait":true}')
+        delivered = (await (await scene.admin()).api(f"CONSUMER.INFO.{consumer}"))["delivered"][
+            "consumer_seq"
+        ]
         return bool(delivered or got)
 
     await refused(attack)
@@ -88,6 +99,7 @@ async def test_an_agent_cannot_pull_anothers_work(refused: Tried) -> None:
         pytest.param("CONSUMER.PAUSE.LOG.in-d", {"pause_until": "2100-01-01T00:00:00Z"}, id="pause-anothers"),
         pytest.param("CONSUMER.RESET.LOG.in-d", {"seq": 1}, id="reset-anothers"),
         pytest.param("CONSUMER.RESET.LOG.in-b", {"seq": 1}, id="reset-its-own"),
+        pytest.param("CONSUMER.RESET.LOG.in-any-review", {"seq": 1}, id="reset-an-intents"),
     ],
 )
 @pytest.mark.parametrize("attacker", ["b", "c2", "audit", "op"])

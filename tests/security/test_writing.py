@@ -34,6 +34,7 @@ def writing(stream: str, subject: Callable[[str], str], where: str = "") -> Atta
         pytest.param(writing("LOG", lambda r: evt("c1", r)), id="an-answer-to-a-client"),
         pytest.param(writing("LOG", lambda r: evt("_", r)), id="a-verdict"),
         pytest.param(writing("LOG", lambda r: evt("b", r)), id="work-into-its-own-inbox"),
+        pytest.param(writing("LOG", lambda r: evt("any-review", r)), id="an-offer"),
         pytest.param(
             writing("PROP", lambda r: prop("a", r), "mesh.prop.*.a.{request}"), id="a-proposal-of-another"
         ),

@@ -145,6 +145,7 @@ FLEET: dict[str, Any] = {"name": "f", "entry": "a", "agents": {"a": {"name": "a"
         ({"clients": ["a"]}, "agents.a: two members of the fleet have this name"),
         ({"clients": ["c", "c"]}, "clients.c: two members of the fleet have this name"),
         ({"viewers": ["human"]}, "viewers: 'human' is no name"),
+        ({"clients": ["any-review"]}, "clients: 'any-review' is no name"),
         ({"operators": ["o.p"]}, "operators: 'o.p' is no name"),
         ({"breakers": {"z": {}}}, "breakers.z: 'z' is no agent of this fleet"),
         ({"breaker": {"open_s": 0}}, "breaker.open_s: expected `float` > 0.0"),

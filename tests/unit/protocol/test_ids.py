@@ -98,6 +98,9 @@ def test_a_request_id_is_a_name_and_a_canonical_ulid(text: str, is_one: bool) ->
         ("a" * 25, False),
         ("", False),
         ("human", False),
+        ("any", True),
+        ("any-", False),
+        ("any-review", False),
         ("_", False),
         ("A", False),
         ("a.b", False),
@@ -106,7 +109,9 @@ def test_a_request_id_is_a_name_and_a_canonical_ulid(text: str, is_one: bool) ->
         ("ä", False),
     ],
 )
-def test_a_name_has_24_plain_characters_and_is_not_human(text: str, is_one: bool) -> None:
+def test_a_name_has_24_plain_characters_and_is_neither_human_nor_an_intents_inbox(
+    text: str, is_one: bool
+) -> None:
     assert ids.is_name(text) is is_one
 
 
