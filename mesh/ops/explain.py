@@ -81,7 +81,8 @@ def explain(happened: Sequence[AnyEvent], n: int | None = None) -> Explanation:
     story = timeline(happened[: event.n + 1])
     told = next((move for move in story.moves if move.seq == event.n), None)
     refusal = event.refusal
-    segment = before.segment if before.turns else None
+    turn = before.turns.get(event.turn) or before.root
+    segment = None if turn is None else turn.segment
     policy = before.policy
     if isinstance(event, events.RequestOpened | events.RequestRefused):
         policy = event.policy or Policy()

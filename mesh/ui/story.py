@@ -58,8 +58,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 def standing(happened: Sequence[AnyEvent]) -> Standing:
     """Return how a request stands after these events, of which there is at least one. Raises BrokenLog."""
     ledger, last = fold(happened), happened[-1]
-    segment = ledger.segment if ledger.turns else None
-    holder = ledger.holder
+    root, holder = ledger.root, ledger.holder
+    segment = None if root is None else root.segment
     work = None if holder is None or holder.agent == HUMAN else holder.work
     rest = None if segment is None else budget.public(budget.left(segment.top.ceiling, ledger.spent))
     return Standing(
@@ -72,7 +72,7 @@ def standing(happened: Sequence[AnyEvent]) -> Standing:
         left=rest,
         deadline=ledger.deadline,
         frozen_at=ledger.frozen_at,
-        facts=tuple(ledger.load().facts.values()),
+        facts=() if holder is None else tuple(holder.load().facts.values()),
         withheld=() if work is None or work.withheld is None else work.withheld.labels,
         must_carry=() if work is None else work.handoff.constraints.must_carry,
         deferred=len(ledger.deferred),

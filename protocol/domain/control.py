@@ -109,7 +109,7 @@ def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:
         events.EscalationResolved,
         handoff,
         load,
-        followed(ledger.marks(), ledger.load(), load),
+        followed(human.marks(), human.load(), load),
         path=(handoff.to_agent,),
         turn=human.id,
         summary=control.summary,
@@ -131,7 +131,7 @@ def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> 
     own = held.constraints.deadline
     deadline = ledger.deadline if own is not None and own <= now else own
     shown = Bringer({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
-    load = merge(ledger.load(), control.facts, bringer=shown, labels=ledger.history.labels)
+    load = merge(human.load(), control.facts, bringer=shown, labels=ledger.history.labels)
     frame = ledger.frames[human.instead_of] if human.instead_of is not None else None
     rest = budget.UNLIMITED if frame is None else budget.left(frame.ceiling, ledger.spent)
     granted = budget.grant(control.budget, rest)

@@ -39,8 +39,9 @@ def target_of(ledger: Ledger, command: Command) -> AgentName | None:
         case MoveProposed(move=Transfer(to_agent=named) | commands.Ask(to_agent=named)):
             return named
         case MoveProposed(move=HandBack()):
-            back = ledger.segment.resumed()
-            return None if back is None else ledger.segment.path[back].agent
+            segment = ledger.turns[command.what.turn].segment
+            back = segment.resumed()
+            return None if back is None else segment.path[back].agent
         case MoveProposed(move=Escalate()):
             return HUMAN
     return None
@@ -121,8 +122,8 @@ class _Verdict(Case):
         """Work out what the move would carry on and hand over."""
         ledger = self.ledger
         drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
-        self.before = self.load = ledger.load()
-        self.marks = ledger.marks()
+        self.before = self.load = self.turn.load()
+        self.marks = self.turn.marks()
         bringer = _NOBODY
         if move.facts or things or drop or (isinstance(move, Transfer) and move.constraints.must_carry):
             bringer = self._bringer()
@@ -148,7 +149,7 @@ class _Verdict(Case):
         held = self.turn.work.handoff
         drop, things = ((), ()) if isinstance(move, Escalate) else (move.drop, move.artifacts)
         asked = move.constraints.must_carry if isinstance(move, Transfer) else ()
-        if self.load is self.before and not asked and self.ledger.stash is NO_STASH:
+        if self.load is self.before and not asked and self.turn.stash is NO_STASH:
             return handoff  # nothing is brought, and nothing is out of the giver's sight
         facts = {fact.key: fact for fact in held.facts if fact.key not in drop}
         artifacts = {item.name: item for item in (*held.artifacts, *things)}
@@ -167,7 +168,7 @@ class _Verdict(Case):
         """
         marks = self.marks
         if isinstance(move, HandBack):
-            segment = self.ledger.segment
+            segment = self.segment
             back = segment.resumed()
             marks = marks if back is None else segment.path[back].marks
         marks = layers.followed(marks, self.before, self.load)
@@ -189,7 +190,7 @@ class _Verdict(Case):
 
     def _handoff(self, load: Load) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
-        segment, own = self.ledger.segment, self.ledger.frames[self.turn.id].constraints
+        segment, own = self.segment, self.ledger.frames[self.turn.id].constraints
         match self.move:
             case Transfer() as move:
                 asked = move.constraints
@@ -249,7 +250,7 @@ class _Verdict(Case):
 
     def _admitted(self) -> AnyEvent:
         assert self.handoff is not None
-        segment, move = self.ledger.segment, self.move
+        segment, move = self.segment, self.move
         if isinstance(move, Transfer):  # keys that must be carried stand in the handoff alone
             path, asked = (*segment.names, move.to_agent), replace(move.constraints, must_carry=())
         else:
@@ -289,7 +290,7 @@ class _Verdict(Case):
         return self._for_client(events.TurnSuspended, move.to_agent, ask=move, expires_at=expires_at)
 
     def _escalated(self, move: Escalate) -> AnyEvent:
-        most, segment = self.policy.max_escalations, self.ledger.segment
+        most, segment = self.policy.max_escalations, self.segment
         if self.ledger.escalations >= most:
             return self._failed("max_escalations", f"the policy lets a person be asked {most} times", move)
         assert self.handoff is not None

@@ -71,7 +71,7 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
         case events.TurnSuspended(ask=ask):
             move = ask
         case events.EscalationRaised(reason="asked", work=work):
-            facts = brought(ledger.load().facts, ledger.load_after(event).facts)
+            facts = brought(ledger.turns[event.turn].load().facts, ledger.load_after(event).facts)
             move = commands.Escalate(summary=work.handoff.summary, facts=facts)
         case events.RequestCompleted(control="", answer=answer):
             move = commands.Complete(answer=answer)
@@ -85,15 +85,16 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
 
 
 def _handoff_move(ledger: Ledger, event: events.HandoffAdmitted) -> Move:
-    before, after, handoff = ledger.load(), ledger.load_after(event), event.work.handoff
+    giver, handoff = ledger.turns[event.turn], event.work.handoff
+    before, after = giver.load(), ledger.load_after(event)
     facts = brought(before.facts, after.facts)
     artifacts = brought(before.artifacts, after.artifacts)
     drop = dropped(before.facts, after.facts)
     if handoff.move == "hand_back":
         return commands.HandBack(summary=handoff.summary, facts=facts, artifacts=artifacts, drop=drop)
     # What had to be carried until now holds without being asked for.
-    asked = ledger.marks_after(event) - followed(ledger.marks(), before, after)
-    known = {fact.key for fact in (*facts, *ledger.turns[event.turn].work.handoff.facts)}
+    asked = ledger.marks_after(event) - followed(giver.marks(), before, after)
+    known = {fact.key for fact in (*facts, *giver.work.handoff.facts)}
     # What was brought again as it was, by an agent that does not see it, leaves a mark alone.
     facts += tuple(after.facts[key][place] for key, place in sorted(asked) if key not in known)
     return commands.Transfer(
@@ -149,6 +150,6 @@ def _resolution(ledger: Ledger, event: events.EscalationResolved) -> Control:
         to=None if by_default else given.to_agent,
         again=event.again,
         summary=event.summary,
-        facts=brought(ledger.load().facts, ledger.load_after(event).facts),
+        facts=brought(human.load().facts, ledger.load_after(event).facts),
         budget=event.budget,
     )

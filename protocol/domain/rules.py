@@ -54,7 +54,7 @@ class Case:
 
     @property
     def segment(self) -> Segment:
-        return self.ledger.segment
+        return self.turn.segment
 
     @property
     def given(self) -> frozenset[str]:
@@ -342,7 +342,7 @@ def must_carry(case: Case) -> Refusal | None:
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
     if case.load is case.before and not asked:
         return None
-    lost, given = layers.lost(case.before, case.load, case.ledger.marks()), case.given
+    lost, given = layers.lost(case.before, case.load, case.turn.marks()), case.given
     # What the proposer is not shown counts as missing: to say otherwise would give it away.
     missing = [key for key in asked if key not in given]
     if not lost and not missing:

@@ -278,7 +278,7 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         frame, giver = ledger.frames[turn.id], turn.agent
         rest = budget.left(frame.ceiling, ledger.spent)
         constraints = replace(frame.constraints, budget=budget.public(rest))
-    load = ledger.load()
+    load = turn.load()
     handoff = Handoff(
         move="escalate",
         from_agent=giver,
@@ -294,9 +294,9 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
         events.EscalationRaised,
         handoff,
         load,
-        ledger.marks(),
-        path=ledger.segment.names,
-        depth=ledger.segment.depth,
+        turn.marks(),
+        path=turn.segment.names,
+        depth=turn.segment.depth,
         past=turn.past,
         turn=turn.id,
         round=turn.round,

@@ -15,7 +15,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from protocol.domain import budget
-from protocol.domain.layers import Load, Marks, followed
+from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed
 from protocol.wire import commands
 from protocol.wire.assignment import Assignment, RoundOutcome
 from protocol.wire.commands import Failure, Move, Report
@@ -36,6 +36,10 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     agent: AgentName
     work: Assignment
     """As the newest round was opened."""
+    segment: "Segment"
+    """The path that led to it, with the hops since it began."""
+    stash: Stash = NO_STASH
+    """What it carries and its reader does not see the whole of."""
     opened_at: int
     round: int = 0
     round_n: int = 0
@@ -71,6 +75,14 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """Of a person's turn: the person that it was assigned to."""
     ended_by: AnyEvent | None = None
     """What ended it."""
+
+    def load(self) -> Load:
+        """Return all that it carries, withheld or not."""
+        return self.stash.load(self.work.handoff)
+
+    def marks(self) -> Marks:
+        """Return which of that must be carried on unchanged, withheld or not."""
+        return self.stash.marks_beside(self.work.handoff)
 
 
 def summed_up(turn: TurnState, report: Report) -> Report:

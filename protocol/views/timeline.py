@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from protocol.domain import budget
-from protocol.domain.layers import Load, brought, dropped
+from protocol.domain.layers import NO_LOAD, Load, brought, dropped
 from protocol.domain.ledger import Ledger
 from protocol.views.spending import unpriced_in
 from protocol.wire import events
@@ -19,7 +19,7 @@ from protocol.wire.assignment import Withheld
 from protocol.wire.commands import Submit, Usage, move_name, move_summary
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Fact, Handoff, Refusal
-from protocol.wire.ids import HUMAN
+from protocol.wire.ids import HUMAN, TurnId
 from protocol.wire.prices import Price, price_list
 
 
@@ -180,7 +180,8 @@ def timeline(
     told: list[tuple[dict[str, Any], str | None]] = []
     trail: list[str] = []
     for event in happened:
-        before = ledger.load()
+        giver = ledger.turns.get(event.turn) if event.opens_turn else None
+        before = NO_LOAD if giver is None else giver.load()
         ledger.apply(event)
         if not isinstance(event, events.FactsWithheld):
             told.append((_tell(ledger, event, before), _about(ledger, event)))
@@ -194,7 +195,7 @@ def timeline(
     if journals:
         settled, running = _with_steps(settled, running, happened, journals)
     heard_of = {move.turn.id for move in settled if move.turn is not None}
-    segment = ledger.segment if ledger.turns else None
+    segment = None if ledger.root is None else ledger.root.segment
     first = next((event for event in happened if not isinstance(event, events.FactsWithheld)), None)
     submitted = first.submit if isinstance(first, events.RequestRefused) else first
     known = submitted if isinstance(submitted, events.RequestOpened | Submit) else None
@@ -256,15 +257,15 @@ def _waiting(ledger: Ledger, happened: Sequence[AnyEvent]) -> Iterable[Awaited]:
 
 def _tell(ledger: Ledger, event: AnyEvent, before: Load) -> dict[str, Any]:
     """Return the fields of an entry, but for its turn: usage and rounds are known only afterwards."""
-    after = ledger.load() if ledger.is_open else before
     opens = event.opens_turn
+    after = ledger.turns[TurnId(event.id)].load() if opens else before
     fields: dict[str, Any] = {
         "seq": event.n,
         "id": event.id,
         "at": event.at,
         "verdict": "recorded",
-        "facts": brought(before.facts, after.facts) if opens else (),
-        "dropped": dropped(before.facts, after.facts) if opens else (),
+        "facts": brought(before.facts, after.facts),
+        "dropped": dropped(before.facts, after.facts),
         "withheld": event.work and event.work.withheld,
         "sender": event.sender if event.control else None,
     }

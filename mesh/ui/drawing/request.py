@@ -297,10 +297,10 @@ def course(happened: Sequence[AnyEvent]) -> Course:
     ceiling = budget.UNLIMITED
     for event in happened:
         ledger.apply(event)
-        depth = ledger.segment.depth if ledger.turns else 0
-        points.append(Point(event.n, depth, ledger.spent))
-        if ledger.turns:
-            ceiling = ledger.segment.path[0].ceiling
+        root = ledger.root
+        points.append(Point(event.n, 0 if root is None else root.segment.depth, ledger.spent))
+        if root is not None:
+            ceiling = root.segment.path[0].ceiling
     return Course(points=tuple(points), max_depth=ledger.policy.max_depth, ceiling=ceiling)
 
 

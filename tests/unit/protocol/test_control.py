@@ -142,7 +142,7 @@ def test_a_resolution_starts_a_fresh_segment() -> None:
     event = is_(play.control(Resolve, turn=play.turn), EscalationResolved)
     assert (event.work.path, event.work.depth) == (("b",), 0)
     play.move(transfer("a"))  # on the old path, at the old depth's end
-    assert play.ledger.segment.names == ("b", "a")
+    assert play.holder.segment.names == ("b", "a")
     assert play.ledger.frames[play.turn].giver == "b"
 
 

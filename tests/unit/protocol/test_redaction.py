@@ -71,7 +71,7 @@ def test_what_is_withheld_comes_back_for_the_next_who_may_see_it() -> None:
     play.move(transfer("c"))
     assert play.holder.work.handoff.facts == (SSN, TEXT)
     assert play.holder.work.handoff.artifacts == (SCAN,)
-    assert play.ledger.stash.facts == {}
+    assert play.holder.stash.facts == {}
     play.move(transfer("d"))
     play.move(hand_back())
     assert play.shown["ssn"] == "078-05"
@@ -114,7 +114,7 @@ def test_what_has_to_be_carried_is_kept_anew_where_it_is_another_than_before() -
     assert is_(play.events[-2], FactsWithheld).must_carry == ()
     play.fleet = FLEET
     play.move(hand_back(fact("newer", 1)))
-    assert play.ledger.marks() == frozenset()
+    assert play.holder.marks() == frozenset()
 
 
 def test_a_label_sticks_to_its_key_even_after_the_fact_was_dropped() -> None:
@@ -153,7 +153,7 @@ def test_a_clearance_that_changed_meanwhile_is_withheld_by_as_it_is_now() -> Non
     event = is_(died.move(transfer("b")), HandoffAdmitted)
     assert event.work.withheld is None
     assert event != whole
-    assert died.ledger.stash.facts == {}
+    assert died.holder.stash.facts == {}
     died.fleet = FLEET
     is_(died.move(transfer("d")), HandoffAdmitted)
     died.move(transfer("c"))

@@ -130,7 +130,7 @@ def test_a_hand_back_goes_to_return_to_or_to_the_frame_beneath(
 
 def test_a_resumed_frame_keeps_its_giver_and_its_own_return_to() -> None:
     play = played(transfer("b"), transfer("c", return_to="a"), transfer("d"), hand_back())
-    assert (play.holder.agent, play.ledger.segment.top.giver) == ("c", "b")
+    assert (play.holder.agent, play.holder.segment.top.giver) == ("c", "b")
     assert admitted(play.move(hand_back())).work.handoff.to_agent == "a"
 
 

@@ -95,7 +95,9 @@ async def test_over_the_limit_nobody_is_even_asked(records: Path) -> None:
 
 async def test_too_small_an_offer_is_raised_and_only_then_sealed(records: Path) -> None:
     going = await walk(RECRUITING, "I apply for v-103. ulla.berg@example.org")
-    assert going.guard.ledger.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
+    last = going.guard.ledger.root
+    assert last is not None
+    assert last.segment.depth == RECRUITING.file.rules["default"].max_depth == 7
     with RECRUITING.connected() as db:
         (row,) = db.execute("SELECT euros, status FROM offers").fetchall()
     assert tuple(row) == (40_000, "reviewed")

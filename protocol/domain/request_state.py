@@ -1,0 +1,265 @@
+"""What a request's events add up to: its turns, its spending, what was decided; and the changes to it.
+
+Only the ledger's folding changes a state (`protocol.domain.ledger`). Every turn holds its own work: the path
+that led to it, and what its reader does not see the whole of. So several turns may be open at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from protocol.domain import budget, hash_chain
+from protocol.domain.layers import NO_LOAD, FactHistory, Load, Marks, Stash, is_cleared
+from protocol.domain.turns import NO_REPORT, Frame, Hop, Segment, TurnState, summed_up
+from protocol.wire import events
+from protocol.wire.assignment import Assignment
+from protocol.wire.commands import Report, Usage
+from protocol.wire.config import AgentEntry, Policy
+from protocol.wire.events import AnyEvent
+from protocol.wire.grounds import Grounds
+from protocol.wire.handoff import Artifact, Fact, Handoff
+from protocol.wire.ids import AgentName, Cause, RequestId, TurnId
+
+Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
+_DEFAULT_POLICY = Policy()
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """One request, as far as its events go. Empty until its first event."""
+
+    request: RequestId | None = None
+    client: AgentName | None = None
+    policy: Policy = _DEFAULT_POLICY
+    deadline: int | None = None
+    conversation: str | None = None
+    prices: Mapping[str, Any] = field(default_factory=dict)
+    """What models cost when the request began."""
+    submit_digest: str = ""
+    status: Status = "unknown"
+    ended: AnyEvent | None = None
+    turns: dict[TurnId, TurnState] = field(default_factory=dict)
+    open: dict[TurnId, TurnState] = field(default_factory=dict)
+    """The open turns, in the order in which they were opened. At most one under topology `handoff`."""
+    root: TurnState | None = None
+    """The turn that holds the request itself, or held it last; none until one is opened."""
+    frames: dict[TurnId, Frame] = field(default_factory=dict)
+    """The frame that each agent's turn holds or held the work under."""
+    hops: list[Hop] = field(default_factory=list)
+    history: FactHistory = field(default_factory=FactHistory)
+    pending: events.FactsWithheld | None = None
+    spent: Usage = budget.NOTHING
+    escalations: int = 0
+    frozen_at: int | None = None
+    deferred: list[events.MoveDeferred] = field(default_factory=list)
+    causes: dict[tuple[Cause, str], int] = field(default_factory=dict)
+    """How many events there are by cause and type."""
+    decided: set[Cause] = field(default_factory=set)
+    """What was decided. (A withholding alone only comes before the decision.)"""
+    head: AnyEvent | None = None
+    body: bytes = b""
+    """The stored bytes that `head` was read from; empty where the event itself was made here."""
+    _digest: str | None = None
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """The number that the next event gets."""
+        return 0 if self.head is None else self.head.n + 1
+
+    @property
+    def prev(self) -> str:
+        """What the next event names as the one before it."""
+        if self.head is None:
+            return hash_chain.GENESIS
+        if self._digest is None:
+            self._digest = hash_chain.digest(self.body) if self.body else hash_chain.digest_of(self.head)
+        return self._digest
+
+    @property
+    def trace(self) -> str:
+        """`traceparent` of the newest event; empty where there is none."""
+        return "" if self.head is None else self.head.trace
+
+    @property
+    def is_open(self) -> bool:
+        return self.status == "open"
+
+    @property
+    def holder(self) -> TurnState | None:
+        """The turn that holds the request itself, while it is open."""
+        root = self.root
+        return None if root is None or root.state == "ended" else root
+
+    def count(self, cause: str, type_: str) -> int:
+        """Return how many events of this cause and type there are."""
+        return self.causes.get((Cause(cause), type_), 0)
+
+    def knows(self, cause: str) -> bool:
+        """Return True if this cause was decided."""
+        return cause in self.decided
+
+    def is_deferred(self, turn: TurnId, round_: int) -> bool:
+        """Return True if this round's proposal waits for a thaw."""
+        return any((waiting.turn, waiting.round) == (turn, round_) for waiting in self.deferred)
+
+    def load_after(self, event: AnyEvent) -> Load:
+        """Return all that is carried once `event`, which opens a turn, is in the log."""
+        work = work_of(event)
+        return self._stash_after(event, work).load(work.handoff)
+
+    def marks_after(self, event: AnyEvent) -> Marks:
+        """Return which of it must be carried on unchanged, once `event` is in the log."""
+        work = work_of(event)
+        return self._stash_after(event, work).marks_beside(work.handoff)
+
+    def _stash_after(self, event: AnyEvent, work: Assignment) -> Stash:
+        return Stash.of(self.kept_back(event.cause) or work.beneath)
+
+    def kept_back(self, cause: str) -> events.FactsWithheld | None:
+        """Return what is kept back from the reader of the event that `cause` brings about, if anything is."""
+        return self.pending if self.pending is not None and self.pending.cause == cause else None
+
+    def report_of(self, event: AnyEvent) -> Report:
+        """Return what was reported with the proposal that `event` answers; it is the newest or the next."""
+        kept = self.kept_back(event.cause)
+        return event.report or (NO_REPORT if kept is None else kept.report)
+
+    def grounds_of(self, event: AnyEvent) -> Grounds | None:
+        """Return what `event` rested on outside the log; None where nothing was asked. As `report_of`."""
+        kept = self.kept_back(event.cause)
+        return event.grounds or (None if kept is None else kept.grounds)
+
+    def carried(self) -> dict[str, Fact]:
+        """Return by key the fact of the request's holder that somebody sees who is cleared for everything."""
+        return {key: layers[0] for key, layers in self._load().facts.items()}
+
+    def carried_artifacts(self) -> dict[str, Artifact]:
+        return {name: layers[0] for name, layers in self._load().artifacts.items()}
+
+    def _load(self) -> Load:
+        return NO_LOAD if self.root is None else self.root.load()
+
+    def spent_after(self, turn: TurnState, report: Report) -> Usage:
+        """Return what the request has spent once `turn` is settled by its newest report.
+
+        Reports are cumulative, so that one which says less than an earlier one gives nothing back.
+        """
+        if turn.report is NO_REPORT:
+            return budget.plus(self.spent, report.usage)
+        before = turn.report.usage
+        return budget.plus(self.spent, budget.minus(budget.larger(report.usage, before), before))
+
+    # --- what events are made of ----------------------------------------------------------------
+
+    def settle(self, turn: TurnState, report: Report) -> None:
+        """Account for what a turn reported."""
+        self.spent = self.spent_after(turn, report)
+        turn.report, turn.reported = summed_up(turn, report), True
+
+    def close(self, turn_id: TurnId, by: AnyEvent) -> TurnState:
+        """End a turn."""
+        turn = self.turns[turn_id]
+        turn.state, turn.ended_by = "ended", by
+        self.open.pop(turn_id, None)
+        return turn
+
+    def begin(
+        self,
+        event: AnyEvent,
+        segment: Segment,
+        stash: Stash,
+        *,
+        instead_of: TurnId | None = None,
+        tier: int = 0,
+    ) -> TurnState:
+        """Open the turn that an inbox event opens."""
+        work = work_of(event)
+        turn = TurnState(
+            id=work.turn,
+            agent=work.handoff.to_agent,
+            work=work,
+            segment=segment,
+            stash=stash,
+            opened_at=event.at,
+            round=work.round,
+            round_n=event.n,
+            clock=event.at,
+            since_n=event.n,
+            past=work.past,
+            instead_of=instead_of,
+            tier=tier,
+        )
+        self.turns[turn.id] = self.open[turn.id] = self.root = turn
+        return turn
+
+    def enter(self, event: AnyEvent, stash: Stash) -> None:
+        """Open a turn that begins a segment."""
+        work = work_of(event)
+        frame = self.frames[work.turn] = self.frame_of(work.handoff, stash)
+        self.begin(event, Segment((frame,)), stash)
+
+    def take_over(
+        self, event: AnyEvent, giver: TurnState | None = None, sender: AgentEntry | None = None
+    ) -> Stash:
+        """Take in what an inbox event carries; return what of it its reader does not see the whole of.
+
+        Args:
+            giver: the turn that it was carried by until now.
+            sender: the agent by whose move it came about.
+        """
+        work = work_of(event)
+        facts, kept = work.handoff.facts, self._stash_after(event, work)
+        if kept.facts:
+            facts = (*facts, *(fact for layers in kept.facts.values() for fact in layers))
+        if giver is not None and sender is not None and not is_cleared(facts, sender.clearance):
+            self.history.note_unseen(sender.name, sender.clearance, giver.load(), self.load_after(event))
+        self.history.remember(facts)
+        self.pending = None
+        return kept
+
+    def segment_after(self, event: AnyEvent, giver: TurnState) -> Segment:
+        """Return the segment of `giver` once `event`, which carries its work on, has changed what is carried.
+
+        It asks what is kept back, so that it comes before `take_over`.
+        """
+        segment = giver.segment
+        return segment.carried_on(giver.load(), self.load_after(event)) if segment.is_marked else segment
+
+    def next_round(self, event: AnyEvent) -> None:
+        """Open a turn's next round."""
+        work = work_of(event)
+        turn = self.turns[work.turn]
+        turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
+        turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
+        turn.approval, turn.past = "", work.past
+
+    def frame_of(self, handoff: Handoff, stash: Stash) -> Frame:
+        """Return the frame of the turn that a handoff opens now."""
+        granted = handoff.constraints.budget
+        ceiling = budget.UNLIMITED if granted is None else budget.ceiling(granted, self.spent)
+        return Frame.of(handoff, ceiling, stash.marks_beside(handoff))
+
+    def end(self, event: AnyEvent) -> None:
+        """End the request, and every turn."""
+        self.status, self.ended = _STATUS[type(event)], event
+        for turn in self.open.values():
+            turn.state, turn.ended_by = "ended", event
+        self.open.clear()
+        self.deferred.clear()
+
+
+def work_of(event: AnyEvent) -> Assignment:
+    """Return the work of an event that gives some."""
+    assert event.work is not None
+    return event.work
+
+
+_STATUS: dict[type[events.Event], Status] = {
+    events.RequestRefused: "refused",
+    events.RequestCompleted: "completed",
+    events.RequestFailed: "failed",
+    events.RequestExpired: "expired",
+    events.RequestCancelled: "cancelled",
+}
