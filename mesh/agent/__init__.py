@@ -18,9 +18,10 @@ if TYPE_CHECKING:
         ToolError,
         ToolRefused,
     )
+    from mesh.agent.results import Result
     from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import Refusal, Turn
-    from protocol.wire.commands import Move
+    from protocol.wire.commands import Move, Task
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
     "Move",
     "Permanent",
     "Refusal",
+    "Result",
     "Retry",
+    "Task",
     "Tool",
     "ToolError",
     "ToolRefused",
@@ -52,6 +55,7 @@ _HOMES = (
     "mesh.agent.definition",
     "protocol.wire.handoff",
     "protocol.wire.commands",
+    "mesh.agent.results",
     "mesh.agent.turn",
 )
 """In the order in which they are looked through: the last one loads the bus."""

@@ -18,6 +18,7 @@ import msgspec
 
 from mesh.agent._journal import MAX_STEP_BYTES, Journal, Produce, never
 from mesh.agent._step_store import Recorded, as_json, digest_of, plain
+from mesh.agent._tasks import Send, Tasks, nowhere
 from mesh.agent._telemetry import SILENT, LiveOutput, tool_span
 from mesh.agent.errors import (
     ActionNotAllowed,
@@ -70,6 +71,7 @@ class Execution:
     Args:
         is_over: returns True if a guard ended the turn.
         live: shows the client the round's work.
+        send: stores a proposal that does not end the round.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Execution:
         is_over: Callable[[], Awaitable[bool]] = never,
         prompt_version: str = "",
         live: LiveOutput = SILENT,
+        send: Send = nowhere,
     ) -> None:
         self.request, self.work, self.fleet, self.journal = request, work, fleet, journal
         self.agent = work.handoff.to_agent
@@ -93,6 +96,7 @@ class Execution:
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
+        self.tasks = Tasks(work, journal, self.require_open, send)
         own = fleet.agents.get(self.agent)
         limits = (work.handoff.constraints.allowed_actions, () if own is None else own.actions)
         given = [frozenset(limit) for limit in limits if limit is not None]
@@ -114,8 +118,8 @@ class Execution:
                 that broke, a result that is too large and a tool that is not allowed are recorded as
                 ToolRefused too, and told again in every round.
         """
-        told = f"{tool.name} is not among the allowed actions"
-        allowed = self.allowed_actions is None or tool.name in self.allowed_actions
+        told = self.forbids(tool)
+        allowed = not told
         if not allowed and not for_model:
             raise ActionNotAllowed(told)
         tool.check(arguments)
@@ -144,6 +148,14 @@ class Execution:
             return await self.journal.effect(call, key, run, again=again, allow=allow)
         except Recorded as no:
             raise ToolRefused(no.reason, str(no)) from None
+
+    def forbids(self, tool: Tool) -> str:
+        """Return why a tool may not be called in this turn; empty if it may."""
+        if self.allowed_actions is not None and tool.name not in self.allowed_actions:
+            return f"{tool.name} is not among the allowed actions"
+        if tool.effect is not None and self.work.handoff.constraints.read_only:
+            return f"{tool.name} has an effect, and this turn may only read"
+        return ""
 
     def _key(self, tool: str, digest: str) -> str:
         """Return the key under which this call's effect happens once, in whatever round it is made.
@@ -296,6 +308,14 @@ class Execution:
         # on as before: its yes must find the very call that asked, so that rounds which asked do not count.
         stretch = self.work.round - sum(bool(past.asked) for past in self.work.past)
         return await self.journal.step((kind, "", digest_of([said, stretch])), produce)
+
+    async def first(self, kind: str, value: Any) -> Any:
+        """Record a value the first time; return the recorded one in every later round, whatever is said."""
+
+        async def produce() -> Any:
+            return plain(value)
+
+        return await self.journal.step((kind, "", ""), produce)
 
     # --- the report -------------------------------------------------------------------------------
 

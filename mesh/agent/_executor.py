@@ -188,6 +188,10 @@ class Executor:
         fresh: bool,
     ) -> Execution:
         fleet = self._around.fleet
+
+        async def send(proposal: Proposal) -> None:
+            await store(self._bus, self._agent.name, request, proposal, codec.encode(proposal))
+
         journal = Journal(
             self._steps,
             request=request,
@@ -208,6 +212,7 @@ class Executor:
             is_over=lambda: self._was_ended(request, work.turn),
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
+            send=send,
         )
 
     async def _propose(self, round_: Execution) -> Proposal | None:

@@ -10,8 +10,8 @@ import asyncio
 import itertools
 import math
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -71,6 +71,8 @@ class Journal:
         self._earlier = Earlier(past, round_)
         self._began: deque[Any] = deque()
         """Beginnings of the conversations of earlier deliveries and rounds, in their order."""
+        self._kept: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        """Notes of the runtime's own, by kind: those that are read without knowing what they say."""
         self._is_loaded = fresh and round_ == 0
         self._loading: asyncio.Task[None] | None = None
         self._effects_running = 0
@@ -118,6 +120,8 @@ class Journal:
     def _take_in(self, steps: Mapping[str, Record]) -> None:
         beginnings = [name for name, record in steps.items() if record.began is not None]
         self._began.extend(steps[name].began for name in sorted(beginnings, key=place_of))
+        for name, record in steps.items():
+            self._kept[record.kind].append((name, record))
         self.with_effect |= any(record.kind == "intent" for record in steps.values())
 
     @property
@@ -128,6 +132,10 @@ class Journal:
     def holds(self, call: Call) -> bool:
         """Return True if an equal step is recorded that the code has not come to; asked after `begun`."""
         return self._earlier.holds(call) or self._places.holds(call)
+
+    def kept(self, kind: str) -> Sequence[tuple[str, Record]]:
+        """Return the steps of a kind as they stood when this journal was loaded, earlier rounds first."""
+        return self._kept[kind]
 
     async def begun(self) -> tuple[Any, ...]:
         """Return the beginnings of conversations with a model that the code has not come to again, in order.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from mesh.agent.errors import UnknownFact
 from protocol.wire.handoff import Fact
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ Facts = Mapping[str, Any] | Iterable[Fact] | None
 
 _KEPT = 256
 _AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+
+
+class KnownFacts(dict[str, Any]):
+    """Facts by key; a key that is not among them is answered with those that are."""
+
+    def __missing__(self, key: str) -> Any:
+        raise UnknownFact(key, self)
 
 
 class Unfit(Exception):

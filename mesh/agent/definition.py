@@ -57,7 +57,7 @@ class AgentNotFound(MeshError):
 
 @dataclass(frozen=True)
 class Agent:
-    """A handler and its card. Call it with a turn to run the handler."""
+    """A handler and its card. Call it with a turn to run the handler over what the turn's tasks came to."""
 
     name: str
     handler: "Handler"
@@ -79,7 +79,11 @@ class Agent:
     """Awaited before a process takes its first turn: loads what would hold up that turn, and all others."""
 
     async def __call__(self, turn: "Turn") -> "Move":
-        return await self.handler(turn)
+        tasks = turn.execution.tasks
+        await tasks.catch_up()
+        move = await self.handler(turn)
+        await tasks.pass_on(move)
+        return move
 
 
 def agent(

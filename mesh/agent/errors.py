@@ -66,6 +66,12 @@ class FactUnusable(Permanent):
     code: ClassVar[str] = "fact_unusable"
 
 
+class PostUnusable(Permanent):
+    """Facts cannot be put on the board: there is none in this topology, or nobody could read them."""
+
+    code: ClassVar[str] = "post_unusable"
+
+
 class JournalFull(Permanent):
     """More steps, or a larger value, than a turn may journal."""
 
@@ -155,15 +161,19 @@ class NotAMove(TypeError):
 
 
 class UnknownFact(KeyError):
-    """`turn.facts[key]` where no fact has that key; the text names those that there are."""
+    """`turn.facts[key]` where no fact has that key; the text names those that there are.
 
-    def __init__(self, key: str, known: Iterable[str]) -> None:
+    Args:
+        kind: what is looked for; `turn.results[name]` has its unknown names, too.
+    """
+
+    def __init__(self, key: str, known: Iterable[str], kind: str = "fact") -> None:
         import difflib
 
         known = tuple(known)
         near = difflib.get_close_matches(str(key), known, 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        self._said = f"no fact {key!r}: there are {', '.join(known) or 'none'}{meant}"
+        self._said = f"no {kind} {key!r}: there are {', '.join(known) or 'none'}{meant}"
         super().__init__(key)
 
     def __str__(self) -> str:

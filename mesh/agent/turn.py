@@ -1,35 +1,27 @@
 """A turn as its code sees it: what is known, what was refused, the tools, and the moves.
 
-A `Turn` is one *round* of a turn. After a refusal, a retry or a reply the same code runs again from
-the top with a new one, in which `refusals`, `failures` or `reply` say what happened.
+A `Turn` is one *round* of a turn. After a refusal, a retry, a reply or the join of its tasks the same code
+runs again from the top with a new one, in which `refusals`, `failures`, `reply` or `results` say what
+happened.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from random import SystemRandom
 from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
-from mesh.agent._reply_schema import check_schema
-from mesh.agent._values import Facts, Unfit, facts_of, jsonable, read_as
-from mesh.agent.errors import FactUnusable, UnknownFact
+from mesh.agent._moves import Moves
+from mesh.agent._values import Facts, KnownFacts, facts_of
+from mesh.agent.results import Result, Results, fact_as
 from mesh.agent.tools import Tool
 from protocol.wire.assignment import RoundOutcome
-from protocol.wire.commands import (
-    Ask,
-    Complete,
-    Escalate,
-    Fail,
-    Failure,
-    HandBack,
-    Move,
-    Transfer,
-    Usage,
-)
+from protocol.wire.commands import Failure, Move, Usage
 from protocol.wire.config import AgentEntry
-from protocol.wire.handoff import Artifact, Budget, Constraints, Handoff
+from protocol.wire.handoff import Budget, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
 
@@ -46,14 +38,7 @@ class Refusal(NamedTuple):
     hint: str
 
 
-class _KnownFacts(dict[str, Any]):
-    """Facts by key; a key that is not among them is answered with those that are."""
-
-    def __missing__(self, key: str) -> Any:
-        raise UnknownFact(key, self)
-
-
-class Turn:
+class Turn(Moves):
     """One round. Made by the runtime; `mesh.testing.turn` makes one for tests."""
 
     def __init__(self, execution: Execution) -> None:
@@ -71,7 +56,7 @@ class Turn:
         """The whole of what was handed over."""
         self.agent: AgentName = work.handoff.to_agent
         self.facts: Mapping[str, Any] = MappingProxyType(
-            _KnownFacts((fact.key, fact.value) for fact in work.handoff.facts)
+            KnownFacts((fact.key, fact.value) for fact in work.handoff.facts)
         )
         """Facts by key, values only; `handoff.facts` has the labels too."""
         self.path: tuple[AgentName, ...] = work.path
@@ -86,6 +71,27 @@ class Turn:
         """True if `escalate` can be admitted."""
         self.allowed_actions = execution.allowed_actions
         """Names of the tools that may be called; None if there is no limit."""
+        self.read_only = work.handoff.constraints.read_only
+        """True if no tool with an effect may be called."""
+        self.topology = work.topology
+        """`handoff`, `supervised` or `swarm`: which moves there are."""
+        self.task_name = work.task
+        """The name of the task that this turn does; empty for a root turn."""
+        self.waiting: tuple[str, ...] = work.waiting
+        """Names of this turn's tasks that are still open."""
+
+    @cached_property
+    def results(self) -> Mapping[str, Result]:
+        """All results so far, by task name: first what this task was given to use, then its own tasks'."""
+        return MappingProxyType(Results(self.execution.tasks.results))
+
+    @property
+    def board(self) -> Mapping[AgentName, Mapping[str, Any]]:
+        """The board of a swarm as this round was opened: by agent, the newest value of each key."""
+        posted: dict[AgentName, dict[str, Any]] = {}
+        for each in self.execution.work.board:
+            posted.setdefault(each.by, {})[each.fact.key] = each.fact.value
+        return MappingProxyType(posted)
 
     @property
     def peers(self) -> Mapping[str, AgentEntry]:
@@ -143,15 +149,7 @@ class Turn:
 
         Raises FactUnusable if there is no such fact, or it does not fit: a person gets the turn.
         """
-        if key not in self.facts:
-            there = f"there are {', '.join(self.facts)}" if self.facts else "there are none"
-            hidden = f"; withheld from this agent: {', '.join(self.withheld)}" if self.withheld else ""
-            raise FactUnusable(f"no fact {key!r}: {there}{hidden}")
-        try:
-            return read_as(kind, self.facts[key])
-        except Unfit as wrong:
-            name = getattr(kind, "__name__", str(kind))
-            raise FactUnusable(f"the fact {key!r} is no {name}: {wrong}") from wrong
+        return fact_as(self.handoff.facts, key, kind, withheld=self.withheld)
 
     # --- doing ------------------------------------------------------------------------------------
 
@@ -183,6 +181,14 @@ class Turn:
         """
         return await self.execution.model(name, prompt, produce, kind, cost=cost)
 
+    async def post(self, facts: Facts) -> None:
+        """Put facts on the board of a swarm, for every turn that opens or resumes; this round goes on.
+
+        It is done once, however often this code runs. A key that this agent posted before is replaced.
+        Raises PostUnusable where there is no board, and for facts that nobody could read.
+        """
+        await self.execution.tasks.post(facts_of(facts))
+
     async def remark(self, text: str) -> None:
         """Put a line into the journal, for people who read it later."""
         await self.execution.note("remark", text, said=text)
@@ -198,94 +204,3 @@ class Turn:
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
         """Account for a cost that no step records: one of a model call by other means than `turn.model`."""
         self.execution.spend(Usage(nano_dollars=nano_dollars, tokens=tokens, model_calls=model_calls))
-
-    # --- moves: each returns a value, and nothing happens before the code returns it ---------------
-
-    def transfer(
-        self,
-        to: str,
-        *,
-        summary: str,
-        intent: str | None = None,
-        facts: Facts = None,
-        artifacts: Sequence[Artifact] = (),
-        drop: Sequence[str] = (),
-        constraints: Constraints | None = None,
-        return_to: str | None = None,
-        no_return: bool = False,
-    ) -> Move:
-        """Give the work to another agent.
-
-        Args:
-            summary: one line: what is wanted and why.
-            facts: only new ones; values as in `complete`. The facts that were handed to this turn are carried
-                on by themselves.
-            drop: keys of facts not to carry on.
-            constraints: only where they narrow this turn's own.
-            return_to: whom a hand-back goes to, if on the path; by default to this agent.
-            no_return: nobody from there on gives the work back to this agent or beneath.
-        """
-        return Transfer(
-            to_agent=AgentName(to),
-            summary=_line(summary),
-            intent=intent,
-            facts=facts_of(facts),
-            artifacts=tuple(artifacts),
-            drop=tuple(drop),
-            constraints=constraints or Constraints(),
-            return_to=None if return_to is None else AgentName(return_to),
-            no_return=no_return,
-        )
-
-    def hand_back(
-        self,
-        reason: str,
-        *,
-        to: str | None = None,
-        facts: Facts = None,
-        artifacts: Sequence[Artifact] = (),
-        drop: Sequence[str] = (),
-    ) -> Move:
-        """Give the work back along the path, with what was found out."""
-        return HandBack(
-            summary=_line(reason),
-            to_agent=None if to is None else AgentName(to),
-            facts=facts_of(facts),
-            artifacts=tuple(artifacts),
-            drop=tuple(drop),
-        )
-
-    def ask(
-        self,
-        question: str,
-        *,
-        of: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        expires_s: float | None = None,
-    ) -> Move:
-        """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`.
-
-        Raises SchemaUnusable for a schema by which no reply could be judged.
-        """
-        check_schema(schema)
-        asked = AgentName(of) if of is not None else self.client
-        return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
-
-    def complete(self, answer: Any) -> Move:
-        """Answer the request: a JSON value, mostly a string, or a pydantic object, a dataclass, a struct.
-
-        Raises TypeError for any other object.
-        """
-        return Complete(answer=jsonable(answer))
-
-    def escalate(self, reason: str, *, facts: Facts = None) -> Move:
-        """Give the work to a person."""
-        return Escalate(summary=_line(reason), facts=facts_of(facts))
-
-    def fail(self, reason: str) -> Move:
-        """Give the request up."""
-        return Fail(reason=reason)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

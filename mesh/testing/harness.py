@@ -18,6 +18,7 @@ import msgspec
 from mesh.agent._execution import Execution
 from mesh.agent._executor import sound
 from mesh.agent._journal import Journal, never
+from mesh.agent._tasks import Send, nowhere
 from mesh.agent._values import Facts, facts_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, TurnError
@@ -30,7 +31,7 @@ from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
-from protocol.wire.assignment import Assignment, RoundOutcome
+from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
 from protocol.wire.config import Fleet
 from protocol.wire.handoff import Constraints, Handoff, Refusal, Rule
@@ -82,6 +83,12 @@ def turn(
     steps: MemorySteps | None = None,
     is_over: Callable[[], Awaitable[bool]] = never,
     prices: Mapping[str, Price] | None = None,
+    topology: str = "handoff",
+    task: str = "",
+    results: Iterable[TaskResult] = (),
+    waiting: Iterable[str] = (),
+    board: Iterable[Posted] = (),
+    send: Send = nowhere,
 ) -> Turn:
     """Return the first round of a turn, or a later one after refusals.
 
@@ -96,6 +103,13 @@ def turn(
             the next one finds what the one before did, as after a crash.
         is_over: returns True if a guard has ended the turn.
         prices: what models' tokens cost, by model.
+        topology: `supervised` or `swarm` for a turn in a tree of tasks.
+        task: the name of the task that it does; empty for a root turn.
+        results: of its tasks that ended since its last round; of a task, what it is given to use. See
+            `delivered` and `undelivered`.
+        waiting: names of its tasks that are still open.
+        board: what stands on the board.
+        send: gets what the turn posts.
     """
     refusals = (
         RoundOutcome(
@@ -127,8 +141,13 @@ def turn(
         past=ended,
         reported=reported or Report(),
         prices=msgspec.to_builtins(prices or {}),
+        topology=topology,
+        task=task,
+        results=tuple(results),
+        waiting=tuple(waiting),
+        board=tuple(board),
     )
-    return turn_of(REQUEST, work, fleet, steps, is_over=is_over)
+    return turn_of(REQUEST, work, fleet, steps, is_over=is_over, send=send)
 
 
 def turn_of(
@@ -139,6 +158,7 @@ def turn_of(
     *,
     version: str = "0",
     is_over: Callable[[], Awaitable[bool]] = never,
+    send: Send = nowhere,
 ) -> Turn:
     """Return a round as an agent gets it, read from its bytes, with a journal in memory.
 
@@ -155,7 +175,7 @@ def turn_of(
         version=version,
         past=work.past,
     )
-    return Turn(Execution(request, work, fleet, journal, is_over=is_over))
+    return Turn(Execution(request, work, fleet, journal, is_over=is_over, send=send))
 
 
 def turn_in(guard: InMemoryGuard) -> Turn:
@@ -174,6 +194,24 @@ def replied(ask: Move, value: Any, *, round_: int = 0, by: str = "") -> RoundOut
 def unanswered(ask: Move, *, round_: int = 0) -> RoundOutcome:
     """Return how a round ended that asked and got no reply in time."""
     return RoundOutcome(round=round_, how="expired", asked=_approval(ask))
+
+
+JOINED = RoundOutcome(round=0, how="joined")
+"""How a round ended that delegated tasks, of which so many ended as its join wanted."""
+
+
+def delivered(name: str, summary: str = "", facts: Facts = None, *, agent: str = "worker") -> TaskResult:
+    """Return the result of a task that was done."""
+    task = TurnId(f"turn-of-{name}")
+    done = TaskResult(name=name, task=task, status="delivered", agent=AgentName(agent))
+    return msgspec.structs.replace(done, summary=summary, facts=facts_of(facts))
+
+
+def undelivered(name: str, code: str, message: str = "", *, agent: str = "worker") -> TaskResult:
+    """Return the result of a task that failed."""
+    error = TaskError(code=code, message=message, agent=AgentName(agent), lineage=(AgentName(agent),))
+    failed = TaskResult(name=name, task=TurnId(f"turn-of-{name}"), status="failed", agent=AgentName(agent))
+    return msgspec.structs.replace(failed, error=error)
 
 
 def _approval(ask: Move) -> str:

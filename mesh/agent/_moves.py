@@ -1,0 +1,215 @@
+"""The moves: what a turn's code returns. Each is a value, and nothing happens before the code returns it.
+
+Which of them there are depends on the request's topology (`turn.topology`); the guard refuses any other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mesh.agent._reply_schema import check_schema
+from mesh.agent._values import Facts, facts_of, jsonable
+from protocol.wire.commands import (
+    Ask,
+    Complete,
+    Delegate,
+    Deliver,
+    Escalate,
+    Fail,
+    HandBack,
+    Join,
+    Move,
+    Task,
+    Transfer,
+)
+from protocol.wire.handoff import Artifact, Constraints
+from protocol.wire.ids import AgentName
+
+
+class Moves:
+    """The moves of a turn, as methods of `Turn`."""
+
+    client: AgentName
+    """Name of the request's submitter."""
+
+    # --- topology `handoff` -----------------------------------------------------------------------
+
+    def transfer(
+        self,
+        to: str,
+        *,
+        summary: str,
+        intent: str | None = None,
+        facts: Facts = None,
+        artifacts: Sequence[Artifact] = (),
+        drop: Sequence[str] = (),
+        constraints: Constraints | None = None,
+        return_to: str | None = None,
+        no_return: bool = False,
+    ) -> Move:
+        """Give the work to another agent.
+
+        Args:
+            summary: one line: what is wanted and why.
+            facts: only new ones; values as in `complete`. The facts that were handed to this turn are carried
+                on by themselves.
+            drop: keys of facts not to carry on.
+            constraints: only where they narrow this turn's own.
+            return_to: whom a hand-back goes to, if on the path; by default to this agent.
+            no_return: nobody from there on gives the work back to this agent or beneath.
+        """
+        return Transfer(
+            to_agent=AgentName(to),
+            summary=line(summary),
+            intent=intent,
+            facts=facts_of(facts),
+            artifacts=tuple(artifacts),
+            drop=tuple(drop),
+            constraints=constraints or Constraints(),
+            return_to=None if return_to is None else AgentName(return_to),
+            no_return=no_return,
+        )
+
+    def hand_back(
+        self,
+        reason: str,
+        *,
+        to: str | None = None,
+        facts: Facts = None,
+        artifacts: Sequence[Artifact] = (),
+        drop: Sequence[str] = (),
+    ) -> Move:
+        """Give the work back along the path, with what was found out."""
+        return HandBack(
+            summary=line(reason),
+            to_agent=None if to is None else AgentName(to),
+            facts=facts_of(facts),
+            artifacts=tuple(artifacts),
+            drop=tuple(drop),
+        )
+
+    # --- topologies `supervised` and `swarm` --------------------------------------------------------
+
+    def task(
+        self,
+        name: str,
+        *,
+        summary: str,
+        to: str | None = None,
+        intent: str | None = None,
+        facts: Facts = None,
+        artifacts: Sequence[Artifact] = (),
+        carry: Iterable[str] | None = None,
+        uses: Iterable[str] = (),
+        revises: str = "",
+        fallback: bool = False,
+        constraints: Constraints | None = None,
+    ) -> Task:
+        """Return a task for `delegate`. It is no move by itself.
+
+        Args:
+            name: unique in this turn, at most 128 characters; its result is `turn.results[name]`.
+            summary: one line: what is wanted and why.
+            to: the agent that does it. None: the guard picks one that takes the `intent`; in a swarm it is
+                offered to all that do.
+            facts: only new ones; values as in `complete`.
+            carry: keys of facts and names of artifacts that this turn was given and the task gets, too; None:
+                all of them.
+            uses: earlier tasks of this turn whose results it is given.
+            revises: the earlier task of this turn that it does again; bring the feedback as a fact.
+            fallback: True if the guard may give it, once, to another capable agent when it fails.
+            constraints: only where they narrow this turn's own. Without a budget it gets an equal share.
+        """
+        return Task(
+            name=name,
+            summary=line(summary),
+            to_agent=None if to is None else AgentName(to),
+            intent=intent,
+            facts=facts_of(facts),
+            artifacts=tuple(artifacts),
+            carry=None if carry is None else tuple(carry),
+            uses=tuple(uses),
+            revises=revises,
+            fallback=fallback,
+            constraints=constraints or Constraints(),
+        )
+
+    def delegate(
+        self,
+        tasks: Iterable[Task] = (),
+        *,
+        join: Join = "all",
+        within_s: float | None = None,
+        cancel: Iterable[str] = (),
+    ) -> Move:
+        """Open tasks and suspend the turn until their join; the code runs again with `turn.results`.
+
+        Args:
+            tasks: from `turn.task`. None: wait for those that are open.
+            join: `all`: no task is open. `any`: the first success that this turn was not told yet. A number:
+                so many of them. Whatever is asked for, the turn runs again once no task is open.
+            within_s: seconds after which it runs again whatever is there; `turn.waiting` names the rest.
+            cancel: open tasks of this turn that are called off.
+        """
+        return Delegate(tasks=tuple(tasks), join=join, within_s=within_s, cancel=tuple(cancel))
+
+    def deliver(
+        self,
+        summary: str,
+        *,
+        facts: Facts = None,
+        artifacts: Sequence[Artifact] = (),
+        cancel_open: bool = False,
+    ) -> Move:
+        """End this task with its result: what the lead finds in its `turn.results`.
+
+        Args:
+            summary: one line: what came out. It is read without labels; what needs them is a fact.
+            cancel_open: call off the tasks that this turn itself has still open.
+        """
+        return Deliver(
+            summary=line(summary),
+            facts=facts_of(facts),
+            artifacts=tuple(artifacts),
+            cancel_open=cancel_open,
+        )
+
+    # --- any topology -------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        question: str,
+        *,
+        of: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        expires_s: float | None = None,
+    ) -> Move:
+        """Ask the client (or `human`) and suspend the turn; the code runs again with `turn.reply`.
+
+        Raises SchemaUnusable for a schema by which no reply could be judged.
+        """
+        check_schema(schema)
+        asked = AgentName(of) if of is not None else self.client
+        return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
+
+    def complete(self, answer: Any, *, cancel_open: bool = False) -> Move:
+        """Answer the request: a JSON value, mostly a string, or a pydantic object, a dataclass, a struct.
+
+        Args:
+            cancel_open: call off the tasks that are still open; without it, an answer waits for them.
+
+        Raises TypeError for an answer that is no such object.
+        """
+        return Complete(answer=jsonable(answer), cancel_open=cancel_open)
+
+    def escalate(self, reason: str, *, facts: Facts = None) -> Move:
+        """Give the work to a person."""
+        return Escalate(summary=line(reason), facts=facts_of(facts))
+
+    def fail(self, reason: str) -> Move:
+        """Give the request up; of a task, the task alone: its lead is told."""
+        return Fail(reason=reason)
+
+
+def line(text: str) -> str:
+    """Return a text as one line."""
+    return " ".join(text.split())

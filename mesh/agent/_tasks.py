@@ -1,0 +1,111 @@
+"""A round's part in a tree of tasks: what its tasks came to, recorded for the rounds after it; and its posts.
+
+A lead's round is told only of the tasks that ended since the last one. The journal keeps what each round
+was told, so that every later round, of whatever instance, has it all. A round that is not a lead's
+records nothing.
+"""
+
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from mesh.agent._journal import Journal
+from mesh.agent._step_store import digest_of, plain
+from mesh.agent.errors import PostUnusable
+from mesh.service.failpoints import failpoint
+from protocol.wire import codec
+from protocol.wire.assignment import Assignment, Posted, TaskResult
+from protocol.wire.commands import Delegate, FactsPost, Move, Proposal
+from protocol.wire.errors import Malformed
+from protocol.wire.handoff import Fact
+
+_KIND = "results"
+"""Of the record that keeps what a round was told."""
+
+Send = Callable[[Proposal], Awaitable[None]]
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one round was told of its tasks, and the board as it was then."""
+
+    results: tuple[TaskResult, ...] = ()
+    board: tuple[Posted, ...] = ()
+
+
+async def nowhere(proposal: Proposal) -> None:
+    """Store nothing: for rounds that nobody judges."""
+
+
+class Tasks:
+    """What one round knows of its tasks.
+
+    Args:
+        require_open: raises Superseded if the turn was ended.
+        send: stores a proposal that does not end the round.
+    """
+
+    def __init__(
+        self, work: Assignment, journal: Journal, require_open: Callable[[], Awaitable[None]], send: Send
+    ) -> None:
+        self._work, self._journal = work, journal
+        self._require_open, self._send = require_open, send
+        self._now = Told(work.results, work.board)
+        self._posts = itertools.count()
+        self.told: Mapping[int, Told] = {work.round: self._now}
+        """By round: what it was told."""
+
+    @property
+    def _is_resumed(self) -> bool:
+        """True if tasks of this very turn were joined before."""
+        return any(past.how == "joined" for past in self._work.past)
+
+    @property
+    def results(self) -> tuple[TaskResult, ...]:
+        """All results so far, in order."""
+        known = {each.name: each for told in self.told.values() for each in told.results}
+        return tuple(known.values())
+
+    async def catch_up(self) -> None:
+        """Record what this round is told, and read what earlier ones were: before its code runs."""
+        if not self._is_resumed:
+            return
+        if self._now.results:
+            await self._record()
+        else:
+            await self._journal.load()
+        told = {
+            int(name.partition("-")[0]): msgspec.convert(record.value, Told)
+            for name, record in self._journal.kept(_KIND)
+        }
+        self.told = dict(sorted({**told, self._work.round: self._now}.items()))
+
+    async def pass_on(self, move: Move) -> None:
+        """Record what a task was given to use, where its own tasks' results come in the place of that."""
+        if isinstance(move, Delegate) and self._now.results and not self._is_resumed:
+            await self._record()
+
+    async def _record(self) -> None:
+        async def produce() -> Any:
+            return plain(self._now)
+
+        await self._journal.step((_KIND, "", digest_of(self._now)), produce)
+
+    async def post(self, facts: tuple[Fact, ...]) -> None:
+        """Put facts on the board, once. Raises PostUnusable."""
+        work = self._work
+        if work.topology != "swarm":
+            raise PostUnusable(f"topology {work.topology!r} has no board")
+        post = FactsPost(turn=work.turn, round=work.round, post=next(self._posts), facts=facts)
+        try:
+            codec.parse_proposal(codec.encode(post))
+        except Malformed as wrong:
+            raise PostUnusable(f"nobody could read these facts: {wrong}") from wrong
+
+        async def put() -> None:
+            await self._require_open()
+            await self._send(post)
+            failpoint("post.stored")
+
+        await self._journal.step(("post", "", digest_of(facts)), put)
