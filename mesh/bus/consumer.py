@@ -221,21 +221,22 @@ class Puller:
 
     async def drain(self) -> None:
         """End all pulls at once, and wait for running handlers. Call `close` afterwards."""
-        await self._stop()
+        await self.stop()
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
     async def close(self) -> None:
         """End all pulls, and cancel running handlers; again where one took it for another's. Idempotent."""
-        await self._stop()
+        await self.stop()
         while self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()
             await asyncio.wait(tuple(self._tasks), timeout=_DEAF_S)
 
-    async def _stop(self) -> None:
-        """Close the inbox, which ends the pulls. Messages sent before are given back."""
+    async def stop(self) -> None:
+        """End all pulls at once; handlers go on. Messages sent before are given back. Idempotent."""
         self._stopped = True
+        self._accepted()  # if no pull is taken, nobody minds any more
         for timer in (self._watchdog, self._retry, self._gathering):
             if timer is not None:
                 timer.cancel()

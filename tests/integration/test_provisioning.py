@@ -25,6 +25,15 @@ from tests.guard.stage import Stage
 from tests.servers import FLEET, fresh, until
 
 
+def taking(**intents: tuple[str, ...]) -> Fleet:
+    """Return the fleet with agents that list these intents."""
+    agents = {
+        name: msgspec.structs.replace(entry, intents=intents.get(name))
+        for name, entry in FLEET.agents.items()
+    }
+    return msgspec.structs.replace(FLEET, agents=agents)
+
+
 async def state(admin: Bus) -> dict[str, Any]:
     """Return every stream's configuration and state, and every consumer's configuration."""
     seen: dict[str, Any] = {}
@@ -145,13 +154,6 @@ async def test_a_consumer_whose_lease_was_changed_is_put_right(own_server: Local
 async def test_the_consumer_of_an_intent_comes_with_the_first_agent_that_lists_it_and_goes_with_the_last(
     own_server: LocalBus,
 ) -> None:
-    def taking(**intents: tuple[str, ...]) -> Fleet:
-        agents = {
-            name: msgspec.structs.replace(entry, intents=intents.get(name))
-            for name, entry in FLEET.agents.items()
-        }
-        return msgspec.structs.replace(FLEET, agents=agents)
-
     async def listed(admin: Bus) -> dict[str, str]:
         consumers = (await admin.api("CONSUMER.LIST.LOG"))["consumers"]
         return {each["name"]: each["config"]["filter_subject"] for each in consumers if "any" in each["name"]}

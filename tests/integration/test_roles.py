@@ -26,7 +26,6 @@ from protocol.wire.subjects import (
     dead,
     end,
     evt,
-    intent_inbox,
     live,
     note,
     partition,
@@ -100,27 +99,6 @@ async def test_an_agent_keeps_a_journal_and_shows_itself(connect_as: ConnectAs) 
     assert (await other.request(GET + "RATES." + rate("one.model"))).data == b"others"
     await agent.publish_durable(dead("a"), b"unreadable")
     assert b'"entry":"a"' in (await agent.request(GET + "CONF." + FLEET_SUBJECT)).data
-
-
-async def test_an_offer_goes_to_one_of_the_agents_that_list_its_intent(connect_as: ConnectAs) -> None:
-    guard, requests, taken = await connect_as("guard"), [fresh() for _ in range(6)], list[tuple[str, str]]()
-    pullers = []
-    for name in ("d", "e"):
-
-        async def take(message: Message, name: str = name) -> None:
-            await message.ack_sync()
-            taken.append((name, message.subject))
-
-        consumer = inbox_consumer(intent_inbox("review"))
-        pullers.append(Puller(await connect_as(name), "LOG", consumer, take, slots=1, expires_s=4.0))
-        await pullers[-1].start()
-    for request in requests:
-        await JetStreamLog(guard).append("any-review", request, b'{"n":0}', after=0)
-    await until(lambda: len(taken) >= len(requests))
-    for puller in pullers:
-        await puller.close()
-    assert {name for name, _ in taken} == {"d", "e"}
-    assert sorted(subject for _, subject in taken) == sorted(evt("any-review", each) for each in requests)
 
 
 async def test_what_an_agent_shows_reaches_its_client_and_what_guards_say_reaches_both(
