@@ -13,3 +13,11 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for crew in CREWS:
         monkeypatch.setenv(f"{crew.name.upper()}_DB", str(tmp_path / f"{crew.name}.db"))
     return tmp_path
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder under which the code fleet makes and changes everything."""
+    folder = tmp_path / "scratch"
+    monkeypatch.setenv("CODE_SCRATCH", str(folder))
+    return folder

@@ -1,0 +1,128 @@
+"""A workspace: a scratch clone of one project, the only place where anything is read, run or changed.
+
+Its id comes from the idempotency key of the call that made it, so that a call which is repeated finds it.
+A change is a commit, and the commit names the key of its call: git itself remembers what was done.
+"""
+
+import hashlib
+import re
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from agents.code.projects import git, origin, put, scratch
+from mesh.agent import ToolError
+
+ID = re.compile(r"w-[0-9a-f]{16}")
+MOST_BYTES = 64_000
+"""Of a file that is read or written."""
+PROTECTED = ("tests",)
+"""Folders that nobody changes: what should be, stands there."""
+_KEY = "Idempotency-Key"
+
+
+class Workspace:
+    """One scratch clone. Raises ToolError for an id that leads to none."""
+
+    def __init__(self, workspace: str) -> None:
+        if ID.fullmatch(workspace) is None:
+            raise ToolError(f"{workspace[:40]!r} is no workspace: an id is w- and 16 hexadecimal digits.")
+        self.id = workspace
+        self.folder = scratch() / "workspaces" / workspace
+        if not self.folder.is_dir():
+            raise ToolError(f"There is no workspace {workspace}: check a project out first.")
+
+    @classmethod
+    def made(cls, project: str, key: str) -> "Workspace":
+        """Return the clone of a project that this key stands for, made if it is not there.
+
+        Raises ToolError for a project that does not exist.
+        """
+        source = origin(project)
+        workspace = f"w-{hashlib.sha256(f'{project}/{key}'.encode()).hexdigest()[:16]}"
+        place = scratch() / "workspaces" / workspace
+        if not place.is_dir():
+            place.parent.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".making-") as making:
+                fresh = Path(making) / workspace
+                git(Path(making), "clone", "--quiet", str(source), str(fresh))
+                git(fresh, "remote", "remove", "origin")
+                put(fresh, place)
+        return cls(workspace)
+
+    def file(self, path: str) -> Path:
+        """Return a file's place in the clone. Raises ToolError for one that is outside of it, or in .git."""
+        named = PurePosixPath(path)
+        found = (self.folder / named).resolve()  # follows links, too
+        if named.is_absolute() or ".." in named.parts or not found.is_relative_to(self.folder):
+            raise ToolError(f"{path!r} leads out of the workspace: give a path inside it, like pkg/file.py.")
+        if ".git" in (part.lower() for part in found.relative_to(self.folder).parts):
+            raise ToolError(f"{path!r} is git's own: nobody reads or changes it.")
+        return found
+
+    def text(self, path: str) -> str:
+        """Return a file's text. Raises ToolError if there is none, or it is too large or no text."""
+        file = self.file(path)
+        if not file.is_file():
+            raise ToolError(f"There is no file {path!r}. There are: {', '.join(self.files())}.")
+        if file.stat().st_size > MOST_BYTES:
+            raise ToolError(f"{path!r} has more than {MOST_BYTES} bytes.")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ToolError(f"{path!r} is no text.") from None
+
+    def files(self) -> list[str]:
+        """Return the paths of all files that git knows."""
+        return git(self.folder, "ls-files").splitlines()
+
+    @property
+    def head(self) -> str:
+        """The newest commit."""
+        return git(self.folder, "rev-parse", "HEAD").strip()[:12]
+
+    def done(self, key: str) -> str | None:
+        """Return the commit that a call with this key made; None if there is none."""
+        form = f"--format=%h %(trailers:key={_KEY},valueonly,separator=%x20)"
+        commits = (line.split() for line in git(self.folder, "log", form, "--abbrev=12").splitlines())
+        return next((commit for commit, *keys in commits if key in keys), None)
+
+    def edit(self, path: str, old: str, new: str, key: str) -> str:
+        """Replace a text that stands once in a file, and commit it under a key; return the commit.
+
+        Raises ToolError if nothing can be replaced there.
+        """
+        file = self._writable(path)
+        self._clean()  # a call that died before its commit left the file half done
+        text = self.text(path)
+        if text.count(old) != 1:
+            raise ToolError(
+                f"The text to replace stands {text.count(old)} times in {path}; it has to be once."
+            )
+        if old == new:
+            raise ToolError("The new text is the old one: nothing would change.")
+        if len(changed := text.replace(old, new)) > MOST_BYTES:
+            raise ToolError(f"{path!r} would have more than {MOST_BYTES} bytes.")
+        file.write_text(changed, encoding="utf-8")
+        return self._committed(f"Change {path}", key)
+
+    def undo(self, commit: str, key: str) -> str:
+        """Take back an edit, the newest one; return the commit that does. Raises ToolError for any other."""
+        self._clean()
+        newest = git(self.folder, "log", "-1", f"--format=%(trailers:key={_KEY})")
+        if commit != self.head or not newest.strip():
+            raise ToolError(f"{commit[:40]!r} is not the newest edit: only that one can be undone.")
+        git(self.folder, "revert", "--no-commit", "HEAD")
+        return self._committed(f"Undo {commit}", key)
+
+    def _writable(self, path: str) -> Path:
+        file = self.file(path)
+        if file.relative_to(self.folder).parts[:1] in [(each,) for each in PROTECTED]:
+            raise ToolError(f"{path!r} is a test: tests say what should be, and are not changed here.")
+        return file
+
+    def _clean(self) -> None:
+        git(self.folder, "reset", "--quiet", "--hard", "HEAD")
+
+    def _committed(self, subject: str, key: str) -> str:
+        git(self.folder, "commit", "--quiet", "--all", "--message", f"{subject}\n\n{_KEY}: {key}")
+        return self.head
