@@ -28,10 +28,11 @@ Send = Callable[[Proposal], Awaitable[None]]
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one round was told of its tasks, and the board as it was then."""
+    """What one round was told of its tasks, which of them were open, and the board as it was then."""
 
     results: tuple[TaskResult, ...] = ()
     board: tuple[Posted, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 async def nowhere(proposal: Proposal) -> None:
@@ -51,7 +52,7 @@ class Tasks:
     ) -> None:
         self._work, self._journal = work, journal
         self._require_open, self._send = require_open, send
-        self._now = Told(work.results, work.board)
+        self._now = Told(work.results, work.board, work.waiting)
         self._posts = itertools.count()
         self.told: Mapping[int, Told] = {work.round: self._now}
         """By round: what it was told."""
@@ -71,7 +72,7 @@ class Tasks:
         """Record what this round is told, and read what earlier ones were: before its code runs."""
         if not self._is_resumed:
             return
-        if self._now.results:
+        if self._now != Told():
             await self._record()
         else:
             await self._journal.load()

@@ -29,8 +29,9 @@ from mesh.agent.definition import Agent, Toolbox, a_key_will_do, checked_name, u
 from mesh.agent.errors import Permanent, ToolsUnusable
 from mesh.agent.tools import Tool, short
 from mesh.model.anthropic.model import WORK, ClaudeModel
+from mesh.model.arguments import answer_form
 from mesh.model.loop import MAX_CALLS, drive
-from mesh.model.moves import Labels, answer_form, require_apart
+from mesh.model.moves import Labels, require_apart
 from mesh.model.openai.model import OpenAIModel
 from mesh.model.port import Model
 from mesh.model.prompt import Instructions, load_instructions

@@ -13,16 +13,16 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from mesh.agent.errors import Permanent, ToolError
+from mesh.agent.errors import Permanent, PostUnusable, ToolError
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from mesh.model.moves import Labels, MoveTools, require_apart
+from mesh.model.moves import POST, Labels, MoveTools, require_apart
 from mesh.model.port import Exchange, Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.pricing import Pricing
 from mesh.model.prompt import PromptContext, context_now, one_line, render, told
 from mesh.service.logs import get_logger
 from protocol.wire.assignment import RoundOutcome
-from protocol.wire.commands import Ask, Escalate, Move
+from protocol.wire.commands import Ask, Delegate, Escalate, Move
 
 _log = get_logger(__name__)
 
@@ -68,9 +68,9 @@ async def drive(
 ) -> Move:
     """Return the move that a model makes of this round.
 
-    A reply without a call is the answer, unless the answer has a form. Of several moves in one reply the
-    first counts, and only if no call before it failed. An effect is not done after a failed call or a move
-    of the same reply.
+    A reply without a call is the answer (of a task, its result), unless the answer has a form. Of several
+    moves in one reply the first counts, and only if no call before it failed. An effect is not done after a
+    failed call or a move of the same reply.
 
     Args:
         instructions: the system text.
@@ -170,7 +170,7 @@ class _Conversation:
         prompt = self.prompt
         if self.answered and not self.turn.execution.knows(self.model.mode, prompt):
             # The code no longer comes to moves that were made: the model is told their outcomes all the same.
-            self.transcript += [ToolResult("", "", told(past), is_error=True) for past in self.answered]
+            self.transcript += [ToolResult("", "", self._told(past), is_error=True) for past in self.answered]
             self.answered.clear()
             prompt = self.prompt
         reply, is_paid_now = await self.turn.execution.model(
@@ -230,7 +230,7 @@ class _Conversation:
     def _answer(self, said: str) -> Move | None:
         """Return the answer that a reply without a call is; tell the model if it is none."""
         if said and self.moves.words_answer:
-            return self._made(self.turn.complete(said))
+            return self._made(self.moves.answered(said))
         if self._take():
             self.transcript.append(ToolResult("", "", _NO_FORM if said else _EMPTY, is_error=True))
         return None
@@ -255,8 +255,14 @@ class _Conversation:
         past = self.answered.popleft()
         self.left = self.most
         where = ("", "") if call is None else (call.id, call.name)
-        self.transcript.append(ToolResult(*where, told(past), is_error=past.how in ("refused", "expired")))
+        self.transcript.append(
+            ToolResult(*where, self._told(past), is_error=past.how in ("refused", "expired"))
+        )
         return None
+
+    def _told(self, past: RoundOutcome) -> str:
+        """Return the outcome of a move; of joined tasks, as the round after it was told."""
+        return told(past, self.turn.execution.tasks.told.get(past.round + 1))
 
     def _cut_off(self, reply: Reply) -> Move | None:
         """Tell the model that its reply was too long. Nothing of it is done, as its end is missing."""
@@ -288,6 +294,8 @@ class _Conversation:
         return [each for each in found if not isinstance(each, BaseException)]
 
     async def _run(self, call: ToolCall) -> ToolResult:
+        if call.name == POST and self.moves.has_board:
+            return await self._post(call)
         tool = self.tools.get(call.name)
         if tool is None:
             return _error(call, f"There is no tool {call.name[:_SHOWN_CHARS]!r} here.")
@@ -299,8 +307,20 @@ class _Conversation:
             return _error(call, str(refused))
         return ToolResult(call.id, call.name, msgspec.json.encode(result, enc_hook=str).decode())
 
+    async def _post(self, call: ToolCall) -> ToolResult:
+        """Put facts on the board; what is wrong with them the model reads."""
+        if call.unreadable:
+            return _error(call, call.unreadable)
+        try:
+            await self.turn.post(self.moves.posted(call))
+        except (ToolError, PostUnusable) as wrong:
+            return _error(call, str(wrong))
+        return ToolResult(call.id, call.name, '"posted"')
+
     def _given_up(self) -> Move:
         reason = f"{self.turn.agent} came to no move within {self.most} calls"
+        if self.turn.task_name:
+            return self.turn.fail(reason)
         refused = (past.move for past in self.turn.past if past.how == "refused")
         ask_people = self.turn.has_human and not any(isinstance(move, Escalate) for move in refused)
         return self.turn.escalate(reason) if ask_people else self.turn.fail(reason)
@@ -309,7 +329,9 @@ class _Conversation:
 def _answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
     """Yield the outcomes of moves, without failures and approvals: an approved call finds its own."""
     for past in rounds:
-        of_a_move = past.how in ("refused", "replied", "expired") or (past.how == "resolved" and past.move)
+        of_a_move = past.how in ("refused", "replied", "expired", "joined") or (
+            past.how == "resolved" and past.move
+        )
         for_approval = past.asked or (isinstance(past.move, Ask) and past.move.action)
         if of_a_move and not for_approval:
             yield past
@@ -322,6 +344,8 @@ def _can_be_of(past: RoundOutcome, move: Move) -> bool:
             return isinstance(move, Ask)
         case "resolved":
             return isinstance(move, Escalate)
+        case "joined":
+            return isinstance(move, Delegate)
     made = past.move
     return type(made) is type(move) and getattr(made, "to_agent", None) == getattr(move, "to_agent", None)
 

@@ -1,25 +1,46 @@
-"""The moves as tools: how a model asks for a move.
+"""The moves as tools: how a model asks for a move. Which there are depends on the request's topology.
 
 A move is checked twice. Here pydantic and the guard's own reader check that it is a move: if not, the model
 is told and may try again in the same round. The guard alone decides if it may happen, and that costs a round.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic import BaseModel, ValidationError
 
 from mesh.agent._reply_schema import SchemaUnusable
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
-from mesh.agent.tools import Tool, mistakes_in, short, untitled
+from mesh.agent.tools import Tool, mistakes_in
 from mesh.agent.turn import Turn
+from mesh.model.arguments import (
+    ArtifactArgument,
+    AskAnybodyArguments,
+    AskArguments,
+    CompleteArguments,
+    ConstraintsArgument,
+    DelegateArguments,
+    DeliverArguments,
+    EscalateArguments,
+    FactArgument,
+    GiveUpArguments,
+    Giving,
+    HandBackArguments,
+    PostArguments,
+    TaskArguments,
+    TransferArguments,
+    answer_form,
+    delivery_form,
+    schema_of,
+    task_form,
+    transfer_form,
+)
 from mesh.model.port import ToolCall, ToolSpec
 from mesh.model.prompt import PromptContext, context_now, one_line
 from protocol.wire import codec
-from protocol.wire.commands import Move, MoveProposed
+from protocol.wire.commands import Move, MoveProposed, Task
+from protocol.wire.config import AgentEntry
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Artifact, Constraints, Fact
 from protocol.wire.ids import HUMAN, TurnId, is_label
@@ -27,8 +48,12 @@ from protocol.wire.ids import HUMAN, TurnId, is_label
 TRANSFER = "transfer_to_"
 """Followed by the name of the agent that gets the work."""
 HAND_BACK, COMPLETE, ASK, ESCALATE = "hand_back", "complete", "ask", "escalate"
-_KEPT = 256
-"""Schemas in the cache: one for each set of intents, and one for each move."""
+DELEGATE, DELIVER, GIVE_UP = "delegate", "deliver", "give_up"
+POST = "post_facts"
+"""No move: the round goes on."""
+_RESERVED = frozenset({HAND_BACK, COMPLETE, ASK, ESCALATE, DELEGATE, DELIVER, GIVE_UP, POST})
+ANSWER = "answer"
+"""The fact in which a task's answer is delivered: its words, or its object."""
 
 Labels = Mapping[str, tuple[str, ...]]
 """By fact key: labels that a fact of this key must have, whatever the model says."""
@@ -37,95 +62,6 @@ _UNWRITABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Recur
 """Raised where a move cannot be written as JSON."""
 _NOT_JSON = "a number has to be finite, and a text without lone surrogates"
 
-Text = Annotated[str, Field(pattern=r"\S")]
-Line = Annotated[str, Field(pattern=r"\S", max_length=500, description="One line.")]
-
-
-class _Arguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FactArgument(_Arguments):
-    key: Annotated[str, Field(min_length=1)]
-    value: JsonValue
-    labels: tuple[str, ...] = Field(default=(), description="`pii` for what tells who somebody is.")
-
-
-class ArtifactArgument(_Arguments):
-    name: Annotated[str, Field(min_length=1)]
-    uri: Annotated[str, Field(min_length=1)]
-    media_type: str = ""
-    digest: str = ""
-    size: Annotated[int, Field(ge=0, description="In bytes.")] | None = None
-    labels: tuple[str, ...] = ()
-
-
-class BudgetArgument(_Arguments):
-    nano_dollars: Annotated[int, Field(ge=0)] | None = None
-    tokens: Annotated[int, Field(ge=0)] | None = None
-    model_calls: Annotated[int, Field(ge=0)] | None = None
-
-
-class ConstraintsArgument(_Arguments):
-    max_resolution_time_s: Annotated[float, Field(gt=0)] | None = None
-    allowed_actions: tuple[str, ...] | None = Field(default=None, description="Tools; no others are called.")
-    budget: BudgetArgument | None = None
-    must_carry: tuple[str, ...] = Field(default=(), description="Keys of facts that nobody drops or changes.")
-
-
-class _Bringing(_Arguments):
-    facts: tuple[FactArgument, ...] = Field(default=(), description="What is new; the rest travels on.")
-
-
-class _Giving(_Bringing):
-    artifacts: tuple[ArtifactArgument, ...] = Field(
-        default=(), description="References to large things that are new; the rest travel on."
-    )
-    drop: tuple[str, ...] = Field(default=(), description="Keys of facts not to carry on.")
-
-
-class TransferArguments(_Giving):
-    summary: Annotated[Line, Field(description="One line: what is wanted and why.")]
-    intent: str | None = None
-    constraints: ConstraintsArgument | None = Field(
-        default=None, description="Only where narrower than yours."
-    )
-    return_to: str | None = Field(default=None, description="Whom a hand-back goes to, if not to you.")
-    no_return: bool = Field(default=False, description="Nobody gives it back to you.")
-
-
-class HandBackArguments(_Giving):
-    reason: Line
-
-
-class EscalateArguments(_Bringing):
-    reason: Line
-
-
-class AskArguments(_Arguments):
-    """Arguments of `ask` where there are no people: the client is the only one to ask."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
-
-    question: Annotated[str, Field(pattern=r"\S", max_length=2_000)]
-    reply_schema: dict[str, JsonValue] | None = Field(
-        default=None, alias="schema", description="JSON Schema of the reply."
-    )
-    expires_s: Annotated[float, Field(gt=0, description="Seconds to wait for the reply.")] | None = None
-
-
-class AskAnybodyArguments(AskArguments):
-    """Arguments of `ask` where the fleet has people."""
-
-    of: Literal["client", "human"] = Field(
-        default="client", description="`human` asks the fleet's own people."
-    )
-
-
-class CompleteArguments(_Arguments):
-    answer: Text
-
-
 _HAND_BACK_WORDS = "Give the work back to where it came from, with what was found out."
 _COMPLETE_WORDS = "Answer whoever sent the request. This ends it."
 _FORM_WORDS = (
@@ -133,6 +69,16 @@ _FORM_WORDS = (
 )
 _ASK_WORDS = "Ask the client, and wait for the reply: only what you cannot find out or do without."
 _ESCALATE_WORDS = "Give the work to a person: what only people decide, or nobody here can do."
+_DELEGATE_WORDS = (
+    "Give tasks to other agents, which work on them at the same time, and wait for their results."
+)
+_DELIVER_WORDS = "Deliver the result of your task to whoever gave it. This ends it."
+_DELIVER_FORM_WORDS = (
+    "Deliver the result of your task in this form. This ends it; words outside of this call are no result."
+)
+_GIVE_UP_WORDS = "Say that your task cannot be done, and why. This ends it."
+_POST_WORDS = "Put facts on the board, where all agents that work on this request can read them. You go on."
+_MOST_LINE = 500
 
 
 class _Offer(NamedTuple):
@@ -163,17 +109,43 @@ class MoveTools:
         return tuple(offer.spec for offer in self._offers.values())
 
     def __contains__(self, name: str) -> bool:
-        return name in self._offers
+        return name in self._offers and name != POST
+
+    @property
+    def has_board(self) -> bool:
+        """True if there is `POST`, which is no move."""
+        return POST in self._offers
 
     def read(self, call: ToolCall) -> Move:
         """Return the move that a call asks for. Raises ToolArgumentsInvalid for the model to read."""
-        try:
-            said = self._offers[call.name].arguments.model_validate(dict(call.arguments))
-        except ValidationError as wrong:
-            raise ToolArgumentsInvalid(call.name, mistakes_in(wrong)) from wrong
-        move = self._made(call, said)
+        move = self._made(call, self._valid(call))
         _require_readable(call.name, move)
         return move
+
+    def posted(self, call: ToolCall) -> tuple[Fact, ...]:
+        """Return the facts that a call of `POST` brings. Raises ToolArgumentsInvalid."""
+        said = self._valid(call)
+        assert isinstance(said, PostArguments)
+        return tuple(
+            Fact(key=each.key, value=each.value, labels=self._labelled(each.key, each.labels))
+            for each in said.facts
+        )
+
+    def answered(self, words: str) -> Move:
+        """Return the move that a reply without a call is: the answer, or a task's result."""
+        return self._delivered(words, words) if self._turn.task_name else self._turn.complete(words)
+
+    def _delivered(self, summary: str, answer: Any, facts: tuple[Fact, ...] = (), **more: Any) -> Move:
+        """Return the delivery of a task whose result is an answer."""
+        brought = Fact(key=ANSWER, value=answer, labels=self._labelled(ANSWER, ()))
+        facts = (*(fact for fact in facts if fact.key != ANSWER), brought)
+        return self._turn.deliver(one_line(summary)[:_MOST_LINE], facts=facts, **more)
+
+    def _valid(self, call: ToolCall) -> BaseModel:
+        try:
+            return self._offers[call.name].arguments.model_validate(dict(call.arguments))
+        except ValidationError as wrong:
+            raise ToolArgumentsInvalid(call.name, mistakes_in(wrong)) from wrong
 
     def _made(self, call: ToolCall, said: BaseModel) -> Move:
         turn = self._turn
@@ -187,40 +159,79 @@ class MoveTools:
                 except SchemaUnusable as wrong:
                     raise ToolArgumentsInvalid(call.name, (f"schema: {wrong}",)) from wrong
             case EscalateArguments():
-                return turn.escalate(said.reason, facts=self._facts(said))
+                return turn.escalate(said.reason, facts=self._facts(said.facts))
             case HandBackArguments():
                 return turn.hand_back(said.reason, **self._given(said))
+            case GiveUpArguments():
+                return turn.fail(said.reason)
+            case DelegateArguments():
+                tasks = (self._task(each) for each in said.tasks)
+                return turn.delegate(tasks, join=said.join, within_s=said.within_s, cancel=said.cancel)
+            case DeliverArguments():
+                facts, artifacts = self._brought(said.facts), _artifacts(said.artifacts)
+                if self.words_answer:
+                    return turn.deliver(said.summary, facts=facts, artifacts=artifacts)
+                answer = said.model_dump(mode="json", by_alias=True)["answer"]
+                return self._delivered(said.summary, answer, facts, artifacts=artifacts)
             case TransferArguments():
-                own = said.constraints
                 return turn.transfer(
                     call.name.removeprefix(TRANSFER),
                     summary=said.summary,
                     intent=said.intent,
-                    constraints=None if own is None else msgspec.convert(own.model_dump(), Constraints),
+                    constraints=_constraints(said.constraints),
                     return_to=said.return_to,
                     no_return=said.no_return,
                     **self._given(said),
                 )
         raise AssertionError("every offer has one of these arguments")
 
-    def _given(self, said: _Giving) -> dict[str, Any]:
+    def _task(self, said: TaskArguments) -> Task:
+        return self._turn.task(
+            said.name,
+            summary=said.summary,
+            to=said.to,
+            intent=said.intent,
+            facts=self._facts(said.facts, carried=said.carry),
+            artifacts=_artifacts(said.artifacts),
+            carry=said.carry,
+            uses=said.uses,
+            revises=said.revises,
+            fallback=said.fallback,
+            constraints=_constraints(said.constraints),
+        )
+
+    def _given(self, said: Giving) -> dict[str, Any]:
         """Return what work takes along when it is given to somebody."""
-        artifacts = msgspec.convert([each.model_dump() for each in said.artifacts], tuple[Artifact, ...])
-        return {"facts": self._facts(said, said.drop), "artifacts": artifacts, "drop": said.drop}
+        artifacts = _artifacts(said.artifacts)
+        return {"facts": self._facts(said.facts, said.drop), "artifacts": artifacts, "drop": said.drop}
 
-    def _facts(self, said: _Bringing, drop: tuple[str, ...] = ()) -> tuple[Fact, ...]:
-        """Return the facts that a move brings, with the labels that they must have.
+    def _brought(self, given: Iterable[FactArgument]) -> tuple[Fact, ...]:
+        """Return the facts that a model says, with the labels that they must have.
 
-        A carried fact that lacks such a label is brought once more with it: a client does not know this
-        fleet's labels. Of a key that is said twice, the last one counts.
+        Of a key that is said twice, the last one counts.
         """
-        brought = {
-            given.key: Fact(key=given.key, value=given.value, labels=self._labelled(given.key, given.labels))
-            for given in said.facts
+        said = {
+            each.key: Fact(key=each.key, value=each.value, labels=self._labelled(each.key, each.labels))
+            for each in given
         }
+        return tuple(said.values())
+
+    def _facts(
+        self, given: Iterable[FactArgument], drop: tuple[str, ...] = (), carried: Container[str] | None = None
+    ) -> tuple[Fact, ...]:
+        """Return the facts that a move brings.
+
+        A carried fact that lacks a label of its key is brought once more with it: a client does not know
+        this fleet's labels.
+
+        Args:
+            carried: keys of what goes along; None for all of it.
+        """
+        brought = {fact.key: fact for fact in self._brought(given)}
         for fact in self._turn.handoff.facts:
             labels = self._labelled(fact.key, filter(is_label, fact.labels))
-            if fact.key not in brought and fact.key not in drop and not set(labels) <= set(fact.labels):
+            goes_along = fact.key not in drop and (carried is None or fact.key in carried)
+            if fact.key not in brought and goes_along and not set(labels) <= set(fact.labels):
                 brought[fact.key] = Fact(key=fact.key, value=fact.value, labels=labels)
         return tuple(brought.values())
 
@@ -231,7 +242,7 @@ class MoveTools:
 def require_apart(tools: Iterable[Tool]) -> None:
     """Raise ToolsUnusable for a tool that has the name of a move."""
     for tool in tools:
-        if tool.name in (HAND_BACK, COMPLETE, ASK, ESCALATE) or tool.name.startswith(TRANSFER):
+        if tool.name in _RESERVED or tool.name.startswith(TRANSFER):
             raise ToolsUnusable(f"{tool.name} is the name of a move; call the tool something else")
 
 
@@ -252,13 +263,15 @@ def _offers(
     turn: Turn, seen: PromptContext, handoffs: Container[str] | None, output_type: Any
 ) -> Iterator[_Offer]:
     """Yield the moves that can make sense for this turn, the guard's judgement aside."""
-    for peer in seen.peers:
-        if handoffs is None or peer.name in handoffs:
-            said = one_line(peer.description)
-            words = f"Give the work to {peer.name}: {said}" if said else f"Give the work to {peer.name}."
-            yield _offer(f"{TRANSFER}{peer.name}", words, _transfer_form(peer.intents))
-    if len(turn.path) > 1:
-        yield _offer(HAND_BACK, _HAND_BACK_WORDS, HandBackArguments)
+    peers = [peer for peer in seen.peers if handoffs is None or peer.name in handoffs]
+    if turn.topology == "handoff":
+        yield from _passing_on(turn, peers)
+    else:
+        yield from _of_a_tree(turn, peers, output_type)
+    if turn.task_name:
+        if turn.topology == "supervised":
+            yield _offer(ASK, _ASK_WORDS, AskAnybodyArguments if seen.human else AskArguments)
+        return
     words, form = (
         (_COMPLETE_WORDS, CompleteArguments)
         if output_type is None
@@ -270,35 +283,39 @@ def _offers(
         yield _offer(ESCALATE, _ESCALATE_WORDS, EscalateArguments)
 
 
+def _passing_on(turn: Turn, peers: Iterable[AgentEntry]) -> Iterator[_Offer]:
+    """Yield the moves of topology `handoff` that give the work on."""
+    for peer in peers:
+        said = one_line(peer.description)
+        words = f"Give the work to {peer.name}: {said}" if said else f"Give the work to {peer.name}."
+        yield _offer(f"{TRANSFER}{peer.name}", words, transfer_form(peer.intents))
+    if len(turn.path) > 1:
+        yield _offer(HAND_BACK, _HAND_BACK_WORDS, HandBackArguments)
+
+
+def _of_a_tree(turn: Turn, peers: Sequence[AgentEntry], output_type: Any) -> Iterator[_Offer]:
+    """Yield the moves of a lead and of a worker, and the board of a swarm."""
+    if peers and (turn.topology == "supervised" or not turn.task_name):
+        taken = [peer.intents for peer in peers]
+        intents = None if None in taken else tuple(sorted({each for some in taken for each in some or ()}))
+        yield _offer(DELEGATE, _DELEGATE_WORDS, task_form(tuple(peer.name for peer in peers), intents))
+    if turn.topology == "swarm":
+        yield _offer(POST, _POST_WORDS, PostArguments)
+    if turn.task_name and output_type is None:
+        yield _offer(DELIVER, _DELIVER_WORDS, DeliverArguments)
+    elif turn.task_name:
+        yield _offer(DELIVER, _DELIVER_FORM_WORDS, delivery_form(output_type))
+    if turn.task_name:
+        yield _offer(GIVE_UP, _GIVE_UP_WORDS, GiveUpArguments)
+
+
 def _offer(name: str, description: str, arguments: type[BaseModel]) -> _Offer:
-    return _Offer(ToolSpec(name, description, _schema(arguments)), arguments)
+    return _Offer(ToolSpec(name, description, schema_of(arguments)), arguments)
 
 
-@lru_cache(_KEPT)
-def answer_form(output_type: Any) -> type[BaseModel]:
-    """Return the arguments of a `complete` whose answer is of this type.
-
-    Raises ToolsUnusable for a type that has no JSON schema.
-    """
-    try:
-        form = create_model("CompleteArguments", __base__=CompleteArguments, answer=(output_type, ...))
-        form.model_json_schema()
-    except (PydanticUserError, PydanticSchemaGenerationError) as wrong:
-        why = short(str(wrong).partition("\n")[0])
-        raise ToolsUnusable(f"the answer's type has no JSON schema ({why})") from wrong
-    return form
+def _artifacts(given: Iterable[ArtifactArgument]) -> tuple[Artifact, ...]:
+    return msgspec.convert([each.model_dump() for each in given], tuple[Artifact, ...])
 
 
-@lru_cache(_KEPT)
-def _schema(arguments: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the schema of a move's arguments. Making one takes a millisecond; a turn needs several."""
-    return untitled(arguments.model_json_schema())
-
-
-@lru_cache(_KEPT)
-def _transfer_form(intents: tuple[str, ...] | None) -> type[BaseModel]:
-    """Return the arguments of a transfer to an agent that takes these intents, or any."""
-    if not intents:
-        return TransferArguments
-    intent: Any = Literal[intents]
-    return create_model("TransferArguments", __base__=TransferArguments, intent=(intent | None, None))
+def _constraints(given: ConstraintsArgument | None) -> Constraints | None:
+    return None if given is None else msgspec.convert(given.model_dump(), Constraints)

@@ -12,7 +12,7 @@ rounds (`PromptContext`).
 import datetime as dt
 import json
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -20,9 +20,10 @@ from typing import Any
 
 import msgspec
 
+from mesh.agent._tasks import Told
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
-from protocol.wire.assignment import RoundOutcome
+from protocol.wire.assignment import Posted, RoundOutcome, TaskResult
 from protocol.wire.commands import move_name, move_summary
 from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Artifact, Constraints, Fact
@@ -74,16 +75,21 @@ class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the tools that are offered."""
     past: int = 0
     """How many rounds had ended when the conversation began."""
+    results: tuple[TaskResult, ...] = ()
+    """Of tasks, as they were known then."""
+    board: tuple[Posted, ...] = ()
 
 
 def context_now(turn: Turn, tools: Iterable[Tool] = ()) -> PromptContext:
     """Return the context of a conversation that begins now."""
-    allowed = turn.allowed_actions
+    execution = turn.execution
     return PromptContext(
         peers=tuple(turn.peers.values()),
         human=turn.has_human,
-        tools=tuple(tool.name for tool in tools if allowed is None or tool.name in allowed),
+        tools=tuple(tool.name for tool in tools if not execution.forbids(tool)),
         past=len(turn.past),
+        results=execution.tasks.results,
+        board=execution.work.board,
     )
 
 
@@ -109,6 +115,8 @@ def render(turn: Turn, seen: PromptContext | None = None, handoffs: Container[st
         f"Given by: {handoff.from_agent} ({handoff.move})",
         f"Summary: {one_line(handoff.summary)}",
     ]
+    if turn.task_name:
+        head.append(f"Task: {one_line(turn.task_name)}")
     if handoff.intent is not None:
         head.append(f"Intent: {one_line(handoff.intent)}")
     head += [f"Path: {' > '.join(turn.path)}", f"Round: {len(rounds)}"]
@@ -119,7 +127,9 @@ def render(turn: Turn, seen: PromptContext | None = None, handoffs: Container[st
         ("Facts:", map(_fact, handoff.facts)),
         ("Artifacts:", map(_artifact, handoff.artifacts)),
         ("Constraints:", _constraints(handoff.constraints)),
-        ("May hand to:", map(_peer, peers)),
+        ("May hand to:" if turn.topology == "handoff" else "May delegate to:", map(_peer, peers)),
+        ("Results:", map(result_line, seen.results)),
+        ("Board:", board_lines(seen.board)),
         ("Earlier rounds of this turn:", starmap(_past, enumerate(rounds))),
     )
     blocks = [head, *([title, *(f"- {line}" for line in lines)] for title, lines in sections)]
@@ -154,11 +164,41 @@ def _artifact(item: Artifact) -> str:
     return one_line(f"{_key(item.name)}: {item.uri} {item.media_type}")
 
 
+def result_line(result: TaskResult) -> str:
+    """Return what became of a task as one line: its name, and the rest as JSON."""
+    return f"{_key(result.name)}: {_json(shown_result(result))}"
+
+
+def shown_result(result: TaskResult) -> dict[str, Any]:
+    """Return a result as a model is shown it."""
+    error = result.error
+    shown: dict[str, Any] = {
+        "status": result.status,
+        "agent": result.agent,
+        "summary": one_line(result.summary),
+        "facts": {fact.key: fact.value for fact in result.facts},
+        "artifacts": [each.name for each in result.artifacts],
+        "withheld": () if result.withheld is None else result.withheld.labels,
+        "error": None if error is None else msgspec.to_builtins(error),
+    }
+    return {name: value for name, value in shown.items() if value}
+
+
+def board_lines(board: Iterable[Posted]) -> Iterator[str]:
+    """Yield what each agent put on the board, one line an agent, as JSON."""
+    posted: dict[str, dict[str, Any]] = {}
+    for each in board:
+        posted.setdefault(each.by, {})[each.fact.key] = each.fact.value
+    return (f"{by}: {_json(facts)}" for by, facts in posted.items())
+
+
 def _constraints(own: Constraints) -> Iterable[str]:
     if own.deadline is not None:
         yield f"deadline: {_utc(own.deadline)}"
     if own.allowed_actions is not None:
         yield f"allowed actions: {', '.join(map(_key, own.allowed_actions)) or 'none'}"
+    if own.read_only:
+        yield "read only: nothing may be changed in the world"
     if own.must_carry:
         yield f"facts that must be carried on unchanged: {', '.join(map(_key, own.must_carry))}"
 
@@ -178,19 +218,29 @@ def _peer(peer: AgentEntry) -> str:
 def _is_shown(past: RoundOutcome) -> bool:
     """Return True if a model is told how a round ended.
 
-    After an approval, and after a failure that is tried again, the prompt stays the same. So the model's
-    replies still stand, and it reads nothing of overloaded vendors and dying processes.
+    Of joined tasks the results tell. After an approval, and after a failure that is tried again, the prompt
+    stays the same. So the model's replies still stand, and it reads nothing of overloaded vendors and dying
+    processes.
     """
-    return not past.asked and past.how != "failed"
+    return not past.asked and past.how not in ("failed", "joined")
 
 
 def _past(number: int, past: RoundOutcome) -> str:
     return one_line(f"round {number} {past.how}: {_how(past)}")
 
 
-def told(past: RoundOutcome) -> str:
-    """Return the outcome of a move in one line."""
+def told(past: RoundOutcome, joined: Told | None = None) -> str:
+    """Return the outcome of a move in one line.
+
+    Args:
+        joined: of a `delegate`: what the round after it was told.
+    """
     match past.how:
+        case "joined":
+            joined = joined or Told()
+            results = {each.name: shown_result(each) for each in joined.results}
+            board = {"board": list(board_lines(joined.board))} if joined.board else {}
+            return _json({"results": results, "open": joined.waiting, **board})
         case "expired":
             return "Nobody replied in time."
         case "resolved":

@@ -17,10 +17,10 @@ the prompt offers. It follows the first rule that fits, or the agent's fallback 
     facts = { customer_id = "{find.customer_id}" }      # of a move: what it brings; the unknown is left out
 
 A path leads through what the prompt says: `summary`, `intent`, `from`, `move`, `path`, `round`, `text`,
-`facts.<key>`, `refused.<rule>` (its detail), a group of `says`, or `<tool>.<field>` in that tool's newest
-result (`<tool>.error` if it failed; numbers index lists). `{path}` in a text stands for the value; a
-text that is one path alone keeps the value's type. Regexes ignore case, and `.` is any
-character.
+`facts.<key>`, `task` (its name), `results.<task>.<field>`, `board.<agent>.<key>`, `refused.<rule>` (its
+detail), a group of `says`, or `<tool>.<field>` in that tool's newest result (`<tool>.error` if it failed;
+numbers index lists). `{path}` in a text stands for the value; a text that is one path alone keeps the value's
+type. Regexes ignore case, and `.` is any character.
 """
 
 import contextlib
@@ -42,6 +42,7 @@ from pydantic import (
 )
 
 from mesh.errors import MeshError
+from mesh.model.moves import DELEGATE
 from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall, ToolResult
 
 
@@ -128,7 +129,14 @@ def load_script(path: Path) -> Script:
 
 
 _PLACE = re.compile(r"\{([a-z_][\w.-]*)\}")
-_HEADS = {"Given by": "from", "Summary": "summary", "Intent": "intent", "Path": "path", "Round": "round"}
+_HEADS = {
+    "Given by": "from",
+    "Summary": "summary",
+    "Task": "task",
+    "Intent": "intent",
+    "Path": "path",
+    "Round": "round",
+}
 _FACT = re.compile(r'- (?P<key>[\w.-]+|"(?:[^"\\]|\\.)*"): (?P<rest>.*)')
 _REFUSED = re.compile(r"- round \d+ refused: rule (?P<rule>\w+) refused (?P<detail>.*)")
 _RULE = re.compile(r"rule (?P<rule>\w+) refused (?P<detail>.*)")
@@ -187,6 +195,8 @@ def read_prompt(prompt: Prompt) -> dict[str, Any]:
             known["refused"][refused["rule"]] = refused["detail"]
         elif each.name:
             known[each.name] = {"error": each.text} if each.is_error else json.loads(each.text)
+            if each.name == DELEGATE and not each.is_error:
+                known["results"] = {**known.get("results", {}), **known[DELEGATE]["results"]}
     return known
 
 
@@ -209,7 +219,11 @@ def _read_brief(brief: str) -> dict[str, Any]:
 
 
 def _read_item(section: str, line: str, known: dict[str, Any]) -> None:
-    if section == "Facts" and (fact := _FACT.fullmatch(line)) is not None:
+    if section in ("Results", "Board") and (fact := _FACT.fullmatch(line)) is not None:
+        key = fact["key"]
+        name = json.loads(key) if key.startswith('"') else key
+        known.setdefault(section.lower(), {})[name] = json.loads(fact["rest"])
+    elif section == "Facts" and (fact := _FACT.fullmatch(line)) is not None:
         key = fact["key"]
         value, _ = json.JSONDecoder().raw_decode(fact["rest"])
         known["facts"][json.loads(key) if key.startswith('"') else key] = value

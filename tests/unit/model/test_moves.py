@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from mesh.agent._executor import sound
 from mesh.agent.errors import ToolArgumentsInvalid, ToolsUnusable
 from mesh.agent.turn import Turn
-from mesh.model.moves import MoveTools, answer_form
+from mesh.model.arguments import answer_form
+from mesh.model.moves import MoveTools
 from mesh.model.port import ToolCall
 from mesh.testing import turn
 from mesh.testing.harness import turn_of

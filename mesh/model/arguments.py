@@ -1,0 +1,206 @@
+"""The arguments of the moves, as a model gives them: pydantic forms, and the JSON schemas made of them."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from mesh.agent.errors import ToolsUnusable
+from mesh.agent.tools import short, untitled
+
+_KEPT = 256
+"""Schemas in the cache: one for each set of intents, and one for each move."""
+
+Text = Annotated[str, Field(pattern=r"\S")]
+Line = Annotated[str, Field(pattern=r"\S", max_length=500, description="One line.")]
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FactArgument(_Arguments):
+    key: Annotated[str, Field(min_length=1)]
+    value: JsonValue
+    labels: tuple[str, ...] = Field(default=(), description="`pii` for what tells who somebody is.")
+
+
+class ArtifactArgument(_Arguments):
+    name: Annotated[str, Field(min_length=1)]
+    uri: Annotated[str, Field(min_length=1)]
+    media_type: str = ""
+    digest: str = ""
+    size: Annotated[int, Field(ge=0, description="In bytes.")] | None = None
+    labels: tuple[str, ...] = ()
+
+
+class BudgetArgument(_Arguments):
+    nano_dollars: Annotated[int, Field(ge=0)] | None = None
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    model_calls: Annotated[int, Field(ge=0)] | None = None
+
+
+class ConstraintsArgument(_Arguments):
+    max_resolution_time_s: Annotated[float, Field(gt=0)] | None = None
+    allowed_actions: tuple[str, ...] | None = Field(default=None, description="Tools; no others are called.")
+    budget: BudgetArgument | None = None
+    must_carry: tuple[str, ...] = Field(default=(), description="Keys of facts that nobody drops or changes.")
+
+
+class Bringing(_Arguments):
+    facts: tuple[FactArgument, ...] = Field(default=(), description="What is new; the rest travels on.")
+
+
+class Giving(Bringing):
+    artifacts: tuple[ArtifactArgument, ...] = Field(
+        default=(), description="References to large things that are new; the rest travel on."
+    )
+    drop: tuple[str, ...] = Field(default=(), description="Keys of facts not to carry on.")
+
+
+class TransferArguments(Giving):
+    summary: Annotated[Line, Field(description="One line: what is wanted and why.")]
+    intent: str | None = None
+    constraints: ConstraintsArgument | None = Field(
+        default=None, description="Only where narrower than yours."
+    )
+    return_to: str | None = Field(default=None, description="Whom a hand-back goes to, if not to you.")
+    no_return: bool = Field(default=False, description="Nobody gives it back to you.")
+
+
+class HandBackArguments(Giving):
+    reason: Line
+
+
+class EscalateArguments(Bringing):
+    reason: Line
+
+
+class AskArguments(_Arguments):
+    """Arguments of `ask` where there are no people: the client is the only one to ask."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+
+    question: Annotated[str, Field(pattern=r"\S", max_length=2_000)]
+    reply_schema: dict[str, JsonValue] | None = Field(
+        default=None, alias="schema", description="JSON Schema of the reply."
+    )
+    expires_s: Annotated[float, Field(gt=0, description="Seconds to wait for the reply.")] | None = None
+
+
+class AskAnybodyArguments(AskArguments):
+    """Arguments of `ask` where the fleet has people."""
+
+    of: Literal["client", "human"] = Field(
+        default="client", description="`human` asks the fleet's own people."
+    )
+
+
+class CompleteArguments(_Arguments):
+    answer: Text
+
+
+# --- of trees -----------------------------------------------------------------------------------------
+
+
+class TaskArguments(_Arguments):
+    """One task where nobody is named: `task_form` makes the form of those that there are."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128, description="Unique; its result has this name.")]
+    summary: Annotated[Line, Field(description="One line: what is wanted and why.")]
+    to: str | None = Field(default=None, description="The agent; without it, one is picked by the intent.")
+    intent: str | None = None
+    facts: tuple[FactArgument, ...] = Field(default=(), description="What is new; the rest goes along.")
+    artifacts: tuple[ArtifactArgument, ...] = ()
+    carry: tuple[str, ...] | None = Field(
+        default=None, description="Keys of your facts that it gets too; by default all."
+    )
+    uses: tuple[str, ...] = Field(default=(), description="Earlier tasks whose results it is given.")
+    revises: str = Field(default="", description="The earlier task that it does again; say why as a fact.")
+    fallback: bool = Field(default=False, description="Another agent may have it, once, if it fails.")
+    constraints: ConstraintsArgument | None = Field(
+        default=None, description="Only where narrower than yours."
+    )
+
+
+class DelegateArguments(_Arguments):
+    tasks: tuple[TaskArguments, ...] = Field(default=(), description="None: wait for those that are open.")
+    join: Literal["all", "any"] | Annotated[int, Field(ge=1, le=1_000)] = Field(
+        default="all", description="When you go on: after all, the first, or so many of them."
+    )
+    within_s: Annotated[float, Field(gt=0, description="Seconds after which you go on anyway.")] | None = None
+    cancel: tuple[str, ...] = Field(default=(), description="Open tasks to call off.")
+
+
+class DeliverArguments(Bringing):
+    summary: Annotated[Line, Field(description="One line: what came out.")]
+    facts: tuple[FactArgument, ...] = Field(default=(), description="The result, as facts.")
+    artifacts: tuple[ArtifactArgument, ...] = Field(default=(), description="References to large results.")
+
+
+class GiveUpArguments(_Arguments):
+    reason: Line
+
+
+class PostArguments(_Arguments):
+    facts: Annotated[tuple[FactArgument, ...], Field(min_length=1)]
+
+
+# --- forms and schemas --------------------------------------------------------------------------------
+
+
+@lru_cache(_KEPT)
+def answer_form(output_type: Any) -> type[BaseModel]:
+    """Return the arguments of a `complete` whose answer is of this type.
+
+    Raises ToolsUnusable for a type that has no JSON schema.
+    """
+    try:
+        form = create_model("CompleteArguments", __base__=CompleteArguments, answer=(output_type, ...))
+        form.model_json_schema()
+    except (PydanticUserError, PydanticSchemaGenerationError) as wrong:
+        why = short(str(wrong).partition("\n")[0])
+        raise ToolsUnusable(f"the answer's type has no JSON schema ({why})") from wrong
+    return form
+
+
+@lru_cache(_KEPT)
+def schema_of(arguments: type[BaseModel]) -> Mapping[str, Any]:
+    """Return the schema of a move's arguments. Making one takes a millisecond; a turn needs several."""
+    return untitled(arguments.model_json_schema())
+
+
+@lru_cache(_KEPT)
+def transfer_form(intents: tuple[str, ...] | None) -> type[BaseModel]:
+    """Return the arguments of a transfer to an agent that takes these intents, or any."""
+    if not intents:
+        return TransferArguments
+    intent: Any = Literal[intents]
+    return create_model("TransferArguments", __base__=TransferArguments, intent=(intent | None, None))
+
+
+@lru_cache(_KEPT)
+def task_form(agents: tuple[str, ...], intents: tuple[str, ...] | None) -> type[BaseModel]:
+    """Return the arguments of a `delegate` to these agents.
+
+    Args:
+        intents: that any of them takes; None if one takes all.
+    """
+    to: Any = Literal[agents]
+    words = TaskArguments.model_fields["to"].description
+    fields: dict[str, Any] = {"to": (to | None, Field(default=None, description=words))}
+    if intents:
+        intent: Any = Literal[intents]
+        fields["intent"] = (intent | None, None)
+    task: Any = create_model("TaskArguments", __base__=TaskArguments, **fields)
+    tasks = Field(default=(), description=DelegateArguments.model_fields["tasks"].description)
+    return create_model("DelegateArguments", __base__=DelegateArguments, tasks=(tuple[task, ...], tasks))
+
+
+@lru_cache(_KEPT)
+def delivery_form(output_type: Any) -> type[BaseModel]:
+    """Return the arguments of a `deliver` with an answer of this type. Raises ToolsUnusable."""
+    answer_form(output_type)
+    return create_model("DeliverArguments", __base__=DeliverArguments, answer=(output_type, ...))
