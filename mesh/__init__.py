@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mesh.agent.errors import Permanent, Retry
     from mesh.agent.tools import Tool
     from mesh.agent.turn import Refusal, Turn
+    from mesh.artifacts import ArtifactStore
     from mesh.client import AnswerInvalid, Client, Outcome, Question, SubmitRejected
     from protocol.wire.commands import Move
     from protocol.wire.errors import MeshError
@@ -21,6 +22,7 @@ __all__ = [
     "Agent",
     "AnswerInvalid",
     "Artifact",
+    "ArtifactStore",
     "Budget",
     "Client",
     "Constraints",
@@ -38,7 +40,7 @@ __all__ = [
     "Turn",
 ]
 
-_HOMES = ("protocol.wire.errors", "protocol.wire.handoff", "mesh.agent", "mesh.client")
+_HOMES = ("protocol.wire.errors", "protocol.wire.handoff", "mesh.agent", "mesh.artifacts", "mesh.client")
 """In the order in which they are looked through: the later ones load more."""
 
 

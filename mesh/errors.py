@@ -1,4 +1,4 @@
-"""Errors of the bus, the log, provisioning, the embedded server and the operator's API.
+"""Errors of the bus, the log, provisioning, artifacts, the embedded server and the operator's API.
 
 Their `code` is API; their text is not. `OutcomeUnknown` leaves open if something was done: look before you
 act again. After any other error of the bus nothing was done.
@@ -208,6 +208,70 @@ class StoreTooSmall(MeshError):
     """The server's store has less room than all limits together promise; the streams before are made."""
 
     code: ClassVar[str] = "provision.store_too_small"
+
+
+# --- artifacts ------------------------------------------------------------------------------------
+
+
+class ArtifactError(MeshError):
+    """Root of what can be wrong with an artifact or its store.
+
+    `str(error)` goes on the bus and into logs. It names the store, the digest and the store's own short code,
+    and never holds what the store answered: that may name keys.
+    """
+
+    code: ClassVar[str] = "artifact.error"
+    permanent: ClassVar[bool] = True
+    """False if trying again may help: the turn is retried then, else a person gets it."""
+
+
+class ArtifactMissing(ArtifactError):
+    """The store holds no such object."""
+
+    code: ClassVar[str] = "artifact.missing"
+
+
+class ArtifactDigestMismatch(ArtifactError):
+    """The bytes are not those that the digest names, or the artifact names two digests."""
+
+    code: ClassVar[str] = "artifact.digest_mismatch"
+
+
+class ArtifactForeign(ArtifactError):
+    """The URI names nothing in the mesh's own store; nothing else is ever read."""
+
+    code: ClassVar[str] = "artifact.foreign"
+
+
+class ArtifactTooLarge(ArtifactError):
+    """More bytes than the caller takes into memory."""
+
+    code: ClassVar[str] = "artifact.too_large"
+
+
+class ArtifactDenied(ArtifactError):
+    """The store refuses it to the credentials of this process."""
+
+    code: ClassVar[str] = "artifact.denied"
+
+
+class StoreUnreachable(ArtifactError):
+    """The store does not answer, or fails in itself. Try again later."""
+
+    code: ClassVar[str] = "artifact.store_unreachable"
+    permanent: ClassVar[bool] = False
+
+
+class StoreUnusable(ArtifactError):
+    """There is no such store, or it cannot take what it is given: its name, its bucket, its disk."""
+
+    code: ClassVar[str] = "artifact.store_unusable"
+
+
+class StoreExtraMissing(StoreUnusable):
+    """The store needs the extra `artifacts`, which is not installed here."""
+
+    code: ClassVar[str] = "artifact.extra_missing"
 
 
 # --- the embedded server --------------------------------------------------------------------------

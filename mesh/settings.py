@@ -26,6 +26,8 @@ FILE_NAME = "mesh.toml"
 STATE = ".mesh"
 """Directory of what `mesh dev` keeps: keys, store, logs."""
 DEV_FILE = "dev.json"
+ARTIFACTS = f"{STATE}/artifacts"
+"""Folder of artifacts, beside the fleet file, unless it names another store."""
 _DEV_KEPT = ("keys", "store")
 """Folders that a stopped `mesh dev` leaves there; `mesh setup` makes keys alone."""
 
@@ -70,6 +72,8 @@ class Settings(NamedTuple):
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    artifacts: str | None = None
+    """The store of artifacts: a URL or a folder's path."""
 
 
 class Dev(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +88,8 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[str, ...] = ()
     viewers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    artifacts: str = ""
+    """Its store of artifacts."""
 
     def encode(self) -> bytes:
         """Return it as it is written to the file."""
@@ -260,6 +266,18 @@ class Sources:
             self._file = {}  # commands that need the fleet file say what is wrong with it
 
     @property
+    def artifacts(self) -> str:
+        """The store of artifacts: a URL, or a folder's whole path. Raises SettingsInvalid."""
+        named = self._settings.artifacts or (self._dev.artifacts if self._dev else "")
+        if named:
+            return store_in(named, self._here)
+        section = self._file.get("artifacts", {})
+        said = section.get("store", "") if isinstance(section, dict) else None
+        if not isinstance(said, str):
+            raise SettingsInvalid(f"{self._here / FILE_NAME}: [artifacts] says store = a URL or a folder")
+        return store_in(said, self._here)
+
+    @property
     def url(self) -> str | None:
         """The bus's URL; None when nothing names it."""
         dev = self._dev.url if self._dev else None
@@ -353,6 +371,16 @@ class Sources:
         if self._dev is None and strangers is not None:
             text += f"; {strangers} is not obeyed, since another user owns it or may write to it"
         return NoCredentials(text)
+
+
+def store_in(said: str, folder: Path) -> str:
+    """Return a store of artifacts as every process names it: a URL as it is, or a folder's whole path.
+
+    Args:
+        said: a URL, a path, or nothing for the folder that a mesh has by itself.
+        folder: where it is said.
+    """
+    return said if "://" in said else str((folder / Path(said or ARTIFACTS).expanduser()).absolute())
 
 
 def find_access(roles: tuple[str, ...], flags: Flags = NO_FLAGS) -> Access:

@@ -11,8 +11,10 @@ another effect, which nobody has approved. The guard names the digest that a rep
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -51,9 +53,13 @@ from protocol.wire.commands import (
     Usage,
 )
 from protocol.wire.config import Fleet
-from protocol.wire.handoff import Budget, Refusal
+from protocol.wire.handoff import Artifact, Budget, Refusal
 from protocol.wire.ids import HUMAN, derive, submitter_of
 from protocol.wire.prices import price_list
+
+if TYPE_CHECKING:
+    from mesh.artifacts.content import Data
+    from mesh.artifacts.store import ArtifactStore
 
 _log = get_logger(__name__)
 
@@ -72,6 +78,7 @@ class Execution:
         is_over: returns True if a guard ended the turn.
         live: shows the client the round's work.
         send: stores a proposal that does not end the round.
+        store: of artifacts; None for the one that the fleet names.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class Execution:
         prompt_version: str = "",
         live: LiveOutput = SILENT,
         send: Send = nowhere,
+        store: "ArtifactStore | None" = None,
     ) -> None:
         self.request, self.work, self.fleet, self.journal = request, work, fleet, journal
         self.agent = work.handoff.to_agent
@@ -92,7 +100,7 @@ class Execution:
         self.prices = price_list(work.prices)
         """Prices of models' tokens, by model."""
         self.actions = set(work.reported.actions)
-        self._is_over = is_over
+        self._is_over, self._store = is_over, store
         self._usage = work.reported.usage
         self._prompt_version = prompt_version
         self._ordinals: dict[tuple[str, str], int] = {}
@@ -296,6 +304,28 @@ class Execution:
             said = (f"{getattr(spent, name)} of {getattr(granted, name)} {name}" for name in gone)
             raise self.journal.stop(BudgetExhausted(f"spent {', '.join(said)}"))
 
+    # --- artifacts --------------------------------------------------------------------------------
+
+    @cached_property
+    def store(self) -> "ArtifactStore":
+        """The store of artifacts. Raises ArtifactError for one that cannot be opened here."""
+        if self._store is not None:
+            return self._store
+        from mesh.artifacts.store import store_at
+        from mesh.settings import load_settings, store_in
+
+        return store_at(store_in(load_settings().artifacts or self.fleet.artifacts, Path.cwd()))
+
+    async def save(self, name: str, data: "Data", *, media_type: str, labels: Sequence[str]) -> Artifact:
+        """Save an artifact as a step. Once it is recorded, this round does not look at its data again."""
+
+        async def put() -> Any:
+            await self.require_open()
+            return plain(await self.store.save(name, data, media_type=media_type, labels=labels))
+
+        call = ("save", name, digest_of([media_type, *labels, self._stretch]))
+        return msgspec.convert(await self.journal.step(call, put), Artifact)
+
     # --- notes ------------------------------------------------------------------------------------
 
     async def note(self, kind: str, value: Any, said: str = "") -> Any:
@@ -304,10 +334,16 @@ class Execution:
         async def produce() -> Any:
             return value
 
-        # An earlier round's time is not this round's: the round is in the digest. After an approval all goes
-        # on as before: its yes must find the very call that asked, so that rounds which asked do not count.
-        stretch = self.work.round - sum(bool(past.asked) for past in self.work.past)
-        return await self.journal.step((kind, "", digest_of([said, stretch])), produce)
+        return await self.journal.step((kind, "", digest_of([said, self._stretch])), produce)
+
+    @property
+    def _stretch(self) -> int:
+        """The number of what only this round knows, such as its time: an earlier round's is not this one's.
+
+        After an approval all goes on as before: its yes must find the very call that asked, so that rounds
+        which asked do not count.
+        """
+        return self.work.round - sum(bool(past.asked) for past in self.work.past)
 
     async def first(self, kind: str, value: Any) -> Any:
         """Record a value the first time; return the recorded one in every later round, whatever is said."""

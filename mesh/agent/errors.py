@@ -7,15 +7,16 @@
     └── Superseded, Fenced, JournalMismatch, InDoubt, RoundOver, ApprovalNeeded
     ToolError               a tool's no: an outcome, which stops nothing
 
-Anything else that a handler raises is a bug. An error that stops a round is not for the code: the journal
-keeps it and raises it again at every step.
+An `ArtifactError` (`mesh.errors`) ends a round, too, unless the code catches it. Anything else that a handler
+raises is a bug. An error that stops a round is not for the code: the journal keeps it and raises it again at
+every step.
 """
 
 from collections.abc import Iterable
 from typing import ClassVar
 
 from mesh.agent._places import where_defined, where_raised
-from mesh.errors import MeshError
+from mesh.errors import ArtifactError, MeshError
 from protocol.wire.commands import Ask, Failure
 
 
@@ -183,6 +184,8 @@ class UnknownFact(KeyError):
 def failure_of(error: BaseException) -> Failure:
     """Return a failure as it goes on the bus: a code and a safe sentence, never a repr."""
     match error:
+        case ArtifactError(permanent=permanent):
+            return Failure(code=error.code, message=str(error), permanent=permanent)
         case Retry(after_s=after_s):
             return Failure(code=error.code, message=str(error), retry_after_s=after_s)
         case TurnError(permanent=permanent):

@@ -5,12 +5,14 @@ runs again from the top with a new one, in which `refusals`, `failures`, `reply`
 happened.
 """
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from random import SystemRandom
 from types import MappingProxyType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
@@ -24,6 +26,9 @@ from protocol.wire.config import AgentEntry
 from protocol.wire.handoff import Budget, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
+
+if TYPE_CHECKING:
+    from mesh.artifacts.content import Data
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -200,6 +205,53 @@ class Turn(Moves):
     async def random(self) -> float:
         """Return a number from 0 up to 1, exclusive; the same when this round runs again."""
         return float(await self.execution.note("random", SystemRandom().random()))
+
+    async def save(
+        self, name: str, data: "Data", *, media_type: str = "", labels: Sequence[str] = ()
+    ) -> Artifact:
+        """Save what is too large for a handoff, and return the reference to hand on (`artifacts=[…]`).
+
+        It is a step: when this round runs again, the reference is the recorded one, and `data` is not read. A
+        later round saves anew; equal bytes are one object.
+
+        Args:
+            name: by which the next ones ask for it.
+            data: bytes, a `Path`, or an async iterator of bytes, for what shall not be in memory at once.
+            labels: what an agent must be cleared for to be shown the reference.
+
+        Raises ArtifactError: ArtifactDenied, StoreUnreachable, StoreUnusable.
+        """
+        return await self.execution.save(name, data, media_type=media_type, labels=labels)
+
+    async def load(self, artifact: Artifact | str, *, max_bytes: int | None = None) -> bytes:
+        """Return an artifact's bytes; not recorded, since the digest pins them.
+
+        Args:
+            artifact: one that was handed over or returned, or the name of one that was handed over.
+            max_bytes: how many may be taken into memory; 64 MiB by default. More go to a file: `load_to`.
+
+        Raises FactUnusable for a name that was not handed over, and ArtifactError: ArtifactMissing,
+        ArtifactDigestMismatch, ArtifactForeign, ArtifactTooLarge, ArtifactDenied, StoreUnreachable,
+        StoreUnusable.
+        """
+        limit = {} if max_bytes is None else {"max_bytes": max_bytes}
+        return await self.execution.store.load(self._artifact(artifact), **limit)
+
+    async def load_to(self, artifact: Artifact | str, path: str | os.PathLike[str]) -> Path:
+        """Write an artifact's bytes to a file, which appears once they are checked; return its path.
+
+        Raises as `load`, and OSError for a path that cannot be written.
+        """
+        return await self.execution.store.load_to(self._artifact(artifact), path)
+
+    def _artifact(self, which: Artifact | str) -> Artifact:
+        if isinstance(which, Artifact):
+            return which
+        handed = {each.name: each for each in self.handoff.artifacts}
+        if which not in handed:
+            hidden = f"; withheld from this agent: {', '.join(self.withheld)}" if self.withheld else ""
+            raise FactUnusable(f"no artifact {which!r}: there are {', '.join(handed) or 'none'}{hidden}")
+        return handed[which]
 
     def spend(self, *, nano_dollars: int = 0, tokens: int = 0, model_calls: int = 0) -> None:
         """Account for a cost that no step records: one of a model call by other means than `turn.model`."""

@@ -16,6 +16,7 @@ COMMANDS = {
     "dev": "mesh.cli.dev:dev",
     "send": "mesh.cli.send:send",
     "request": "mesh.cli.request:app",
+    "artifact": "mesh.cli.artifact:app",
     "why": "mesh.cli.audit:why",
     "replay": "mesh.cli.audit:replay",
     "human": "mesh.cli.human:app",

@@ -213,6 +213,7 @@ def _announce(mesh: "LocalFleet") -> Path:
         clients=tuple(mesh.file.clients),
         viewers=tuple(mesh.file.viewers),
         operators=tuple(mesh.file.operators),
+        artifacts=mesh.artifacts,
     )
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)

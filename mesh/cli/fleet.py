@@ -189,7 +189,8 @@ async def doctor(where: Where, *, monitor: str | None, file: Path | None, as_jso
     """Check a mesh and report what is wrong with it; exit status 1 if anything is.
 
     It checks connection, server, streams, documents, durability, limits, guards, agents, rules, people,
-    dead letters, prices and clocks. Work that waits for people is told; an effect in doubt is found.
+    dead letters, prices, artifacts and clocks. Work that waits for people is told; an effect in doubt is
+    found.
 
     The admin's key compares streams and consumers with those of `mesh setup`; an operator's or a viewer's
     key checks that they are there. Only the server's monitoring shows the durability.

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
@@ -19,12 +20,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from mesh.artifacts.bucket import VARIABLES
 from mesh.bus.credentials import is_public_key
 from mesh.bus.roles import RESERVED
 from mesh.bus.streams import MIB, Limits, Storage
 from mesh.errors import MeshError
 from mesh.fleet.near_miss import in_words, with_suggestion
-from mesh.settings import FILE_NAME
+from mesh.settings import FILE_NAME, store_in
 from protocol.wire.config import (
     GUARD_LEASE_S,
     LEASE_S,
@@ -214,6 +216,23 @@ class HumanSection(Strict):
         return tiers
 
 
+def _store(said: str) -> str:
+    url = urlsplit(said) if "://" in said else None
+    if url is not None and (url.scheme not in VARIABLES or not url.netloc):
+        kinds = ", ".join(f"{scheme}://…" for scheme in VARIABLES)
+        raise PydanticCustomError("store", f"a store is a folder, or a bucket at {kinds}")
+    if url is not None and (url.username or url.password or url.query):
+        raise PydanticCustomError("store", "credentials of a store come from the environment of each process")
+    return said
+
+
+class ArtifactsSection(Strict):
+    """Where artifacts are kept."""
+
+    store: Annotated[str, AfterValidator(_store)] = ""
+    """A bucket's URL, or a folder, relative to the fleet file's."""
+
+
 class LogSection(Strict):
     max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
     max_bytes: int = Field(default=-1, ge=-1, le=LARGEST_AMOUNT)
@@ -242,6 +261,7 @@ class FleetFile(Strict):
     prices: Mapping[str, Any] = {}
     models: Mapping[str, ModelSection] = {}
     labels: Mapping[str, Labels] = {}
+    artifacts: ArtifactsSection = ArtifactsSection()
     log: LogSection = LogSection()
     lease: LeaseSection = LeaseSection()
     limits: AgentLimitsSection = AgentLimitsSection()
@@ -284,6 +304,7 @@ class FleetFile(Strict):
                 for model, section in self.models.items()
             },
             labels=self.labels,
+            artifacts=self.artifacts.store,
         )
 
     @property
@@ -384,8 +405,12 @@ def load_fleet(path: Path) -> FleetFile:
     """Return the fleet file at `path` (or `path`/mesh.toml). Raises FleetFileError."""
     file = path / FILE_NAME if path.is_dir() else path
     try:
-        return parse_fleet(file.read_text(), str(file))
+        parsed = parse_fleet(file.read_text(), str(file))
     except OSError as missing:
         raise FleetFileError(f"{file}: {missing.strerror}") from missing
     except UnicodeDecodeError as wrong:
         raise FleetFileError(f"{file} is not UTF-8: {wrong}") from wrong
+    if not parsed.artifacts.store:
+        return parsed
+    whole = ArtifactsSection(store=store_in(parsed.artifacts.store, file.parent))
+    return parsed.model_copy(update={"artifacts": whole})

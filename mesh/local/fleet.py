@@ -26,6 +26,7 @@ from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import KEYS, apply, prepare
 from mesh.local.server import VENDOR_KEYS, EmbeddedServer, Lifecycle
 from mesh.local.service import COMMAND, LaunchFailed, Service, exit_words, near, next_try
+from mesh.settings import load_settings
 
 _LOOK_S = 0.02
 _GRACE_S = 5.0
@@ -122,6 +123,12 @@ class LocalFleet(Lifecycle):
         return self.server.url
 
     @property
+    def artifacts(self) -> str:
+        """The store of artifacts: what the environment or the fleet file names, else a folder here."""
+        said = load_settings().artifacts or self.file.artifacts.store
+        return said or str(self.directory / "artifacts")
+
+    @property
     def keys(self) -> Path:
         """Directory of everybody's seeds."""
         return self.directory / KEYS
@@ -164,6 +171,7 @@ class LocalFleet(Lifecycle):
             "NATS_URL": self.url,
             "MESH_NAME": name,
             "MESH_CREDENTIALS": str(seed_file(self.keys, name)),
+            "MESH_ARTIFACTS": self.artifacts,
             "MESH_LOG_FORMAT": "json",
             "MESH_LOG_LEVEL": "debug" if os.environ.get("MESH_LOG_LEVEL") == "debug" else "info",
             "PYTHONPATH": os.pathsep.join(paths),

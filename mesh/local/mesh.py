@@ -15,6 +15,7 @@ import msgspec
 
 from mesh.agent._runtime import Runtime
 from mesh.agent.definition import Agent
+from mesh.artifacts import ArtifactStore
 from mesh.bus import provision, roles, streams
 from mesh.bus.connection import Bus, connect
 from mesh.bus.credentials import KeyPair, keyring
@@ -131,6 +132,10 @@ class LocalMesh:
     ) -> None:
         self._agents = tuple(agents)
         self.fleet = fleet or fleet_of(*(agent.name for agent in self._agents))
+        if not self.fleet.artifacts:
+            self.fleet = msgspec.structs.replace(self.fleet, artifacts=str(directory / "artifacts"))
+        self.store = ArtifactStore.at(self.fleet.artifacts)
+        """Where the agents save artifacts."""
         self.bus = LocalBus(self.fleet, directory)
         """The server, and everybody's credentials."""
         self._policies = dict(policies or {"default": Policy()})

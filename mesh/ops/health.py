@@ -10,11 +10,22 @@ from typing import NamedTuple
 
 import msgspec
 
+from mesh.artifacts import ArtifactStore
 from mesh.bus.connection import Bus
 from mesh.bus.reader import every, get, microseconds, up_to
 from mesh.bus.roles import ADMIN
 from mesh.bus.streams import CONTROLS, QUEUE_CONSUMERS, TIMERS, is_journal_stream, kind_of, stream_names
-from mesh.errors import ApiError, BusError, Denied, MeshError, NotFound, ProtocolError
+from mesh.errors import (
+    ApiError,
+    ArtifactDenied,
+    ArtifactError,
+    BusError,
+    Denied,
+    MeshError,
+    NotFound,
+    ProtocolError,
+    StoreExtraMissing,
+)
 from mesh.fleet.file import FleetFile
 from mesh.fleet.setup import apply
 from mesh.ops.log import read_each
@@ -22,7 +33,7 @@ from mesh.ops.queue import Waiting, queue
 from mesh.ops.roster import breakers, card_of, fleet_of, inbox_state, instances, mesh_freeze
 from mesh.ops.servers import Results, State, Varz, config_of, durability, name_of, varz_of
 from mesh.service.printable import counted, when
-from mesh.settings import Access
+from mesh.settings import ARTIFACTS, Access, load_settings
 from protocol.domain.ledger import fold
 from protocol.wire import codec, subjects
 from protocol.wire.config import DocumentInvalid, read_fleet, read_policy, read_prices
@@ -328,6 +339,19 @@ async def unpriced(bus: Bus) -> str:
     return named and f"no price is known of {named}: say [prices] in the fleet file and run `mesh setup`"
 
 
+async def _artifacts(look: Look) -> Results:
+    where = load_settings().artifacts or (await fleet_of(look.bus)).artifacts
+    if "://" not in where:
+        yield "ok", f"a folder, {where or ARTIFACTS}: every process that saves or loads has to share it"
+        return
+    try:
+        await ArtifactStore.at(where).objects.probe()
+    except (ArtifactDenied, StoreExtraMissing) as unknown:
+        yield "unknown", f"{unknown}; agents may be better off"
+    except ArtifactError as wrong:
+        yield "found", str(wrong)
+
+
 async def _prices(look: Look) -> Results:
     """Find models without a price: that is wrong where a policy gives budgets in dollars."""
     missing, limits = await unpriced(look.bus), []
@@ -358,6 +382,7 @@ CHECKS: Mapping[str, tuple[Callable[[Look], Results], str]] = {
     "people": (_people, ""),
     "dead letters": (_dead_letters, "none"),
     "prices": (_prices, "every model that a card names has one"),
+    "artifacts": (_artifacts, "the store of artifacts answers"),
     "clock": (_clock, f"the server's clock and this machine's agree within {SKEW_S:g} s"),
 }
 """Each check, and its text if it finds nothing."""

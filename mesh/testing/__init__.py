@@ -6,6 +6,7 @@ from mesh.testing.harness import FleetHarness, MemorySteps, turn, turn_in
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
 from mesh.testing.openai_stub import StubOpenAI
+from mesh.testing.store import TemporaryStore
 
 __all__ = [
     "FleetHarness",
@@ -17,6 +18,7 @@ __all__ = [
     "StrictModel",
     "StubClaude",
     "StubOpenAI",
+    "TemporaryStore",
     "calls",
     "driven_by",
     "fleet_of",

@@ -23,18 +23,20 @@ from mesh.agent._values import Facts, facts_of
 from mesh.agent.definition import Agent
 from mesh.agent.errors import ApprovalNeeded, TurnError
 from mesh.agent.turn import Turn
+from mesh.artifacts import ArtifactStore
 from mesh.bus.stores import StepTaken
 from mesh.client.story import story
 from mesh.local.mesh import fleet_of
 from mesh.model.agent import ModelUnavailable
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
+from mesh.testing.store import TemporaryStore
 from protocol.domain.turns import TurnState
 from protocol.views.timeline import timeline
 from protocol.wire import codec, events
 from protocol.wire.assignment import Assignment, Posted, RoundOutcome, TaskError, TaskResult
 from protocol.wire.commands import Ask, Move, Proposal, Report, ReportFailure
 from protocol.wire.config import Fleet
-from protocol.wire.handoff import Constraints, Handoff, Refusal, Rule
+from protocol.wire.handoff import Artifact, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, TurnId
 from protocol.wire.prices import Price
 
@@ -70,6 +72,7 @@ def turn(
     agent: str = "agent",
     summary: str = "",
     facts: Facts = None,
+    artifacts: Iterable[Artifact] = (),
     intent: str | None = None,
     move: str = "submit",
     from_agent: str = "client",
@@ -89,6 +92,7 @@ def turn(
     waiting: Iterable[str] = (),
     board: Iterable[Posted] = (),
     send: Send = nowhere,
+    store: ArtifactStore | None = None,
 ) -> Turn:
     """Return the first round of a turn, or a later one after refusals.
 
@@ -110,6 +114,7 @@ def turn(
         waiting: names of its tasks that are still open.
         board: what stands on the board.
         send: gets what the turn posts.
+        store: of artifacts; a `TemporaryStore` of its own by default.
     """
     refusals = (
         RoundOutcome(
@@ -129,6 +134,7 @@ def turn(
         summary=summary,
         intent=intent,
         facts=facts_of(facts),
+        artifacts=tuple(artifacts),
         constraints=constraints or Constraints(),
     )
     held = tuple(AgentName(name) for name in (path or (agent,)))
@@ -147,7 +153,7 @@ def turn(
         waiting=tuple(waiting),
         board=tuple(board),
     )
-    return turn_of(REQUEST, work, fleet, steps, is_over=is_over, send=send)
+    return turn_of(REQUEST, work, fleet, steps, is_over=is_over, send=send, store=store)
 
 
 def turn_of(
@@ -159,6 +165,7 @@ def turn_of(
     version: str = "0",
     is_over: Callable[[], Awaitable[bool]] = never,
     send: Send = nowhere,
+    store: ArtifactStore | None = None,
 ) -> Turn:
     """Return a round as an agent gets it, read from its bytes, with a journal in memory.
 
@@ -175,7 +182,10 @@ def turn_of(
         version=version,
         past=work.past,
     )
-    return Turn(Execution(request, work, fleet, journal, is_over=is_over, send=send))
+    execution = Execution(
+        request, work, fleet, journal, is_over=is_over, send=send, store=store or TemporaryStore()
+    )
+    return Turn(execution)
 
 
 def turn_in(guard: InMemoryGuard) -> Turn:
@@ -242,6 +252,8 @@ class FleetHarness:
         """Codes of what agents' code raised."""
         self.approvals: list[Ask] = []
         """What somebody was asked to say yes to."""
+        self.store = TemporaryStore()
+        """Where the agents save artifacts."""
         self._journals: Mapping[str, MemorySteps] = defaultdict(MemorySteps)
 
     async def go(self, text: str, *, replies: Iterable[Any] = (), **submit: Any) -> "FleetHarness":
@@ -275,7 +287,14 @@ class FleetHarness:
 
     async def _round(self, held: TurnState) -> Proposal:
         agent, steps = self._agents[held.agent], self._journals[held.agent]
-        turn = turn_of(self.guard.request, held.work, self.guard.fleet, steps, version=agent.version)
+        turn = turn_of(
+            self.guard.request,
+            held.work,
+            self.guard.fleet,
+            steps,
+            version=agent.version,
+            store=self.store,
+        )
         self.turns.append(turn)
         execution = turn.execution
         try:

@@ -120,6 +120,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     labels: Mapping[str, tuple[str, ...]] = {}
     """By fact key: labels of every fact of this key, besides those that its bringer says."""
     revision: int = 0
+    artifacts: str = ""
+    """The store of artifacts, a URL or a folder's path; empty for a folder of the process's own machine."""
 
     def role_of(self, name: str) -> SenderRole:
         if name in self.agents:

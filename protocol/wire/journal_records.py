@@ -28,7 +28,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     v: int = 1
     kind: str
-    """`call`, `effect`, `intent`, `model`, `remark`, `now`, `random` or `fence`."""
+    """`call`, `effect`, `intent`, `model`, `save`, `remark`, `now`, `random` or `fence`."""
     name: str = ""
     digest: str = ""
     """Of the arguments."""

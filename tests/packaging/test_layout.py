@@ -50,7 +50,7 @@ from mesh.agent import Turn, agent, tool
 def test_a_client_and_an_agents_file_load_no_reader_of_types_no_model_and_no_thread() -> None:
     modules = loaded(CLIENT + "import sys; assert 'mesh.sync' not in sys.modules")
     assert "nats" in modules
-    assert not modules & {"anthropic", "jsonschema", "openai", "pydantic", "starlette"}
+    assert not modules & {"anthropic", "jsonschema", "obstore", "openai", "pydantic", "starlette"}
 
 
 SERVING = """
@@ -82,7 +82,8 @@ def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
 SKELETON = {
     "agents/support.py": "import mesh",
     "mesh/__init__.py": "import mesh.agent",
-    "mesh/agent/__init__.py": "import mesh.bus, protocol.wire.ids",
+    "mesh/agent/__init__.py": "import mesh.artifacts, mesh.bus, protocol.wire.ids",
+    "mesh/artifacts/__init__.py": "import mesh.bus, obstore",
     "mesh/bus/__init__.py": "import nats, nkeys, protocol.wire.ids",
     "mesh/cli/__init__.py": "import click, mesh.ui",
     "mesh/guard/__init__.py": "import mesh.bus, protocol.wire.ids",
@@ -129,6 +130,9 @@ SKELETON = {
         pytest.param("mesh/guard/__init__.py", "import mesh.agent", "rooms", id="the-guard-runs-an-agent"),
         pytest.param("mesh/guard/__init__.py", "import mesh.model", "guard", id="the-guard-calls-a-model"),
         pytest.param("mesh/guard/__init__.py", "import mesh.mcp", "guard", id="the-guard-calls-tools"),
+        pytest.param(
+            "mesh/agent/__init__.py", "import obstore", "buckets", id="an-agent-opens-buckets-itself"
+        ),
         pytest.param("mesh/agent/__init__.py", "import mcp", "mcp", id="an-agent-speaks-mcp-itself"),
         pytest.param("mesh/agent/__init__.py", "import mesh.model", "rooms", id="an-agent-needs-a-model"),
         pytest.param("mesh/agent/__init__.py", "import mesh.guard", "rooms", id="an-agent-holds-the-guard"),
