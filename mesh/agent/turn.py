@@ -18,12 +18,13 @@ from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
 from mesh.agent._moves import Moves
 from mesh.agent._values import Facts, KnownFacts, facts_of
+from mesh.agent.errors import FactUnusable
 from mesh.agent.results import Result, Results, fact_as
 from mesh.agent.tools import Tool
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Failure, Move, Usage
 from protocol.wire.config import AgentEntry
-from protocol.wire.handoff import Budget, Handoff
+from protocol.wire.handoff import Artifact, Budget, Handoff
 from protocol.wire.handoff import Refusal as RefusalOf
 from protocol.wire.ids import AgentName, submitter_of
 

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import click
 
-from mesh.cli.options import A_PATH, framed
+from mesh.cli.options import framed
 from mesh.cli.output import report
+from mesh.errors import UsageWrong
 
 app = click.Group(help="What is too large for a handoff, in the store of the fleet.")
 
 
 @app.command()
-@click.argument("file", type=A_PATH)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--name", help="How it is called; by default as the file.")
 @click.option("--media-type", default="", help="Such as application/pdf.")
 @framed
@@ -29,12 +30,15 @@ async def save(*, file: Path, name: str | None, media_type: str, as_json: bool) 
 
 @app.command()
 @click.argument("uri")
-@click.argument("file", type=A_PATH)
+@click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
 @framed
 async def get(*, uri: str, file: Path, as_json: bool) -> None:
     """Write the artifact at URI to FILE, once its digest was checked."""
     from mesh.artifacts import ArtifactStore
     from protocol.wire.handoff import Artifact
 
-    written = await ArtifactStore.from_env().load_to(Artifact(name=file.name, uri=uri), file)
-    report({"written": str(written)}, str(written), as_json=as_json)
+    try:
+        await ArtifactStore.from_env().load_to(Artifact(name=file.name, uri=uri), file)
+    except OSError as wrong:
+        raise UsageWrong(f"{file} cannot be written: {wrong.strerror}") from wrong
+    report({"written": str(file)}, str(file), as_json=as_json)

@@ -346,3 +346,35 @@ def test_a_fleet_file_says_a_price_or_that_it_is_listed() -> None:
     }
     with pytest.raises(PricesMissing):
         prices_of(parse_fleet(PRICED + 'claude-of-tomorrow = "listed"\n'))
+
+
+# --- artifacts ------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_artifacts_is_relative_to_the_file_and_a_bucket_is_as_it_is(tmp_path: Path) -> None:
+    for said, store in {
+        "kept": str(tmp_path / "kept"),
+        "/srv/kept": "/srv/kept",
+        "s3://bucket/pre": "s3://bucket/pre",
+    }.items():
+        (tmp_path / "mesh.toml").write_text(f'{GOOD}[artifacts]\nstore = "{said}"\n')
+        assert load_fleet(tmp_path).fleet.artifacts == store
+    (tmp_path / "mesh.toml").write_text(GOOD)
+    assert load_fleet(tmp_path).fleet.artifacts == ""
+
+
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        ("ftp://host/x", "a bucket at s3://…, gs://…, az://…"),
+        ("s3://", "a bucket at s3://…"),
+        ("s3://key:secret@bucket", "credentials of a store come from the environment"),
+        ("s3://bucket?token=secret", "credentials of a store come from the environment"),
+    ],
+)
+def test_what_is_no_store_of_artifacts_is_told_with_its_place(store: str, told: str) -> None:
+    with pytest.raises(FleetFileError) as raised:
+        parse_fleet(f'{GOOD}[artifacts]\nstore = "{store}"\n')
+    assert "artifacts.store" in str(raised.value)
+    assert told in str(raised.value)
+    assert "secret" not in str(raised.value)
