@@ -190,6 +190,9 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(code=error.code, message=str(error), retry_after_s=after_s)
         case TurnError(permanent=permanent):
             return Failure(code=error.code, message=str(error), permanent=permanent)
+        case ToolRefused(reason=reason):
+            said = f"a tool said no ({reason}), and the handler does not catch ToolRefused"
+            return Failure(code=error.code, message=said)
         case MeshError():
             return Failure(code=error.code, message="the runtime could not go on")
     is_plain = isinstance(error, NotAMove | UnknownFact)

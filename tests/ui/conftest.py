@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import pytest
@@ -17,6 +17,10 @@ from mesh.ui import Keys, Options, keys_in, serving
 from tests.guard.stage import Stage, seed_directory, staged
 from tests.logs import plain_logs
 from tests.system.office import Office
+from tests.ui.shop import Shop, open_shop
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 Serve = Callable[..., AbstractAsyncContextManager[str]]
 
@@ -50,6 +54,43 @@ def serve(stage: Stage, keys: Keys, tmp_path: Path) -> Serve:
             yield address
 
     return serve
+
+
+# --- a shop before a browser, one for a module ----------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator["Browser"]:
+    from tests.ui.browser import chromium
+
+    async with chromium() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
+    """A mesh with every kind of request, for all tests of the module: each changes only its own."""
+    with plain_logs(logging.CRITICAL):
+        async with open_shop(tmp_path_factory.mktemp("mesh")) as shop:
+            yield shop
+
+
+@pytest.fixture(scope="module")
+def shop_keys(shop: Shop) -> Keys:
+    return keys_in(shop.stage.mesh.url, seed_directory(shop.stage.mesh), reader="ops", operator="ops")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shop_page(
+    shop: Shop, shop_keys: Keys, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[str]:
+    """The address of its page, on which Ada acts."""
+    options = Options(allow_write=True, by="Ada", store=tmp_path_factory.mktemp("page"))
+    async with serving(shop_keys, options) as address:
+        yield address
+
+
+# --- a client in this process ---------------------------------------------------------------------
 
 
 class Visitor:

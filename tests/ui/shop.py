@@ -1,9 +1,20 @@
 """A shop's mesh with requests of every kind: what a browser is shown, and the pictures of the docs."""
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mesh.agent import Turn, tool
 from mesh.agent.definition import Agent
+from mesh.agent.tools import Tool
+from mesh.model import ClaudeAgent
+from mesh.model.prompt import Instructions
+from mesh.testing import LocalBus
+from mesh.testing.claude_stub import Answer, StubClaude, calls, says
 from protocol.wire import events, subjects
 from protocol.wire.commands import (
     Ask,
@@ -22,7 +33,7 @@ from protocol.wire.commands import (
 from protocol.wire.config import AgentEntry, Fleet, Policy
 from protocol.wire.handoff import Budget, Fact
 from protocol.wire.ids import AgentName
-from tests.guard.stage import Stage
+from tests.guard.stage import Stage, staged
 
 ACTORS = ("triage", "billing", "refunds", "sales")
 FLEET = Fleet(
@@ -33,7 +44,7 @@ FLEET = Fleet(
             name=AgentName(name),
             to=None if to is None else tuple(map(AgentName, to)),
             clearance=clearance,
-            actions=("find_charge", "pay_back") if name == "payments" else (),
+            actions={"payments": ("find_charge", "pay_back"), "advice": ("look_it_up",)}.get(name, ()),
         )
         for name, to, clearance in (
             ("triage", ("billing", "refunds", "sales", "payments", "warehouse"), ("pii",)),
@@ -42,6 +53,7 @@ FLEET = Fleet(
             ("sales", ("triage",), ()),
             ("payments", (), ("pii",)),
             ("warehouse", ("refunds",), ()),
+            ("advice", (), ()),
         )
     },
     clients=(AgentName("webshop"),),
@@ -49,7 +61,10 @@ FLEET = Fleet(
     viewers=(AgentName("audit"),),
     human=True,
 )
-POLICIES = (Policy(budget=Budget(nano_dollars=50_000_000, tokens=40_000, model_calls=20)),)
+POLICIES = (
+    Policy(budget=Budget(nano_dollars=50_000_000, tokens=40_000, model_calls=20)),
+    Policy(name="unpriced"),
+)
 
 
 @tool(effect="idempotent", approve="human")
@@ -70,6 +85,46 @@ async def _pays(turn: Turn) -> Move:
 
 
 payments = Agent("payments", _pays, tools=(find_charge, pay_back), version="3.2.0")
+
+
+@contextlib.asynccontextmanager
+async def open_shop(directory: Path) -> AsyncIterator["Shop"]:
+    """Give a mesh in which every request has happened."""
+    async with LocalBus(FLEET, directory) as mesh:
+        async with mesh.connected_as("admin") as admin:
+            for policy in POLICIES:
+                await admin.publish_durable(subjects.policy(policy.name), msgspec.json.encode(policy))
+        async with staged(mesh, guards=1) as stage:
+            shop = Shop(stage)
+            await shop.open()
+            yield shop
+        await mesh.server.kill()
+
+
+class Advice:
+    """An agent that Claude drives: it says that it looks, again and again, until `heard` is set."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+        self.claude = StubClaude(self._answer)
+        self.agent = ClaudeAgent(
+            "advice", instructions=Instructions("1", "Advise."), tools=[self._look()], max_calls=200
+        )
+
+    def _look(self) -> Tool:
+        @tool
+        async def look_it_up() -> str:
+            """Look something up."""
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.heard.wait(), 1.0)
+            return "It is blue."
+
+        return look_it_up
+
+    def _answer(self, body: Mapping[str, Any]) -> Answer:
+        if self.heard.is_set():
+            return says("The sky is blue <b>today</b>.")
+        return calls(("look_it_up", {}), text="Let me look it up, I said.", pause_s=0.02)
 
 
 class Shop:
