@@ -57,7 +57,7 @@ from protocol.wire.config import Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld
 from protocol.wire.grounds import Grounds
-from protocol.wire.ids import HUMAN, AgentName, TurnId, proposal_id
+from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId, proposal_id
 
 T = TypeVar("T")
 _GIVES_WORK = (commands.Transfer, commands.HandBack)
@@ -69,6 +69,9 @@ _MOVES = (
     events.EscalationRaised,
     events.RequestCompleted,
     events.RequestFailed,
+    events.TurnDelegated,
+    events.TaskDelivered,
+    events.TaskFailed,
 )
 """What comes of a turn that came to a move. (All but the first two may come without one, too.)"""
 
@@ -91,7 +94,7 @@ class RequestDecider:
         ledger: the request's events up to its head; a new request by default.
     """
 
-    __slots__ = ("_first_wait", "_unused", "ledger")
+    __slots__ = ("_first_wait", "_told", "_unused", "ledger")
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
@@ -99,6 +102,8 @@ class RequestDecider:
         """For which head `quiet_until` was worked out, and what it is."""
         self._unused: Moment | None = None
         """The moment that was taken for this command and is no event's yet."""
+        self._told: EventId | None = None
+        """The event up to which it is known that the agents whose turns ended were told."""
 
     def quiet_until(self) -> int | None:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
@@ -118,9 +123,10 @@ class RequestDecider:
         command, self._unused = labelled(command, fleet.labels), None
         what = command.what
         outcome: Outcome
+        if mesh_frozen and not isinstance(what, Control):
+            return MeshFrozen()
+        yield from self._turns_over()
         if mesh_frozen:
-            if not isinstance(what, Control):
-                return MeshFrozen()
             outcome = yield from self._verdict(command, fleet)
             wake = yield from self._next_look()
         else:
@@ -129,8 +135,6 @@ class RequestDecider:
             outcome = yield from self._verdict(command, fleet)
             if isinstance(outcome, Decided):
                 wake = yield from self._consequences(fleet, None, outcome.event.at)
-            elif isinstance(outcome, Late) and not isinstance(what, MoveProposed):
-                yield from self._last_turn_over()
         if wake is not None:
             yield WakeAt(wake)
         return outcome
@@ -140,8 +144,8 @@ class RequestDecider:
         if mesh_frozen:
             return MeshFrozen()
         self._unused = None
+        yield from self._turns_over()
         wake = yield from self._consequences(fleet, None)
-        yield from self._last_turn_over()
         if wake is not None:
             yield WakeAt(wake)
         return None
@@ -298,19 +302,29 @@ class RequestDecider:
         event, self._unused = stored.event, None
         open_before = list(self.ledger.open.values())
         self.ledger.apply(event)  # the body was made from it
-        ended = [turn for turn in open_before if turn.state == "ended"]
-        for turn in ended:
-            if _ended_from_outside(event, turn):
-                yield TurnOver(event, turn)
+        ended = [turn for turn in reversed(open_before) if turn.state == "ended"]
+        yield from self._tell(event, ended)
         yield Appended(event, tuple(_counts(self.ledger, event, ended)), command)
         return event
 
-    def _last_turn_over(self) -> Steps[None]:
-        """Say once more that the last turn is over: the guard that ended it may have died before it could."""
-        over = (turn for turn in reversed(self.ledger.turns.values()) if turn.state == "ended")
-        last = next((turn for turn in over if turn.agent != HUMAN), None)
-        if last is not None and last.ended_by is not None and _ended_from_outside(last.ended_by, last):
-            yield TurnOver(last.ended_by, last)
+    def _turns_over(self) -> Steps[None]:
+        """Tell of the turns that the head ended, unless it is known that this was done.
+
+        The guard that appended it may have died before it could. Everybody does so before anything else, so
+        that of no event but the head can anybody be untold.
+        """
+        head = self.ledger.head
+        if head is not None and head.id != self._told:
+            over = reversed(self.ledger.turns.values())
+            ended = [turn for turn in over if turn.ended_by is not None and turn.ended_by.id == head.id]
+            yield from self._tell(head, ended)
+
+    def _tell(self, event: AnyEvent, ended: Iterable[TurnState]) -> Steps[None]:
+        """Tell of the turns that an event ended from outside, the deepest first."""
+        for turn in ended:
+            if _ended_from_outside(event, turn):
+                yield TurnOver(event, turn)
+        self._told = event.id
 
 
 def _ended_from_outside(event: AnyEvent, turn: TurnState) -> bool:
@@ -336,9 +350,9 @@ def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iter
         grounds = ledger.grounds_of(event)
         if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
             yield Count(grounds.target.name, "given_back", event.cause)
-    if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round):
-        yield Count(ledger.turns[event.turn].agent, "worked", event.turn)
-        return
+    moved = event.turn if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round) else None
+    if moved is not None:
+        yield Count(ledger.turns[moved].agent, "worked", moved)
     for turn in ended:
-        if turn.agent != HUMAN:
+        if turn.agent != HUMAN and turn.id != moved:
             yield Count(turn.agent, "given_back", turn.id)

@@ -7,6 +7,8 @@ import pytest
 
 from protocol.domain.admission import Late
 from protocol.domain.breaker import Count
+from protocol.domain.decider import RequestDecider
+from protocol.domain.ledger import Ledger
 from protocol.domain.steps import Append, Appended, NeedMoment, NeedPeers, Step, TurnOver
 from protocol.wire.commands import Cancel, Freeze, Resolve, Thaw
 from protocol.wire.events import RequestCancelled, RequestCompleted
@@ -35,6 +37,13 @@ class Watched(Play):
     def answer(self, step: Step) -> object:
         self.steps.append(step)
         return super().answer(step)
+
+    def take_up(self) -> None:
+        """Let another guard go on: it knows the log and nothing else."""
+        ledger = Ledger()
+        for event, body in zip(self.events, self.bodies, strict=True):
+            ledger.apply(event, body)
+        self.decider = RequestDecider(ledger)
 
     def counted(self) -> list[Count]:
         """Return what was counted since the last time."""
@@ -95,15 +104,20 @@ def test_a_persons_turn_counts_for_nobody() -> None:
     assert play.counted() == []
 
 
-def test_a_late_message_says_once_more_that_the_newest_agents_turn_is_over() -> None:
-    """The guard that ended the turn may have died before it could say so."""
+def test_whoever_takes_a_request_up_tells_of_the_turns_that_its_head_ended() -> None:
+    """The guard that ended them may have died before it could say so."""
     play = begun()
     play.move(transfer("b"))
     held, cancel = play.turn, play.message(Cancel)
     play.send_control(cancel)
     assert play.told() == [held]
     assert isinstance(play.send_control(cancel), Late)
+    play.finish()
+    assert play.told() == []  # it has told, or nothing would have been acknowledged
+    play.take_up()
+    assert isinstance(play.send_control(cancel), Late)
     assert play.told() == [held]
+    play.take_up()
     play.finish()
     assert play.told() == [held]
 
@@ -130,15 +144,15 @@ def test_a_deferred_move_is_decided_as_its_agents_own() -> None:
     assert [each and (each.sender, each.role) for each in spoke] == [("op1", "operator"), ("a", "agent")]
 
 
-def test_an_agents_turn_is_not_forgotten_for_the_persons_after_it() -> None:
+def test_a_turn_that_is_over_is_told_before_anything_is_appended_behind_its_end() -> None:
     play = begun()
-    turn, cancel = play.turn, play.message(Cancel)
+    turn = play.turn
     play.fail(permanent=True)
     assert play.told() == [turn]
-    play.send_control(cancel)
-    assert play.told() == []
-    play.send_control(cancel)
-    assert play.told() == [turn]
+    play.take_up()
+    play.control(Cancel)
+    kinds = [type(step) for step in play.steps if isinstance(step, TurnOver | Append)]
+    assert (kinds, play.told()) == ([TurnOver, Append], [turn])
 
 
 def test_a_proposal_that_is_no_move_yet_counts_for_nobody() -> None:
