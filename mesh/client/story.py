@@ -100,6 +100,11 @@ def _spent(cost: Cost) -> str:
     return f"{calls}, {tokens}, {cost.nano_dollars / 1e9:.6f}{'?' if cost.unpriced else ''} dollars"
 
 
+def numbered(first: int, last: int) -> str:
+    """Return the numbers of the events that one entry tells of: `4`, or `3-4`."""
+    return str(last) if first == last else f"{first}-{last}"
+
+
 def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
     """Yield one thing that happened: a line, and what was handed over beneath it.
 
@@ -107,8 +112,7 @@ def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
         before: the number of the entry before this one, -1 for the first. An event that withholds facts is
             told with the next one, as `3-4`, so that no number is left out.
     """
-    number = str(move.seq) if move.seq == before + 1 else f"{before + 1}-{move.seq}"
-    line = Line((f"{number:>3}  {clock(move.at)}  ", "dim"))
+    line = Line((f"{numbered(before + 1, move.seq):>3}  {clock(move.at)}  ", "dim"))
     arrow = "✗" if move.verdict == "refused" else "→"
     giver = named(move.from_, move.sender)
     between = giver if move.to is None else f"{giver} {arrow} {move.to}"

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from mesh.bus.connection import Bus
 from mesh.bus.event_log import JetStreamLog
+from mesh.client.story import numbered
 from mesh.errors import NotFound
 from mesh.ops import log
 from mesh.ops.roster import with_served
@@ -22,6 +23,7 @@ from mesh.ui.drawing.request import course, parts, sequence, strip
 from mesh.ui.drawing.scene import scene
 from protocol.domain import budget
 from protocol.domain.ledger import fold
+from protocol.domain.turns import TurnState
 from protocol.views.timeline import StepEntry, Timeline, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Fact
@@ -47,7 +49,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int | None
     frozen_at: int | None
     facts: tuple[tuple[Fact, ...], ...]
-    """By key, in order of the keys: all layers, the top one first."""
+    """By key, in order of the keys: all layers, the top one first. After the end, those carried last."""
     withheld: tuple[str, ...]
     """Labels of what its holder may not see."""
     must_carry: tuple[str, ...]
@@ -57,7 +59,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 def standing(happened: Sequence[AnyEvent]) -> Standing:
     """Return how a request stands after these events, of which there is at least one. Raises BrokenLog."""
-    ledger, last = fold(happened), happened[-1]
+    ledger, last = fold(happened[:-1]), happened[-1]
+    before = _facts_of(ledger.holder)
+    ledger.apply(last)
     root, holder = ledger.root, ledger.holder
     segment = None if root is None else root.segment
     work = None if holder is None or holder.agent == HUMAN else holder.work
@@ -72,11 +76,15 @@ def standing(happened: Sequence[AnyEvent]) -> Standing:
         left=rest,
         deadline=ledger.deadline,
         frozen_at=ledger.frozen_at,
-        facts=() if holder is None else tuple(holder.load().facts.values()),
+        facts=_facts_of(holder) if ledger.is_open else before,
         withheld=() if work is None or work.withheld is None else work.withheld.labels,
         must_carry=() if work is None else work.handoff.constraints.must_carry,
         deferred=len(ledger.deferred),
     )
+
+
+def _facts_of(holder: TurnState | None) -> tuple[tuple[Fact, ...], ...]:
+    return () if holder is None else tuple(holder.load().facts.values())
 
 
 class Pictures(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +222,7 @@ def environment() -> Environment:
     )
     filters = (when, short, money, pretty, shown, clock, day, lasting, unquoted)
     made.filters |= {each.__name__: each for each in filters}
-    made.globals |= {"parts": named_parts, "closing": closing}
+    made.globals |= {"parts": named_parts, "closing": closing, "firsts": firsts, "numbered": numbered}
     return made
 
 
@@ -232,6 +240,12 @@ def money(nano_dollars: int) -> str:
 def named_parts(shown: int, last: int) -> list[int]:
     """Return which parts of something long are named: the first, the last, and those around the one shown."""
     return sorted({0, last, *range(max(0, shown - 3), min(last, shown + 3) + 1)})
+
+
+def firsts(told: Timeline) -> dict[int, int]:
+    """Return by number the first event that each entry tells of: one that withholds facts has no entry."""
+    before = [-1, *(move.seq for move in told.moves)]
+    return {move.seq: last + 1 for last, move in zip(before, told.moves, strict=False)}
 
 
 def closing(told: Timeline) -> frozenset[int]:

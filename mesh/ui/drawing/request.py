@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
+from mesh.client.story import numbered
 from mesh.service.printable import counted, short, when
 from mesh.ui.drawing.scene import GUARD, Scene, SceneRow
 from mesh.ui.drawing.svg import add, fitting, hues, name_of, number, picture, written
@@ -124,8 +125,7 @@ def _row(root: Element, row: SceneRow, shown: Scene, x: dict[str, float], top: f
     add(drawn, "title", _in_words(row))
     width = _TIME + _LANE * len(shown.lanes)
     add(drawn, "rect", x=0, y=top, width=width + _WORDS, height=_ROW, rx=6, class_="ground")
-    number_ = str(row.seq) if row.seq == row.last else f"{row.seq}..{row.last}"
-    add(drawn, "text", number_, x=8.0, y=top + 20, class_="n")
+    add(drawn, "text", numbered(row.first, row.last), x=8.0, y=top + 20, class_="n")
     add(drawn, "text", _after(row.at - shown.began), x=8.0, y=top + 34, class_="time")
     match row.form:
         case "arrow" | "broken":

@@ -30,6 +30,9 @@ class SceneRow(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, and where."""
 
     seq: int
+    """Of the event that its link leads to."""
+    first: int
+    """Number of the first event that it stands for: one that withholds facts is told with the next one."""
     last: int
     """Number of the last event that it stands for; `seq` but for a fold."""
     at: int
@@ -107,7 +110,7 @@ _WHOLE = ("freeze", "thaw", "cancel", "expire")
 
 def _rows(told: Timeline) -> Iterator[SceneRow]:
     """Yield a row for each entry, and keep account of who holds the work."""
-    holder, asked = "", told.client
+    holder, asked, before = "", told.client, -1
     state: State = ""
     known = {told.client, HUMAN, *told.trail}
     for move in told.moves:
@@ -136,6 +139,7 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
         said = named(move.from_, move.sender)
         yield SceneRow(
             seq=move.seq,
+            first=before + 1,
             last=move.seq,
             at=move.at,
             form=form,
@@ -150,6 +154,7 @@ def _rows(told: Timeline) -> Iterator[SceneRow]:
             holder=holder,
             state=state,
         )
+        before = move.seq
 
 
 def _lane(told: Timeline, move: TimelineEntry, asked: str) -> str:
@@ -197,6 +202,7 @@ def _fold(hidden: Sequence[SceneRow], cycle: int) -> SceneRow:
     last = hidden[-1]
     return SceneRow(
         seq=hidden[0].seq,
+        first=hidden[0].first,
         last=last.seq,
         at=last.at,
         form="fold",

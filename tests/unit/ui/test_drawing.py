@@ -14,6 +14,7 @@ from mesh.replay.rejudge import load
 from mesh.ui.drawing.graph import Edge, Node, graph
 from mesh.ui.drawing.request import PART_ROWS, course, parts, sequence, strip
 from mesh.ui.drawing.scene import Scene, edges, mermaid, scene
+from mesh.ui.story import as_html, standing
 from protocol.views.timeline import Cost, Timeline, TimelineEntry, timeline
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget
@@ -139,6 +140,37 @@ def test_every_entry_of_a_log_has_its_row_and_every_row_is_in_the_picture(log: P
     assert [row.get("href") for row in _of_class(drawn, "row")] == [f"#e{move.seq}" for move in story.moves]
     lines = mermaid(scene(story, folded=False)).splitlines()
     assert len(lines) == 1 + len(scene(story).lanes) + len(story.moves)
+
+
+@pytest.mark.parametrize("log", _logs(), ids=lambda log: log.stem)
+def test_no_number_is_left_out_of_the_picture_or_the_file(log: Path) -> None:
+    bodies = next(iter(load(log).values()))
+    happened = ops.log.decoded(bodies)
+    drawn = _parsed(sequence(scene(timeline(happened))))
+    in_picture = [_texts(row)[0] for row in _of_class(drawn, "row")]
+    page = as_html(timeline(happened), happened, bodies)
+    in_file = re.findall(r'<span class="n">([\d-]+)</span>', page)
+    for numbers in (in_picture, in_file):
+        assert any("-" in number for number in numbers)  # each of these logs withholds facts somewhere
+        told = [range(int(first), int(last or first) + 1) for first, _, last in map(_parted, numbers)]
+        assert [n for each in told for n in each] == list(range(len(happened)))
+    assert page.count("&#34;prev&#34;: ") == len(happened)  # the JSON of every event, also of those
+
+
+def _parted(number: str) -> tuple[str, str, str]:
+    return number.partition("-")
+
+
+def test_after_the_end_the_facts_are_those_that_were_carried_last() -> None:
+    happened = _happened("answered")
+    ended, before = standing(happened), standing(happened[:-1])
+    assert ended.status == "completed"
+    assert ended.facts == before.facts != ()
+    page = as_html(timeline(happened), happened, [b"{}"] * len(happened))
+    assert "As they were carried last: the request has ended." in page
+    assert "As they were carried last" not in as_html(
+        timeline(happened[:-1]), happened[:-1], [b"{}"] * len(happened)
+    )
 
 
 def test_a_request_that_goes_in_circles_is_as_short_as_its_circle() -> None:
