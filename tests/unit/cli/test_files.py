@@ -80,7 +80,7 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
         self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "action")]
-        self._is_json = tag == "pre" and "details" in self.names[-3:]
+        self._is_json = tag == "pre" and "details" in self.names[-4:]
 
     def handle_data(self, data: str) -> None:
         if self._is_json:
