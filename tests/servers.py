@@ -29,7 +29,6 @@ FLEET = Fleet(
     operators=(AgentName("op"),),
     viewers=(AgentName("audit"),),
     human=True,
-    swarms=True,
 )
 
 _made = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mesh.agent._reply_schema import check_schema
-from mesh.agent._values import Facts, facts_of, jsonable
+from mesh.agent._values import Facts, Remembered, facts_of, jsonable, remembered_of
 from protocol.wire.commands import (
     Ask,
     Complete,
@@ -30,6 +30,8 @@ class Moves:
 
     client: AgentName
     """Name of the request's submitter."""
+    facts: Mapping[str, Any]
+    """Facts by key, values only; `handoff.facts` has the labels too."""
 
     # --- topology `handoff` -----------------------------------------------------------------------
 
@@ -191,15 +193,22 @@ class Moves:
         asked = AgentName(of) if of is not None else self.client
         return Ask(to_agent=asked, question=question, schema=schema, expires_s=expires_s)
 
-    def complete(self, answer: Any, *, cancel_open: bool = False) -> Move:
+    def complete(self, answer: Any, *, cancel_open: bool = False, remember: Remembered = None) -> Move:
         """Answer the request: a JSON value, mostly a string, or a pydantic object, a dataclass, a struct.
 
         Args:
             cancel_open: call off the tasks that are still open; without it, an answer waits for them.
+            remember: what later requests of the same conversation begin with: new facts as for `transfer`,
+                or keys of facts of this turn (`remember={"order": 7}`, `remember=["order"]`). A request
+                without a conversation leaves nothing.
 
-        Raises TypeError for an answer that is no such object.
+        Raises TypeError for an answer that is no such object, UnknownFact for a key that this turn was not
+        handed.
         """
-        return Complete(answer=jsonable(answer), cancel_open=cancel_open)
+        facts, keys = remembered_of(remember)
+        for key in keys:
+            self.facts[key]  # raises UnknownFact, with the keys that there are
+        return Complete(answer=jsonable(answer), cancel_open=cancel_open, remember=facts, remember_keys=keys)
 
     def escalate(self, reason: str, *, facts: Facts = None) -> Move:
         """Give the work to a person."""

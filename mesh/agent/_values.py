@@ -21,6 +21,9 @@ T = TypeVar("T")
 Facts = Mapping[str, Any] | Iterable[Fact] | None
 """Facts as authors give them: by key, or with their labels."""
 
+Remembered = Mapping[str, Any] | Iterable[Fact | str] | None
+"""What a conversation is to remember: facts as above, or keys of facts that the turn was handed."""
+
 _KEPT = 256
 _AS_IT_IS = frozenset({str, int, float, bool, type(None)})
 
@@ -67,6 +70,17 @@ def facts_of(given: Facts) -> tuple[Fact, ...]:
         fact if (value := jsonable(fact.value)) is fact.value else msgspec.structs.replace(fact, value=value)
         for fact in given
     )
+
+
+def remembered_of(given: Remembered) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+    """Return new facts and the keys of known ones. Raises TypeError as `facts_of`, and for a mere text."""
+    if isinstance(given, str):
+        raise TypeError(f"remember is a mapping or a list: say [{given!r}]")
+    if given is None or isinstance(given, Mapping):
+        return facts_of(given), ()
+    listed = tuple(given)
+    facts = facts_of(each for each in listed if isinstance(each, Fact))
+    return facts, tuple(dict.fromkeys(each for each in listed if isinstance(each, str)))
 
 
 def read_as(kind: type[T], value: Any) -> T:

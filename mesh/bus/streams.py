@@ -63,6 +63,8 @@ class Storage(NamedTuple):
     replicas: int = 1
     log_max_bytes: int = -1
     """-1: as much as the store takes. When it is full, appends are refused; nothing is dropped."""
+    memory_bytes: int = 8 << 20
+    """What the conversations of one client may remember; beyond it the oldest facts go."""
     limits: Limits = Limits()
     """Of each sender."""
     limits_of: Mapping[str, Limits] = {}
@@ -97,6 +99,11 @@ def controls_of(client: str) -> str:
 def steps_of(agent: str) -> str:
     """Return the stream of an agent's journals."""
     return f"{_JOURNALS}{agent}"
+
+
+def memory_of(client: str) -> str:
+    """Return the stream of what a client's conversations remember."""
+    return f"MEM-{client}"
 
 
 def is_journal_stream(stream: str) -> bool:
@@ -157,6 +164,7 @@ def stream_table(fleet: Fleet, storage: Storage = DEFAULT_STORAGE) -> dict[str, 
     table: dict[str, dict[str, Any]] = {
         **_queues(fleet, storage),
         **{steps_of(agent): _journals(agent, storage.limits_for(agent), age) for agent in fleet.agents},
+        **{memory_of(name): _memory(name, fleet, storage) for name in (*fleet.clients, *fleet.operators)},
         "LOG": {
             **_KEPT,
             "discard": "new",
@@ -230,6 +238,21 @@ def _journals(agent: str, limits: Limits, age: int) -> dict[str, Any]:
     }
 
 
+def _memory(client: str, fleet: Fleet, storage: Storage) -> dict[str, Any]:
+    """Return the configuration of the stream of a client's conversations: its own, to fill no other's.
+
+    The oldest facts make room. A stream that refused them would hold up the answers that they come with.
+    """
+    return {
+        **_KEPT,
+        "subjects": [f"mesh.mem.{client}.*.*"],
+        "max_msgs_per_subject": 1,
+        "max_msg_size": MESSAGE_BYTES,
+        "max_bytes": storage.memory_bytes,
+        "max_age": int(fleet.memory_max_age_s * NS),
+    }
+
+
 _STREAM_OF = {each.split(".")[1]: stream for stream, each_of in STORED_IN.items() for each in each_of}
 _STREAM_OF["ctl"] = CONTROLS
 
@@ -241,6 +264,8 @@ def stream_of(subject: str) -> str:
             return proposals_of(sender)
         case ["mesh", "step", agent, *_]:
             return steps_of(agent)
+        case ["mesh", "mem", client, *_]:
+            return memory_of(client)
         case ["mesh", kind, _, *_] if kind in _STREAM_OF:
             return _STREAM_OF[kind]
         case ["$JS", "API", "DIRECT", "GET", stream, *_] | ["$JS", "API", "STREAM", "MSG", "GET", stream]:
@@ -275,20 +300,14 @@ def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
         for stream, subject in filters.items():
             leased = _leased(subject.format(partition), fleet.guard_lease_s, max_ack_pending=256)
             yield _consumer(stream, consumer, {**leased, **guards})
-    offers = {intent_inbox(intent): None for intent in offered_intents(fleet)}
+    offers = {intent_inbox(intent): None for intent in listed_intents(fleet)}
     for name in (*fleet.agents, *offers):
         yield _consumer(LOG, inbox_consumer(name), _leased(inbox(name), fleet.lease_s, 1000))
 
 
-def offered_intents(fleet: Fleet) -> list[str]:
-    """Return every intent of which there are offers in `fleet`, once: each has an inbox of them."""
-    return list(dict.fromkeys(intent for agent in fleet.agents for intent in offers_to(fleet, agent)))
-
-
-def offers_to(fleet: Fleet, name: str) -> tuple[str, ...]:
-    """Return the intents whose offers go to a member: those that it lists, in a mesh with swarms."""
-    entry = fleet.agents.get(name)
-    return entry.intents or () if fleet.swarms and entry is not None else ()
+def listed_intents(fleet: Fleet) -> list[str]:
+    """Return every intent that an agent of `fleet` lists, once: each has an inbox of offers."""
+    return list(dict.fromkeys(intent for entry in fleet.agents.values() for intent in entry.intents or ()))
 
 
 def _leased(subject: str, ack_wait_s: float, max_ack_pending: int) -> dict[str, Any]:

@@ -239,6 +239,14 @@ class LogSection(Strict):
     replicas: int = Field(default=1, ge=1, le=5)
 
 
+class MemorySection(Strict):
+    """What conversations remember."""
+
+    max_age_days: float = Field(default=30.0, gt=0, le=LONGEST_S / DAY_S)
+    mib: int = Field(default=8, ge=1, le=1 << 20)
+    """Of each client."""
+
+
 class LeaseSection(Strict):
     agent_s: float = Field(default=LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
     guard_s: float = Field(default=GUARD_LEASE_S, ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)
@@ -263,6 +271,7 @@ class FleetFile(Strict):
     labels: Mapping[str, Labels] = {}
     artifacts: ArtifactsSection = ArtifactsSection()
     log: LogSection = LogSection()
+    memory: MemorySection = MemorySection()
     lease: LeaseSection = LeaseSection()
     limits: AgentLimitsSection = AgentLimitsSection()
     breaker: BreakerSection = BreakerSection()
@@ -291,6 +300,7 @@ class FleetFile(Strict):
             human=self.human is not None,
             tiers=() if self.human is None else self.human.tiers,
             log_max_age_s=self.log.max_age_days * DAY_S,
+            memory_max_age_s=self.memory.max_age_days * DAY_S,
             lease_s=self.lease.agent_s,
             guard_lease_s=self.lease.guard_s,
             breaker=breaker,
@@ -304,10 +314,6 @@ class FleetFile(Strict):
                 for model, section in self.models.items()
             },
             labels=self.labels,
-            swarms=any(
-                isinstance(policy, Mapping) and policy.get("topology") == "swarm"
-                for policy in self.policies.values()
-            ),
             artifacts=self.artifacts.store,
         )
 
@@ -343,6 +349,7 @@ class FleetFile(Strict):
         return Storage(
             replicas=self.log.replicas,
             log_max_bytes=self.log.max_bytes,
+            memory_bytes=self.memory.mib * MIB,
             limits=limits,
             limits_of={
                 name: section.limits.over(limits)

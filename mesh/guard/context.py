@@ -25,6 +25,7 @@ from mesh.bus.stores import NO_FLEET, UNREADABLE, ConfUnreadable, T, parse_conf,
 from mesh.errors import BusError, SequenceConflict
 from mesh.guard.attendance import AttendanceWatch
 from mesh.guard.breakers import Breakers
+from mesh.guard.memory import ConversationMemory
 from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import Rejected
@@ -33,6 +34,7 @@ from protocol.domain.steps import Moment, NeedVerdictContext, VerdictContext
 from protocol.wire import config, subjects
 from protocol.wire.commands import Control, Freeze, Submit, Thaw
 from protocol.wire.config import Fleet, FreezeEntry, Policy
+from protocol.wire.handoff import Fact
 from protocol.wire.ids import HUMAN, is_token
 from protocol.wire.subjects import CONF_CHANGED
 
@@ -85,6 +87,7 @@ class DecisionContext:
         """The only entries to read again; None: all of CONF."""
         self.breakers = Breakers(bus, lambda agent: self.fleet.breaker_of(agent), clock)
         self.attendance = AttendanceWatch(bus, lambda: self.fleet.agents, clock)
+        self.memory = ConversationMemory(bus, lambda: self.fleet, clock)
         self.fleet = Fleet(name="", entry=HUMAN)
         self.frozen = asyncio.Event()
         """Set while the whole mesh is frozen."""
@@ -212,7 +215,7 @@ class DecisionContext:
         policy, prices, what = None, None, need.command.what
         if isinstance(what, Submit):
             known = self._policies.get(what.policy)
-            if self._unreadable or not isinstance(known, Policy):
+            if self._unreadable or what.conversation is not None or not isinstance(known, Policy):
                 return None
             policy, prices = known, self._prices
         state = "closed" if need.target is None else self.breakers.state(need.target)
@@ -224,16 +227,20 @@ class DecisionContext:
         Raises BusError, and ConfUnreadable for a submit that rests on what cannot be read.
         """
         command, target = need.command, need.target
-        policy, prices = None, None
+        known = VerdictContext()
         if isinstance(command.what, Submit):
             if self._unreadable:
                 raise ConfUnreadable(*next(iter(self._unreadable.items())))
-            policy, prices = await self.policy(command.what.policy), self._prices
+            policy = await self.policy(command.what.policy)
+            memory: tuple[Fact, ...] = ()
+            if command.what.conversation is not None and policy is not None:
+                memory = await self.memory.recall(command.sender, command.what.conversation)
+            known = VerdictContext(policy=policy, prices=self._prices, memory=memory)
         if target is None:
-            return VerdictContext(policy=policy, prices=prices)
+            return known
         if need.may_try:
-            return VerdictContext(await self.breakers.ask(target, command.cause), policy, prices)
-        return VerdictContext(Use(self.breakers.state(target)), policy, prices)
+            return known._replace(breaker=await self.breakers.ask(target, command.cause))
+        return known._replace(breaker=Use(self.breakers.state(target)))
 
 
 # --- the freeze of the whole mesh -----------------------------------------------------------------

@@ -44,6 +44,7 @@ from protocol.domain.steps import (
     NeedPeers,
     NeedVerdictContext,
     Outcome,
+    Remember,
     Steps,
     Stored,
     TurnOver,
@@ -291,6 +292,9 @@ class RequestProcessor:
                     said = await self._attendance(cached, request, step.turn)
                 elif isinstance(step, TurnOver):
                     await self._end(step.event, step.turn)
+                elif isinstance(step, Remember):
+                    failpoint("guard.remembers")
+                    await context.memory.remember(step)
         except StopIteration as done:
             outcome: Outcome | None = done.value
         except BaseException as error:

@@ -30,7 +30,7 @@ from mesh.service.conditions import Kind
 from mesh.service.logs import get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Command, Control
+from protocol.wire.commands import Command, Control, Forget
 from protocol.wire.errors import BrokenLog
 from protocol.wire.ids import NOBODY
 from protocol.wire.notices import Ended, Notice, NoticeError
@@ -186,7 +186,10 @@ class Guard:
             await self._settle(message, parsing.control_of(sent))
             return
         control, place = codec.parse_control(sent.data), (message.stream_seq, message.stored_us)
-        rejected = await freeze_or_thaw(self._bus, control, sent.sender, sent.role, *place)
+        if isinstance(control, Forget):
+            rejected = await self._context.memory.forget(control, sent.sender, sent.role, message.stored_us)
+        else:
+            rejected = await freeze_or_thaw(self._bus, control, sent.sender, sent.role, *place)
         if rejected is None:
             message.ack()
         else:

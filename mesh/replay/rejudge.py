@@ -20,6 +20,7 @@ from protocol.domain import hash_chain
 from protocol.domain.envelope import World
 from protocol.domain.hash_chain import Break
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import recalled_for
 from protocol.domain.moves import decide
 from protocol.domain.recovery import message_of
 from protocol.domain.timers import EVENT_TOO_LARGE, due, too_large
@@ -128,7 +129,8 @@ def _derive(
     if isinstance(belongs_to, events.RequestOpened | events.RequestRefused):
         named = belongs_to.policy  # None: there was none of the name, and no other policy makes one
         prices = belongs_to.prices if isinstance(belongs_to, events.RequestOpened) else None
-        world = replace(world, policy=named and (policy or named), prices=prices)
+        memory = recalled_for(belongs_to, before.kept_back(belongs_to.cause))
+        world = replace(world, policy=named and (policy or named), prices=prices, memory=memory)
     if policy is not None:
         ledger = copy(ledger)
         ledger.policy = policy

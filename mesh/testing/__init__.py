@@ -2,6 +2,7 @@
 
 from mesh.local.mesh import LocalBus, LocalMesh, fleet_of
 from mesh.testing.claude_stub import StubClaude
+from mesh.testing.conversations import Conversations
 from mesh.testing.harness import FleetHarness, MemorySteps, turn, turn_in
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from mesh.testing.models import StrictModel, calls, driven_by, says
@@ -9,6 +10,7 @@ from mesh.testing.openai_stub import StubOpenAI
 from mesh.testing.store import TemporaryStore
 
 __all__ = [
+    "Conversations",
     "FleetHarness",
     "InMemoryGuard",
     "LocalBus",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mesh.agent._values import Facts, facts_of
+from mesh.testing.conversations import Conversations
 from protocol.domain import breaker
 from protocol.domain.admission import Late, Rejected
 from protocol.domain.breaker import CLOSED, Use
@@ -32,6 +33,7 @@ from protocol.domain.steps import (
     NeedPeers,
     NeedVerdictContext,
     Outcome,
+    Remember,
     Step,
     Stored,
     VerdictContext,
@@ -92,6 +94,7 @@ class InMemoryGuard:
         now: when it begins, UTC µs.
         breakers: by agent; those that fail from here on are counted, too. `BreakerEntry(state="open")` is one
             that was opened by hand.
+        memory: what conversations remember. Guards that share one are those of one mesh.
         served: returns True if anybody runs an agent. It is asked before time passes, and after.
     """
 
@@ -105,6 +108,7 @@ class InMemoryGuard:
         number: int = 1,
         request: RequestId | None = None,
         now: int = START_US,
+        memory: Conversations | None = None,
         served: Callable[[str], bool] = lambda agent: True,
     ) -> None:
         self.fleet = fleet
@@ -116,6 +120,7 @@ class InMemoryGuard:
         self.events: list[AnyEvent] = []
         self.bodies: list[bytes] = []
         self.breakers = dict(breakers or {})
+        self.memory = memory or Conversations()
         self.mesh_frozen = False
         """While it is true, only control messages are decided."""
         self._decider = RequestDecider()
@@ -249,6 +254,8 @@ class InMemoryGuard:
                 return Attendance(served, since, unbegun=since <= begun)
             case Append(event):
                 return self._store(event)
+            case Remember():
+                self.memory.remember(self.client, step)
             case Appended(counts=counts):
                 for count in counts:
                     rules = self.fleet.breaker_of(count.agent)
@@ -265,7 +272,9 @@ class InMemoryGuard:
                 use = breaker.asked(entry, rules, self.now, need.command.cause)
                 self.breakers[need.target] = use.write or entry
         if isinstance(what, Submit):
-            return VerdictContext(use, self.policies.get(what.policy), self._prices)
+            max_age_s = self.fleet.memory_max_age_s
+            memory = self.memory.recall(self.client, what.conversation, self.now, max_age_s)
+            return VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
         return VerdictContext(use)
 
     def _breaker(self, agent: str) -> BreakerEntry:

@@ -122,6 +122,8 @@ def _of_open_control(ledger: Ledger, command: Command, control: Control) -> Admi
         case commands.Reply() | commands.Settle():
             most = ledger.policy.max_handoff_bytes
             return _of_waiting(ledger.turns.get(control.turn), command, control, most)
+        case commands.Forget():
+            return Rejected("not_allowed", "a conversation is no request's: say it to the whole mesh, `_`")
 
 
 def _of_waiting(

@@ -80,6 +80,8 @@ def decide_control(ledger: Ledger, command: Command, control: Control, world: Wo
             )
             said |= {"work": next_round(turn, past), "outcome": outcome, "result": result, "by": by}
             return draft.event(events.EffectSettled, turn.agent, turn=turn.id, **said)
+        case commands.Forget():
+            raise AssertionError("admission rejects it: it is about no request")
 
 
 def _resolved(draft: Draft, control: Resolve, said: dict[str, Any]) -> AnyEvent:

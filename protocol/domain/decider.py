@@ -34,6 +34,7 @@ from protocol.domain.steps import (
     NeedPeers,
     NeedVerdictContext,
     Outcome,
+    Remember,
     Step,
     Steps,
     Stored,
@@ -103,7 +104,7 @@ class RequestDecider:
         self._unused: Moment | None = None
         """The moment that was taken for this command and is no event's yet."""
         self._told: EventId | None = None
-        """The event up to which it is known that the agents whose turns ended were told."""
+        """The event up to which it is known that all were told: agents of ends, conversations of answers."""
 
     def quiet_until(self) -> int | None:
         """Return when (UTC µs) something falls due; None if nothing ever will. Worked out once a head."""
@@ -211,6 +212,7 @@ class RequestDecider:
             grounds=grounds,
             policy=context.policy,
             prices=context.prices,
+            memory=context.memory,
             trace=trace_of(ledger.trace, command.trace),
         )
 
@@ -320,10 +322,14 @@ class RequestDecider:
             yield from self._tell(head, ended)
 
     def _tell(self, event: AnyEvent, ended: Iterable[TurnState]) -> Steps[None]:
-        """Tell of the turns that an event ended from outside, the deepest first."""
+        """Tell of the turns that an event ended from outside, the deepest first; and of what it leaves."""
         for turn in ended:
             if _ended_from_outside(event, turn):
                 yield TurnOver(event, turn)
+        if isinstance(event, events.RequestCompleted) and self.ledger.conversation is not None:
+            kept = self.ledger.kept_back(event.cause)
+            if kept is not None and kept.facts:
+                yield Remember(event, self.ledger.conversation, kept.facts)
         self._told = event.id
 
 

@@ -24,7 +24,7 @@ from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestI
 
 E = TypeVar("E", bound=Event)
 _NOTHING_BENEATH = Beneath()
-_NOTHING_TOLD = (Report(), Grounds(), None)
+_NOTHING_TOLD = {"report": Report(), "grounds": Grounds(), "move": None, "facts": (), "remembered": ()}
 _ENDS = Ended.__args__
 
 
@@ -40,6 +40,8 @@ class World(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """For a submit: the policy it names; None if there is none of that name."""
     prices: Mapping[str, Any] | None = None
     """For a submit: prices of the fleet's models, which the request keeps."""
+    memory: tuple[Fact, ...] = ()
+    """For a submit: what its conversation remembers."""
     trace: str = ""
     """W3C `traceparent` of the span that decides; empty where nothing is traced. No verdict rests on it."""
 
@@ -94,6 +96,7 @@ class Draft:
         round_: int = 0,
         past: tuple[RoundOutcome, ...] = (),
         continues: TurnId | None = None,
+        remembered: Collection[str] = (),
         **payload: Any,
     ) -> E | FactsWithheld:
         """Return an event that opens a turn, or the one that first has to keep what is not shown.
@@ -105,11 +108,13 @@ class Draft:
         Args:
             load: all that the handoff carries.
             marks: what of it must be carried.
+            remembered: keys of the facts that the request's conversation remembers.
         """
         target, kept = self.world.grounds.target, self.ledger.kept_back(self.cause)
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
         shown, withheld, rest = show(handoff, load, marks, clearance)
-        if (kept is not None or withheld is not None) and not _is_kept(rest, kept):
+        places = tuple(at for at, fact in enumerate(rest.facts) if fact.key in remembered)
+        if (kept is not None or withheld is not None) and not _is_kept(rest, kept, places):
             return self.event(
                 FactsWithheld,
                 NOBODY,
@@ -117,7 +122,10 @@ class Draft:
                 facts=rest.facts,
                 artifacts=rest.artifacts,
                 must_carry=rest.must_carry,
+                remembered=places,
             )
+        if remembered:
+            payload["remembered"] = tuple(fact.key for fact in shown.facts if fact.key in remembered)
         turn = self._id(kind)  # the event's own id
         work = Assignment(
             turn=TurnId(turn),
@@ -140,6 +148,8 @@ class Draft:
         *,
         report: Report = Report(),  # noqa: B008  # it is immutable
         move: Move | None = None,
+        facts: tuple[Fact, ...] = (),
+        remembered: tuple[int, ...] = (),
         **payload: Any,
     ) -> E | FactsWithheld:
         """Return a question or an end, or the event that first has to keep what its reader is not told.
@@ -148,23 +158,27 @@ class Draft:
             to: the reader; by default the client.
             report: what the agent reported with the move that led to it.
             move: the move itself, where `payload` does not say it.
+            facts: what the conversation is to remember, or what a refusal of the submit rests on.
+            remembered: which of them it remembers already, by their place.
         """
         to, grounds = to or str(self.ledger.client), self.world.grounds
-        kept, rests_on = self.ledger.kept_back(self.cause), (report, grounds, move)
-        told = _NOTHING_TOLD if kept is None else (kept.report, kept.grounds, kept.move)
-        if (kept is not None or told == rests_on) and equal(told, rests_on):
+        kept = self.ledger.kept_back(self.cause)
+        said = {"report": report, "grounds": grounds, "move": move, "facts": facts, "remembered": remembered}
+        told = _NOTHING_TOLD if kept is None else {name: getattr(kept, name) for name in said}
+        if (kept is not None or told == said) and equal(told, said):
             return self.event(kind, to, **payload)
-        return self.event(FactsWithheld, NOBODY, target=to, report=report, grounds=grounds, move=move)
+        return self.event(FactsWithheld, NOBODY, target=to, **said)
 
     def _id(self, kind: type[Event]) -> EventId:
         type_ = type_of(kind)
         return event_id(self.cause, type_, self.ledger.count(self.cause, type_))
 
 
-def _is_kept(rest: Beneath, kept: FactsWithheld | None) -> bool:
+def _is_kept(rest: Beneath, kept: FactsWithheld | None, remembered: tuple[int, ...]) -> bool:
     """Return True if what a reader does not see the whole of stands in the log already."""
     return kept is not None and equal(
-        (kept.facts, kept.artifacts, kept.must_carry), (rest.facts, rest.artifacts, rest.must_carry)
+        (kept.facts, kept.artifacts, kept.must_carry, kept.remembered),
+        (rest.facts, rest.artifacts, rest.must_carry, remembered),
     )
 
 

@@ -19,7 +19,16 @@ from msgspec.structs import replace
 
 from protocol.wire.assignment import Beneath, Withheld
 from protocol.wire.codec import canonical, equal
-from protocol.wire.commands import Command, Escalate, HandBack, MoveProposed, Resolve, Submit, Transfer
+from protocol.wire.commands import (
+    Command,
+    Complete,
+    Escalate,
+    HandBack,
+    MoveProposed,
+    Resolve,
+    Submit,
+    Transfer,
+)
 from protocol.wire.events import FactsWithheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 
@@ -397,6 +406,9 @@ def labelled(command: Command, labels: Labels) -> Command:
         case MoveProposed(move=Transfer() | HandBack() | Escalate() as move) if _lacks(move.facts, labels):
             asked = replace(move, facts=_with_labels(move.facts, labels))
             return replace(command, what=replace(command.what, move=asked))
+        case MoveProposed(move=Complete() as move) if _lacks(move.remember, labels):
+            leaves = replace(move, remember=_with_labels(move.remember, labels))
+            return replace(command, what=replace(command.what, move=leaves))
     return command
 
 

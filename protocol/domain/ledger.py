@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.domain import budget
+from protocol.domain.memory import recalled_for
 from protocol.domain.request_state import RequestState
 from protocol.domain.turns import Hop, remembered
 from protocol.wire import codec, events
@@ -66,6 +67,7 @@ class Ledger(RequestState):
         self.request, self.client, self.status = event.request, event.client, "open"
         self.policy, self.deadline, self.conversation = event.policy, event.deadline, event.conversation
         self.submit_digest, self.prices = event.digest, event.prices
+        self.memory = recalled_for(event, self.kept_back(event.cause))
         self.enter(event, self.take_over(event))
 
     def _on_refused_submit(self, event: events.RequestRefused) -> None:

@@ -16,6 +16,7 @@ from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
 from protocol.domain.layers import NO_LOAD, NO_STASH, Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import to_remember
 from protocol.domain.rules import Case
 from protocol.domain.submit import decide_submit
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at
@@ -23,7 +24,7 @@ from protocol.wire import commands, events
 from protocol.wire.assignment import RoundOutcome
 from protocol.wire.commands import Command, Escalate, HandBack, Move, MoveProposed, Proposal, Submit, Transfer
 from protocol.wire.events import AnyEvent
-from protocol.wire.handoff import Constraints, Handoff, Refusal
+from protocol.wire.handoff import Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import HUMAN, NOBODY, AgentName
 
 _NOBODY = Bringer()
@@ -97,6 +98,8 @@ class _Verdict(Case):
         self.handoff = self.known = None
         if isinstance(self.move, _GIVES_ON):
             self._carry(self.move)
+        elif isinstance(self.move, commands.Complete) and self.move.remember:
+            self.before, self.marks = self.turn.load(), self.turn.marks()
 
     def event(self) -> AnyEvent:
         refusal = rules.judge(self)
@@ -110,13 +113,22 @@ class _Verdict(Case):
             case Escalate():
                 return self._escalated(self.move)
             case commands.Complete(answer=answer):
-                return self._for_client(events.RequestCompleted, answer=answer, sender=self.sender)
+                facts = self._to_remember(self.move)
+                return self._for_client(
+                    events.RequestCompleted, answer=answer, sender=self.sender, facts=facts
+                )
             case commands.Fail(reason=reason):
                 return self._failed("failed", reason)
         raise AssertionError("known_move refuses every other move")
 
     def _for_client(self, kind: type[E], to: str = "", **said: Any) -> E | events.FactsWithheld:
         return self.draft.for_client(kind, to, **self.said, **said)
+
+    def _to_remember(self, move: commands.Complete) -> tuple[Fact, ...]:
+        """Return what the request's conversation is to remember; nothing if the request is of none."""
+        if self.ledger.conversation is None or not (move.remember or move.remember_keys):
+            return ()
+        return to_remember(move, self.before, self._bringer(), self.ledger.history.labels)
 
     def _carry(self, move: Transfer | HandBack | Escalate) -> None:
         """Work out what the move would carry on and hand over."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from protocol.domain.layers import Marks, brought, dropped, followed
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import recalled_for
 from protocol.wire import commands, events
 from protocol.wire.commands import Command, Control, Move, Proposal, Submit
 from protocol.wire.events import AnyEvent
@@ -36,11 +37,13 @@ def message_of(ledger: Ledger, event: AnyEvent) -> Command | None:
 
 def _submit(ledger: Ledger, event: events.RequestOpened) -> Submit:
     load, handoff = ledger.load_after(event), event.work.handoff
+    memory = recalled_for(event, ledger.kept_back(event.cause))
+    own = {TEXT_FACT, *(fact.key for fact in memory)}
     return Submit(
         text=load.facts[TEXT_FACT][0].value,
         to=handoff.to_agent,
         intent=handoff.intent,
-        facts=tuple(fact for fact in load.fact_tuple if fact.key != TEXT_FACT),
+        facts=tuple(fact for fact in load.fact_tuple if fact.key not in own),
         artifacts=load.artifact_tuple,
         constraints=replace(event.asked, must_carry=_keys(ledger.marks_after(event))),
         policy=event.policy.name,
@@ -74,7 +77,8 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             facts = brought(ledger.turns[event.turn].load().facts, ledger.load_after(event).facts)
             move = commands.Escalate(summary=work.handoff.summary, facts=facts)
         case events.RequestCompleted(control="", answer=answer):
-            move = commands.Complete(answer=answer)
+            kept = ledger.kept_back(event.cause)
+            move = commands.Complete(answer=answer, remember=() if kept is None else kept.facts)
         case events.RequestFailed(reason=reason) if event.sender is not None:
             kept = ledger.kept_back(event.cause)
             move = kept.move if kept is not None and kept.move is not None else commands.Fail(reason=reason)

@@ -33,6 +33,8 @@ class RequestState:
     policy: Policy = _DEFAULT_POLICY
     deadline: int | None = None
     conversation: str | None = None
+    memory: tuple[Fact, ...] = ()
+    """What the conversation remembered when the request began, and its submit did not bring."""
     prices: Mapping[str, Any] = field(default_factory=dict)
     """What models cost when the request began."""
     submit_digest: str = ""

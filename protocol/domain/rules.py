@@ -14,6 +14,7 @@ from protocol.domain import budget, layers
 from protocol.domain.envelope import World
 from protocol.domain.layers import Load, Marks
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import unfit
 from protocol.domain.turns import Segment, TurnState
 from protocol.wire import commands
 from protocol.wire.commands import HandBack, Move, Report, Transfer
@@ -394,6 +395,16 @@ def too_large(what: msgspec.Struct, policy: Policy) -> Refusal | None:
     )
 
 
+def memory(case: Case) -> Refusal | None:
+    """Refuse an answer that leaves more to its conversation than it may, or what the turn was not handed."""
+    if not isinstance(case.move, commands.Complete) or not (case.move.remember or case.move.remember_keys):
+        return None
+    sender = case.world.grounds.sender
+    clearance = frozenset(() if sender is None else sender.clearance)
+    known = (fact for fact in case.ledger.memory if clearance.issuperset(fact.labels))
+    return unfit(case.move, case.turn.work.handoff.facts, known, case.policy.max_handoff_bytes)
+
+
 RuleFunction = Callable[[Case], Refusal | None]
 
 RULES: Mapping[Rule, RuleFunction] = {
@@ -410,6 +421,7 @@ RULES: Mapping[Rule, RuleFunction] = {
     Rule.MUST_CARRY: must_carry,
     Rule.ACTIONS: actions,
     Rule.SIZE: size,
+    Rule.MEMORY: memory,
 }
 """Every rule that judges a move, in order. (`known_policy` judges submits: see `decide`.)"""
 
@@ -421,7 +433,7 @@ RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
     HandBack: tuple(RULES),
     commands.Ask: _OTHERS,
     commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
-    commands.Complete: _OTHERS,
+    commands.Complete: (*_OTHERS, Rule.MEMORY),
     commands.Fail: _OTHERS,
 }
 """Which rules judge which move; one that no topology has meets `known_move` alone."""

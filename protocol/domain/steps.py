@@ -11,8 +11,10 @@ from protocol.domain.breaker import Count, Use
 from protocol.domain.turns import TurnState
 from protocol.wire.commands import Command
 from protocol.wire.config import Policy
-from protocol.wire.events import AnyEvent
+from protocol.wire.events import AnyEvent, RequestCompleted
+from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
+from protocol.wire.memory import MemoryRecord
 
 T = TypeVar("T")
 _CLOSED = Use("closed")
@@ -50,6 +52,8 @@ class VerdictContext(NamedTuple):
     """For a submit: the policy that it names; None if there is none of that name."""
     prices: Mapping[str, Any] | None = None
     """For a submit: what models cost, by id."""
+    memory: tuple[Fact, ...] = ()
+    """For a submit with a conversation: what that remembers."""
 
 
 class NeedPeers(NamedTuple):
@@ -112,6 +116,26 @@ class TurnOver(NamedTuple):
     turn: TurnState
 
 
+class Remember(NamedTuple):
+    """Have the conversation of the completed request remember `facts`. Answered by nothing.
+
+    It may come more than once: it is yielded again wherever the guard that appended the end may have died.
+    """
+
+    event: RequestCompleted
+    conversation: str
+    facts: tuple[Fact, ...]
+
+    @property
+    def records(self) -> tuple[MemoryRecord, ...]:
+        """What is written, one record a fact."""
+        at, request = self.event.at, self.event.request
+        return tuple(
+            MemoryRecord(conversation=self.conversation, key=fact.key, fact=fact, at=at, request=request)
+            for fact in self.facts
+        )
+
+
 class WakeAt(NamedTuple):
     """Wake the request at this time at the latest. Answered by nothing."""
 
@@ -119,7 +143,7 @@ class WakeAt(NamedTuple):
     """UTC µs."""
 
 
-Step = NeedContext | Append | Appended | TurnOver | WakeAt
+Step = NeedContext | Append | Appended | TurnOver | Remember | WakeAt
 
 
 # --- what comes of a command ----------------------------------------------------------------------

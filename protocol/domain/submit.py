@@ -5,13 +5,14 @@ from msgspec.structs import replace
 from protocol.domain import budget, rules
 from protocol.domain.admission import Rejected
 from protocol.domain.envelope import Draft, World
-from protocol.domain.layers import NO_LOAD, merge
 from protocol.domain.ledger import Ledger
+from protocol.domain.memory import Begun, begun, too_much
 from protocol.domain.rules import breaker_open
+from protocol.wire.codec import encode
 from protocol.wire.commands import Command, Submit
 from protocol.wire.config import Policy, policy_hash
 from protocol.wire.events import AnyEvent, RequestOpened, RequestRefused
-from protocol.wire.handoff import TEXT_FACT, Constraints, Fact, Handoff, Refusal, Rule
+from protocol.wire.handoff import TEXT_FACT, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import HUMAN, AgentName, submitted_ms
 
 AHEAD_S = 5 * 60
@@ -37,11 +38,17 @@ def stale_id(command: Command, world: World) -> Rejected | None:
 
 def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World) -> AnyEvent:
     """Return the first event of a request (or the `facts.withheld` that has to come before it)."""
-    policy = world.policy
-    handoff = _handoff(command.sender, submit, policy or Policy(), world)
+    policy, memory = world.policy, world.memory
+    begins = begun(submit, ())
+    handoff = _handoff(command.sender, submit, policy or Policy(), world, begins)
     refusal = _refusal(submit, policy, world, handoff)
+    if memory and refusal is None and handoff is not None and policy is not None:
+        begins = begun(submit, memory)
+        handoff = _handoff(command.sender, submit, policy, world, begins) or handoff
+        refusal = too_much(memory, len(encode(handoff)), policy.max_handoff_bytes)
     draft = Draft(ledger, world, command.cause, command.request)
     if refusal is not None or policy is None or handoff is None:
+        rests_on_memory = refusal is not None and refusal.rule == Rule.MEMORY
         return draft.for_client(
             RequestRefused,
             command.sender,
@@ -50,13 +57,16 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
             refusal=refusal,
             digest=command.digest,
             policy=policy,
+            facts=memory if rests_on_memory else (),
+            remembered=tuple(range(len(memory))) if rests_on_memory else (),
         )
     return draft.opening(
         RequestOpened,
         handoff,
-        merge(NO_LOAD, handoff.facts, handoff.artifacts),
+        begins.load,
         frozenset((key, 0) for key in submit.constraints.must_carry),
         path=(handoff.to_agent,),
+        remembered=begins.remembered,
         client=command.sender,
         asked=replace(submit.constraints, must_carry=()),  # keys stand in the handoff, as far as shown
         digest=command.digest,
@@ -70,15 +80,14 @@ def decide_submit(ledger: Ledger, command: Command, submit: Submit, world: World
     )
 
 
-def _handoff(sender: str, submit: Submit, policy: Policy, world: World) -> Handoff | None:
+def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: Begun) -> Handoff | None:
     """Return the handoff that a submit stands for, nothing withheld; None without a target."""
     target = world.grounds.target
     if target is None:
         return None
     asked = submit.constraints
     deadline = rules.absolute_deadline(asked, world.now)
-    facts = (Fact(key=TEXT_FACT, value=submit.text), *submit.facts)
-    load = merge(NO_LOAD, facts, submit.artifacts)
+    load = begins.load
     return Handoff(
         move="submit",
         from_agent=AgentName(sender),

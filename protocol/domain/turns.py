@@ -153,7 +153,7 @@ def _without_load(move: Move) -> Move:
         case commands.Delegate(tasks=tasks):
             return replace(move, tasks=tuple(replace(task, facts=(), artifacts=()) for task in tasks))
         case commands.Complete():
-            return replace(move, answer=None)
+            return replace(move, answer=None, remember=(), remember_keys=())
         case commands.Ask():
             return replace(move, schema=None)
         case commands.Fail() | commands.UnknownMove():

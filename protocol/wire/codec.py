@@ -226,6 +226,11 @@ def parse_control(body: bytes) -> Control:
             check_nesting(control.value)
         case commands.Settle():
             check_nesting(control.result)
+        case commands.Forget():
+            if not control.conversation:
+                raise Malformed("control: `conversation` is empty")
+            if control.keys:
+                _check_unique(list(control.keys), "keys")
         case _:
             pass
     return control
@@ -265,6 +270,9 @@ def _check_move(move: Move) -> None:
                 raise Malformed("ask: an approval with an `action` needs the `digest` of what is approved")
         case commands.Complete():
             check_nesting(move.answer)
+            _check_facts(move.remember)
+            if move.remember_keys:
+                _check_unique(list(move.remember_keys), "remember_keys")
         case commands.UnknownMove(name=name) if name in commands.MOVES or not 0 < len(name) <= 64:
             raise Malformed("proposal: a move cannot be named so")
         case _:

@@ -112,6 +112,10 @@ class Complete(_Message, tag_field="move", tag="complete", frozen=True, kw_only=
     """Any JSON value; mostly a string."""
     cancel_open: bool = False
     """Call off the tasks that are still open; without it, an answer waits for them."""
+    remember: tuple[Fact, ...] = ()
+    """Facts that the answer brings for the later requests of the same conversation."""
+    remember_keys: tuple[str, ...] = ()
+    """Keys of facts that the turn was handed and that are remembered, too."""
 
 
 Join = Literal["all", "any"] | Annotated[int, msgspec.Meta(ge=1, le=1_000)]
@@ -378,7 +382,17 @@ class Settle(_Control, tag="settle", frozen=True, kw_only=True):
     result: Any = None
 
 
-Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle
+class Forget(_Control, tag="forget", frozen=True, kw_only=True):
+    """Forget what a conversation remembers. It is about no request: it is sent to the whole mesh (`_`)."""
+
+    conversation: Short
+    client: AgentName | None = None
+    """Whose conversation it is; the sender's own if it names nobody."""
+    keys: tuple[str, ...] = ()
+    """Keys of the facts to forget; all of them if empty."""
+
+
+Control = Cancel | Freeze | Thaw | Assign | Resolve | Reply | Settle | Forget
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):

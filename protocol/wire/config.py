@@ -122,8 +122,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     revision: int = 0
     artifacts: str = ""
     """The store of artifacts, a URL or a folder's path; empty for a folder of the process's own machine."""
-    swarms: bool = False
-    """True if a policy is a swarm's: then each intent that an agent lists has an inbox of offers."""
+    memory_max_age_s: SomeSeconds = 30 * 86_400.0
+    """How long a fact that a conversation remembers is handed to its later requests."""
 
     def role_of(self, name: str) -> SenderRole:
         if name in self.agents:
@@ -398,7 +398,9 @@ def _label_mistakes(fleet: Fleet) -> Iterator[str]:
             if not is_label(label):
                 yield f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
     if TEXT_FACT in fleet.labels:
-        yield f"labels.{TEXT_FACT}: a submit's own words are free text: the entry agent labels or drops it"
+        yield (
+            f"labels.{TEXT_FACT}: a submit's own words are free text: let the entry agent label or drop them"
+        )
     if "" in fleet.labels:
         yield 'labels."": no fact has an empty key'
 
@@ -446,4 +448,3 @@ def _in_words(wrong: Exception) -> str:
 read_freeze = partial(read, type_=FreezeEntry)
 read_breaker = partial(read, type_=BreakerEntry)
 read_rate_limit = partial(read, type_=RateLimitEntry)
-"""Of a model, as agents write it."""

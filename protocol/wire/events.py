@@ -115,6 +115,8 @@ class RequestOpened(Event, frozen=True, kw_only=True, tag="request.opened"):
     grounds: Grounds
     rerun_of: RequestId | None = None
     """The request that this one does again."""
+    remembered: tuple[str, ...] = ()
+    """Keys of those facts of `work` that earlier requests of the conversation ended with."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
@@ -173,6 +175,8 @@ class FactsWithheld(Event, frozen=True, kw_only=True, tag="facts.withheld"):
     grounds: Grounds | None = None
     move: Move | None = None
     """The move that ended the request, where it is another than the move `fail`."""
+    remembered: tuple[int, ...] = ()
+    """Which of `facts` the conversation remembers, by their place; before an answer, from now on."""
 
 
 class TurnFailed(_OfRound, frozen=True, kw_only=True, tag="turn.failed"):
@@ -295,7 +299,6 @@ class RequestFailed(_OfRound, frozen=True, kw_only=True, tag="request.failed"):
     reason: str = ""
     sender: AgentName | None = None
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
@@ -303,14 +306,12 @@ class RequestExpired(Event, frozen=True, kw_only=True, tag="request.expired"):
 
     deadline: int
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 class RequestCancelled(_Ordered, frozen=True, kw_only=True, tag="request.cancelled"):
     """Its client or an operator called it off. Ends every turn; nothing follows."""
 
     digest: str = ""
-    """SHA-256 of the submit's bytes: a client knows by it which submit this answers."""
 
 
 class PlannedTask(Part, frozen=True, kw_only=True):
@@ -437,7 +438,6 @@ AnyEvent = (
 
 Ended = RequestRefused | RequestCompleted | RequestFailed | RequestExpired | RequestCancelled
 """The last event of a request is one of these."""
-
 
 TYPES: Final[Mapping[type[Event], str]] = {
     kind: str(kind.__struct_config__.tag) for kind in AnyEvent.__args__

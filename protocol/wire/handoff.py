@@ -103,6 +103,7 @@ class Rule(StrEnum):
     MUST_CARRY = "must_carry"
     ACTIONS = "actions"
     SIZE = "size"
+    MEMORY = "memory"
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from protocol.wire.commands import Control, Move, Proposal, Submit
 from protocol.wire.config import BreakerEntry, Fleet, FreezeEntry, Policy, RateLimitEntry
 from protocol.wire.events import VERSION, AnyEvent, Ended, EscalationRaised, TurnSuspended, type_of
 from protocol.wire.handoff import Handoff
+from protocol.wire.memory import MemoryRecord
 from protocol.wire.notices import Card, DeadLetter, LiveNote, Notice
 
 JSON_SCHEMA_FILE = "handoff-mesh.schema.json"
@@ -29,7 +30,7 @@ UNIONS: Mapping[str, tuple[Any, str]] = {
 }
 """The tagged unions by name, and what comes before a member's tag to make the name of its definition."""
 
-BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry)
+BESIDE_THE_LOG = (Notice, DeadLetter, Card, LiveNote, BreakerEntry, FreezeEntry, RateLimitEntry, MemoryRecord)
 """What is neither asked for nor true: hints, what is kept for people, what guards, or agents, share."""
 
 _EVENTS = tuple(map(type_of, AnyEvent.__args__))
@@ -79,7 +80,7 @@ def json_schema() -> Json:
         "description": (
             "One event of a request's log. In `$defs`: Submit, Proposal, Control (what is asked for), "
             "Event (what is true), Handoff, Policy, Fleet, Notice, DeadLetter, Card, LiveNote, BreakerEntry, "
-            "FreezeEntry, RateLimitEntry. Readers ignore fields that they do not know."
+            "FreezeEntry, RateLimitEntry, MemoryRecord. Readers ignore fields that they do not know."
         ),
         "$ref": "#/$defs/Event",
         "$defs": _definitions("#/$defs/{name}"),
@@ -99,6 +100,8 @@ PARAMETERS: Mapping[str, str] = {
     "client": "Who submitted the request.",
     "policy": "A policy's name.",
     "model": "A model's id, or one derived from it where it is no token.",
+    "conversation": "A conversation's name, or one derived from it where it is no token.",
+    "key": "A fact's key, or one derived from it where it is no token; `_` for all that came before.",
 }
 
 
@@ -179,6 +182,11 @@ CHANNELS: Mapping[str, Channel] = {
     "freeze": Channel(
         subjects.FREEZE, "Tells if the whole mesh is frozen. No entry: it is not.", ("FreezeEntry",)
     ),
+    "memories": Channel(
+        _address(subjects.memory, "client", "conversation", "key"),
+        "What conversations remember, by fact; written by guards alone. The newest record counts.",
+        ("MemoryRecord",),
+    ),
     "rates": Channel(
         _address(subjects.rate, "model"),
         "How processes share a model's rate limits, by compare-and-set. No entry: nobody asks it.",
@@ -210,7 +218,10 @@ OPERATIONS: Mapping[str, Operation] = {
         "receive", "log", "A client reads its answers and questions.", _READ_BY_CLIENT
     ),
     "clientControls": Operation(
-        "send", "controls", "A client cancels its request or replies.", ("control.cancel", "control.reply")
+        "send",
+        "controls",
+        "A client cancels, replies and forgets.",
+        ("control.cancel", "control.reply", "control.forget"),
     ),
     "agentTakesRound": Operation("receive", "log", "An agent takes a round of a turn.", _ROUNDS),
     "agentProposes": Operation(
@@ -238,6 +249,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "guardKnowsBreakers": Operation("receive", "breakers", "A guard looks before it gives an agent work."),
     "guardFreezes": Operation("send", "freeze", "A guard does what an operator says to the whole mesh."),
     "guardKnowsFreeze": Operation("receive", "freeze", "A guard stops deciding, and goes on."),
+    "guardRemembers": Operation("send", "memories", "A guard keeps what a request leaves, or forgets it."),
+    "guardRecalls": Operation("receive", "memories", "A guard opens a request with what is remembered."),
+    "clientReadsItsMemory": Operation("receive", "memories", "A client reads its own conversations."),
     "agentRenewsItsShare": Operation("send", "rates", "An agent renews its share of a model that it asks."),
     "agentKnowsShares": Operation("receive", "rates", "An agent reads the others' shares of a model."),
     "viewerReads": Operation("receive", "log", "A viewer reads everything that is true."),

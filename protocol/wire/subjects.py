@@ -139,6 +139,24 @@ def rate(model: str) -> str:
     return f"mesh.rate.{model if is_token(model) else derive('model', model)}"
 
 
+def memory(client: str, conversation: str, key: str) -> str:
+    """One fact that a client's conversation remembers; without a key, that all before it is forgotten."""
+    return (
+        f"mesh.mem.{_token(client)}.{_part('conversation', conversation)}.{_part('key', key) if key else '_'}"
+    )
+
+
+def memories(client: str, conversation: str | None = None) -> str:
+    """All that a client's conversation remembers; None stands for all of its conversations."""
+    of = "*" if conversation is None else _part("conversation", conversation)
+    return f"mesh.mem.{_token(client)}.{of}.*"
+
+
+def _part(kind: str, text: str) -> str:
+    """Return a text as one token. A text that is none, or that means nobody, gives a derived one."""
+    return text if is_token(text) and text != NOBODY else derive(kind, text)
+
+
 STORED_IN: dict[str, tuple[str, ...]] = {
     "LOG": ("mesh.evt.*.*",),
     "ENDS": ("mesh.end.*.*.*",),

@@ -38,6 +38,7 @@ from protocol.wire.errors import Malformed
 from protocol.wire.events import AnyEvent, Event, type_of
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
+from protocol.wire.memory import MemoryRecord
 from protocol.wire.notices import Card, DeadLetter, Ended, LiveNote, Notice
 from protocol.wire.schema import json_schema
 from tests.docs.pages import Block, blocks, codes, read, section, table
@@ -80,6 +81,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "breaker": _reader(BreakerEntry),
     "freeze": _reader(FreezeEntry),
     "rates": _reader(RateLimitEntry),
+    "memory": _reader(MemoryRecord),
 }
 SCHEMAS = {
     "submit": "Submit",
@@ -99,6 +101,7 @@ SCHEMAS = {
     "breaker": "BreakerEntry",
     "freeze": "FreezeEntry",
     "rates": "RateLimitEntry",
+    "memory": "MemoryRecord",
 }
 SERVERS_OWN = {
     "puback": {"stream", "seq", "error"},
@@ -333,7 +336,7 @@ def test_a_role_may_publish_what_the_page_says_and_nothing_else() -> None:
 
 
 def test_an_agent_takes_offers_of_what_it_lists_as_the_page_says() -> None:
-    said = section(PAGE, "Who may do what").partition("also takes offers")[2]
+    said = section(PAGE, "Who may do what").partition("An agent also takes offers")[2]
     subjects = [code for code in codes(said) if "LOG.in-{inbox}" in code]
     plain = set(roles.grants(roles.Role.AGENT, "somebody").publish or ())
     granted = roles.grants(roles.Role.AGENT, "somebody", ["review", "read on"])
@@ -346,12 +349,11 @@ def test_an_agent_takes_offers_of_what_it_lists_as_the_page_says() -> None:
 
 def test_what_a_viewer_may_read_are_the_streams_that_the_page_names() -> None:
     """Its permission names no stream: what answers direct gets is what it reads."""
-    line = next(line for line in PAGE.splitlines() if line.startswith("Streams that answer direct gets:"))
-    named = {
-        each
-        for name in codes(line)
-        for each in ([name.replace("<agent>", agent) for agent in FLEET.agents] if "<" in name else [name])
-    }
+    said = PAGE.split("Streams that answer direct gets:")[1].split(". ")[0]
+    members = {"<agent>": tuple(FLEET.agents), "<client>": (*FLEET.clients, *FLEET.operators)}
+    named = {name for name in codes(said) if "<" not in name}
+    for mark, names in members.items():
+        named |= {name.replace(mark, each) for name in codes(said) if mark in name for each in names}
     answering = {name for name, config in streams.stream_table(FLEET).items() if config.get("allow_direct")}
     assert named == answering
 

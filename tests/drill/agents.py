@@ -176,6 +176,8 @@ class _Walk:
                 self.answered -= 1
             case "escalate":
                 return turn.escalate("as the script says", facts={**facts, "person": said[0]})
+            case "remember":
+                return turn.complete({"done": self.done}, remember={said[0]: self.done})
             case "fail":
                 return turn.fail("as the script says")
             case "sees" if said[0] not in turn.facts:

@@ -168,6 +168,7 @@ class Arena:
             facts=story.all_facts,
             constraints=story.constraints,
             policy=story.policy,
+            conversation=story.conversation,
         )
         at, acknowledged = now_us(), False
         try:

@@ -44,6 +44,9 @@ FAILPOINTS: dict[str, Failpoint] = {
             "the event that ends a turn from outside",
             "the message at `mesh.end.…` that tells its agent",
         ),
+        Failpoint(
+            "guard.remembers", "the answer of a request in a conversation", "what the conversation remembers"
+        ),
         Failpoint("guard.armed", "events and timer", "the acknowledgement"),
         Failpoint("guard.fired", "a fired timer, in its queue", "what is due"),
     )

@@ -32,6 +32,7 @@ class Story:
     to: str | None = None
     constraints: Constraints = field(default_factory=Constraints)
     policy: str = "default"
+    conversation: str | None = None
     order: Order = ""
     """What its client or an operator does as soon as it is open."""
     twice: bool = False
@@ -58,6 +59,10 @@ class _Draw:
     def call(self, tool: str) -> Op:
         self._calls += 1
         return [tool, f"c{self._calls}", self._rng.choice(_SLOW)]
+
+    def name(self) -> str:
+        """Return a name that no other story draws."""
+        return f"talk {self._rng.getrandbits(64):x}"
 
     def effect(self) -> Op:
         return self.call(self._rng.choice(_EFFECTS))
@@ -171,6 +176,10 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
         "constraints": Constraints(max_resolution_time_s=1.5),
         "expected": ("expired",),
     },
+    "remembered": lambda draw: {
+        "script": (draw.effect(), ["to", "back"], draw.call("model"), ["remember", "seen"]),
+        "conversation": draw.name(),
+    },
     "tempted-to-strangers": _tempted_to_strangers,
     "tempted-in-circles": lambda draw: {
         "script": (
@@ -210,7 +219,7 @@ STORIES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     },
     "tempted-beyond-its-terms": _tempted_beyond_its_terms,
     "tempted-with-bulk": lambda draw: {
-        "script": (_tempt("bulk"), ["to", "back"], draw.effect()),
+        "script": (_tempt("bulk"), ["to", "back"], draw.effect(), _tempt("remember-nothing")),
         "policy": "tight",
     },
     "tempted-to-lie": lambda draw: {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mesh.agent.turn import Turn
-from protocol.wire.commands import Move, UnknownMove
+from protocol.wire.commands import Complete, Delegate, Move
 from protocol.wire.handoff import Budget, Constraints, Rule
 
 
@@ -47,7 +47,7 @@ def _lie(turn: Turn) -> Move:
 
 
 TEMPTATIONS: Mapping[str, Temptation] = {
-    "delegate": Temptation(Rule.KNOWN_MOVE, lambda turn: UnknownMove(name="delegate")),
+    "delegate": Temptation(Rule.KNOWN_MOVE, lambda turn: Delegate()),
     "stranger": Temptation(Rule.KNOWN_AGENT, _give("nobody")),
     "person": Temptation(Rule.KNOWN_AGENT, _give("human")),
     "other-intent": Temptation(Rule.KNOWN_AGENT, _give("vault", intent="bill")),
@@ -77,6 +77,9 @@ TEMPTATIONS: Mapping[str, Temptation] = {
         Rule.MUST_CARRY, _give_on(constraints=Constraints(must_carry=("what-nobody-has",)))
     ),
     "lie": Temptation(Rule.ACTIONS, _lie),
+    "remember-nothing": Temptation(
+        Rule.MEMORY, lambda turn: Complete(answer="", remember_keys=("what-nobody-has",))
+    ),
     "bulk": Temptation(Rule.SIZE, _give_on(facts={"bulk": "x" * BULK_CHARS})),
 }
 """By the name that scripts use."""

@@ -2,7 +2,7 @@
 
 A point is `append:<event type>` (that event is stored, nothing after it is done), `armed` (the timer
 stands, the message is not acknowledged), `buried` (the dead letter is stored), `frozen` (the whole mesh is,
-the message is not acknowledged) or `never`.
+the message is not acknowledged), `remembered` (the first fact of a conversation is) or `never`.
 """
 
 import asyncio
@@ -24,6 +24,9 @@ from mesh.bus.request_mux import PubAck
 from mesh.guard import service
 from mesh.guard.service import Guard
 from protocol.wire.subjects import FREEZE
+
+FATAL = {"buried": "mesh.dead.", "frozen": FREEZE, "remembered": "mesh.mem."}
+"""By point: the subjects of what is the last thing that the guard writes."""
 
 
 def die() -> None:
@@ -81,8 +84,8 @@ async def main() -> None:
 
         stores.arm_schedule = armed
     async with await connect(url, name="guard", seed=read_key(seed_file(Path(keys), "guard")).seed) as bus:
-        if point in ("buried", "frozen"):
-            FatalBus.watch(bus, "mesh.dead." if point == "buried" else FREEZE)
+        if point in FATAL:
+            FatalBus.watch(bus, FATAL[point])
         await Guard(bus, identity=identity).run()
 
 

@@ -48,6 +48,7 @@ CASES: Mapping[str, tuple[Story, ...]] = {
     "guard.due": (told(PAY, ["broken"], SHIP),),
     "guard.followed": (told(PAY, ["broken"], SHIP),),
     "guard.ended": (told(PAY, ["slow", 1.0], SHIP, order="cancel", expected=("cancelled",)),),
+    "guard.remembers": (told(PAY, ["to", "back"], ["remember", "seen"], conversation="failpoint"),),
     "guard.armed": (told(PAY, ["retry"], SHIP),),
     "guard.fired": (told(PAY, ["retry"], SHIP),),
 }

@@ -47,6 +47,7 @@ async def play(story: Story, number: int, deeds: Path) -> Evidence:
         facts=story.all_facts,
         constraints=story.constraints,
         policy=story.policy,
+        conversation=story.conversation,
     )
     said = {name: getattr(submit, name) for name in submit.__struct_fields__}
     with contextlib.suppress(LookupError, NotDecided):  # a broken guard gave it to nobody, or in circles

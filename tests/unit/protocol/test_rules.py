@@ -55,7 +55,7 @@ def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
         HandBack: tuple(rules.RULES),
         Ask: others,
         Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
-        Complete: others,
+        Complete: (*others, Rule.MEMORY),
         Fail: others,
     }
 

@@ -77,6 +77,8 @@ class Account:
     over: bool = False
     escalations: int = 0
     pending: ev.FactsWithheld | None = None
+    memory: tuple[Fact, ...] = ()
+    """What the request began with of its conversation, whoever sees it."""
 
     @property
     def shown(self) -> set[str]:
@@ -136,6 +138,15 @@ def spent_after(account: Account, proposal: MoveProposed) -> Amounts:
     return spent(with_report(account, proposal.report))
 
 
+def remembered_in(account: Account, event: ev.AnyEvent) -> tuple[Fact, ...]:
+    """Return the facts of its conversation that the decision on a submit shows or keeps back."""
+    kept = account.pending if account.pending and account.pending.cause == event.cause else None
+    hidden = () if kept is None else tuple(kept.facts[place] for place in kept.remembered)
+    if not isinstance(event, ev.RequestOpened):
+        return hidden
+    return (*(fact for fact in event.work.handoff.facts if fact.key in event.remembered), *hidden)
+
+
 def learn(
     account: Account, event: ev.AnyEvent, whole: Handoff | None = None, bound: Bound = frozenset()
 ) -> Account:
@@ -151,6 +162,7 @@ def learn(
     work: wk.Assignment | None = event.work
     match event:
         case ev.RequestOpened():
+            account = replace(account, memory=remembered_in(account, event))
             account = replace(account, client=event.client, policy=event.policy, deadline=event.deadline)
             given = told(account, event, event.work)
             account = replace(account, bound=told_bound(account, event, event.work))

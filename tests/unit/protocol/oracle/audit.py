@@ -12,6 +12,7 @@ from tests.unit.protocol.oracle.account import (
     canonical,
     grounds_of,
     learn,
+    remembered_in,
     rest,
     same,
     spent,
@@ -161,7 +162,9 @@ class Auditor:
         if submit is not None and isinstance(event, ev.RequestOpened | ev.RequestRefused):
             self.verdicts += 1
             grounds = grounds_of(self.account, event)
-            self.found += [f"{event.n}: {each}" for each in submit_complaints(submit, event, grounds)]
+            memory = remembered_in(self.account, event)
+            found = submit_complaints(submit, event, grounds, memory)
+            self.found += [f"{event.n}: {each}" for each in found]
         if isinstance(event, ev.TurnFailed):
             self.found += [f"{event.n}: {each}" for each in failure_complaints(self.account, event)]
         own = consequence_complaints(self.account, self.waiting, event)

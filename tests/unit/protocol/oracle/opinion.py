@@ -8,7 +8,7 @@ what events are made of.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.wire.commands import Ask, Escalate, HandBack, Move, MoveProposed, Report, Transfer
+from protocol.wire.commands import Ask, Complete, Escalate, HandBack, Move, MoveProposed, Report, Transfer
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff
 from tests.unit.protocol.oracle.account import (
@@ -60,6 +60,7 @@ def opine(account: Account, proposal: MoveProposed, grounds: Grounds, at: int) -
         ),
         "actions": lambda: _acted_beyond(account, proposal.report, grounds),
         "size": lambda: len(canonical(known)) > account.policy.max_handoff_bytes,
+        "memory": lambda: isinstance(move, Complete) and _leaves_too_much(account, move, cleared),
     }
     for rule, refuses in checks.items():
         if refuses():
@@ -171,3 +172,15 @@ def _loses(account: Account, move: Transfer | HandBack | Escalate, cleared: set[
 def _acted_beyond(account: Account, report: Report, grounds: Grounds) -> bool:
     limits = [account.holder.actions, () if grounds.sender is None else grounds.sender.actions]
     return any(limit is not None and not set(report.actions) <= set(limit) for limit in limits)
+
+
+def _leaves_too_much(account: Account, move: Complete, cleared: set[str]) -> bool:
+    """The answer leaves more to its conversation than fits, or what its agent never saw."""
+    own = {fact.key: fact for fact in move.remember}
+    if "text" in {*own, *move.remember_keys} or not set(move.remember_keys) <= account.shown:
+        return True
+    seen = {fact.key: fact for fact in account.memory if set(fact.labels) <= cleared}
+    left = seen | {key: account.sees[key] for key in move.remember_keys} | own
+    most = min(account.policy.max_handoff_bytes // 2, 131_072)
+    leaves = bool(own or move.remember_keys)
+    return leaves and (len(left) > 64 or len(canonical(tuple(left.values()))) > most)

@@ -17,12 +17,23 @@ T = TypeVar("T", Fact, Artifact)
 
 
 def submit_complaints(
-    submit: Submit, event: ev.RequestOpened | ev.RequestRefused, grounds: Grounds | None
+    submit: Submit,
+    event: ev.RequestOpened | ev.RequestRefused,
+    grounds: Grounds | None,
+    memory: tuple[Fact, ...] = (),
 ) -> list[str]:
-    """Return what is wrong with the verdict on a submit; nothing if it is right."""
+    """Return what is wrong with the verdict on a submit; nothing if it is right.
+
+    Args:
+        memory: what the event says that its conversation remembers.
+    """
     if grounds is None:
         return [f"{type(event).__name__} says not what it rests on"]
     rule = _rule(submit, event.policy, grounds, event.at, event.client)
+    if rule is None and memory and event.policy is not None and grounds.target is not None:
+        begun = _whole(submit, event.policy, grounds.target, grounds, event.at, event.client, memory)
+        if len(memory) > 64 or len(canonical(begun)) > event.policy.max_handoff_bytes:
+            rule = "memory"
     if isinstance(event, ev.RequestRefused):
         if rule is None:
             return [f"refused by {event.refusal.rule}, though no rule forbids it"]
@@ -33,7 +44,7 @@ def submit_complaints(
         return [f"opened, though {rule} forbids it"]
     target = event.grounds.target
     assert target is not None  # else known_agent forbids it
-    whole = _whole(submit, event.policy, target, event.grounds, event.at, event.client)
+    whole = _whole(submit, event.policy, target, event.grounds, event.at, event.client, memory)
     bound = frozenset((key, 0) for key in submit.constraints.must_carry)
     expected, given = as_shown(whole, target.clearance, bound), event.work.handoff
     found = [] if same(given, expected) else [f"hands over another {differing(given, expected)}"]
@@ -78,7 +89,13 @@ def _is_beyond(end: int, grounds: Grounds, at: int) -> bool:
 
 
 def _whole(
-    submit: Submit, policy: Policy, target: AgentEntry, grounds: Grounds, at: int, client: str
+    submit: Submit,
+    policy: Policy,
+    target: AgentEntry,
+    grounds: Grounds,
+    at: int,
+    client: str,
+    memory: tuple[Fact, ...] = (),
 ) -> Handoff:
     """Return the whole handoff that a submit stands for, nothing withheld."""
     asked, given = submit.constraints, policy.budget or Budget()
@@ -92,7 +109,7 @@ def _whole(
         }
     )
     first = submit.text.strip().splitlines()[0]
-    facts = {fact.key: fact for fact in (Fact(key="text", value=submit.text), *submit.facts)}
+    facts = {fact.key: fact for fact in (*memory, Fact(key="text", value=submit.text), *submit.facts)}
     things: dict[str, Artifact] = {item.name: item for item in submit.artifacts}
     return Handoff(
         move="submit",

@@ -1,0 +1,171 @@
+"""What a conversation remembers: facts that one request ends with, and later ones of it begin with.
+
+A conversation belongs to its client. It keeps one fact a key, the newest. Labels stick: a submit that
+brings a remembered key wins, and its fact gets the remembered labels besides its own.
+
+An event embeds what was remembered. So a log is judged again without the memory, and a change of the memory
+changes no request that is under way.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from protocol.domain.layers import NO_LOAD, Bringer, Load, difference, merge
+from protocol.wire.commands import Complete, Submit
+from protocol.wire.events import AnyEvent, FactsWithheld, RequestOpened
+from protocol.wire.handoff import TEXT_FACT, Fact, Refusal, Rule
+from protocol.wire.memory import MOST_KEYS, MemoryRecord, memory_limit
+
+# --- the records ------------------------------------------------------------------------------------
+
+
+def supersedes(new: MemoryRecord, stands: MemoryRecord | None) -> bool:
+    """Return True if `new` takes the place of the record that stands under its key.
+
+    Records are ordered by time and request, however late they are written. So writing one twice, or after a
+    newer one, changes nothing.
+    """
+    return stands is None or (new.at, new.request) > (stands.at, stands.request)
+
+
+def recalled(records: Iterable[MemoryRecord], now: int, max_age_s: float) -> tuple[Fact, ...]:
+    """Return what a conversation remembers now, by key: one fact more than allowed at most.
+
+    Args:
+        records: of one conversation, each key once.
+        now: UTC µs.
+        max_age_s: older facts are forgotten.
+    """
+    standing = sorted(living(records, now, max_age_s), key=lambda record: record.key)
+    return tuple(record.fact for record in standing if record.fact is not None)[: MOST_KEYS + 1]
+
+
+def living(records: Iterable[MemoryRecord], now: int, max_age_s: float) -> list[MemoryRecord]:
+    """Return the records of facts that are neither forgotten nor too old. Arguments as for `recalled`."""
+    known = tuple(records)
+    since = max((record.at for record in known if not record.key), default=-1)
+    oldest = now - int(max_age_s * 1e6)
+    return [
+        record for record in known if record.fact is not None and record.at > since and record.at >= oldest
+    ]
+
+
+# --- a request that begins --------------------------------------------------------------------------
+
+
+class Begun(NamedTuple):
+    """What a request begins with."""
+
+    load: Load
+    remembered: frozenset[str]
+    """Keys of its facts that the conversation remembers and the submit does not bring."""
+
+
+def begun(submit: Submit, memory: tuple[Fact, ...]) -> Begun:
+    """Return what a submit brings, and what its conversation remembers besides."""
+    facts = (Fact(key=TEXT_FACT, value=submit.text), *submit.facts)
+    if not memory:
+        return Begun(merge(NO_LOAD, facts, submit.artifacts), frozenset())
+    shown = Bringer({fact.key: fact for fact in memory})
+    load = merge(merge(NO_LOAD, memory), facts, submit.artifacts, bringer=shown)
+    return Begun(load, frozenset(shown.facts) - {fact.key for fact in facts})
+
+
+def recalled_for(event: AnyEvent, kept: FactsWithheld | None) -> tuple[Fact, ...]:
+    """Return the remembered facts that `event`, which decides a submit, embeds.
+
+    Args:
+        kept: what is kept back from its reader.
+    """
+    shown: tuple[Fact, ...] = ()
+    if isinstance(event, RequestOpened) and event.remembered:
+        shown = tuple(fact for fact in event.work.handoff.facts if fact.key in event.remembered)
+    hidden = () if kept is None else tuple(kept.facts[place] for place in kept.remembered)
+    return (*shown, *hidden)
+
+
+def too_much(memory: tuple[Fact, ...], bytes_: int, most_bytes: int) -> Refusal | None:
+    """Refuse a submit whose conversation remembers more than a request can begin with.
+
+    Args:
+        bytes_: of the handoff with what is remembered, as JSON.
+        most_bytes: the policy's limit of it.
+    """
+    if not memory or (len(memory) <= MOST_KEYS and bytes_ <= most_bytes):
+        return None
+    return Refusal(
+        rule=Rule.MEMORY,
+        detail=f"with {len(memory)} remembered facts the request has {bytes_} bytes of at most {most_bytes}"
+        if len(memory) <= MOST_KEYS
+        else f"the conversation remembers more than {MOST_KEYS} facts",
+        numbers={
+            "keys": len(memory),
+            "max_keys": MOST_KEYS,
+            "bytes": bytes_,
+            "max_handoff_bytes": most_bytes,
+        },
+        hint="forget some of it (`mesh memory forget`), or begin another conversation",
+    )
+
+
+# --- a request that ends ----------------------------------------------------------------------------
+
+
+def to_remember(
+    move: Complete, carried: Load, bringer: Bringer, labels: Mapping[str, Iterable[str]]
+) -> tuple[Fact, ...]:
+    """Return the facts that an answer leaves to its conversation, with the labels that stick to them.
+
+    Args:
+        carried: all that the request carries.
+        bringer: the agent that answers.
+        labels: those that keys had before in the request.
+    """
+    held = {key: frozenset(known) for key, known in labels.items()}
+    after = merge(carried, move.remember, bringer=bringer, labels=held)
+    found = {key: bringer.facts[key] for key in move.remember_keys if key in bringer.facts}
+    for fact in move.remember:
+        new = difference(carried.facts.get(fact.key, ()), after.facts[fact.key])
+        found[fact.key] = new or bringer.facts.get(fact.key) or bringer.own[fact.key]
+    return tuple(found[key] for key in sorted(found))
+
+
+def unfit(
+    move: Complete, shown: Iterable[Fact], known: Iterable[Fact], max_handoff_bytes: int
+) -> Refusal | None:
+    """Refuse an answer that would have more remembered than it may, or what it was not handed.
+
+    Args:
+        shown: the facts that the turn was handed.
+        known: what the request began with of its conversation, as far as the agent may see it: nothing that
+            is withheld from it may show by its size.
+    """
+    handed = {fact.key: fact for fact in shown if fact.key in move.remember_keys}
+    missing = sorted(set(move.remember_keys) - handed.keys())
+    asked = handed | {fact.key: fact for fact in move.remember}
+    if TEXT_FACT in asked:
+        detail = f"`{TEXT_FACT}` is each request's own text"
+        return _refusal(detail, {"keys": [TEXT_FACT]}, "remember it under another key")
+    if missing:
+        detail = f"the turn was not handed what it wants remembered: {', '.join(missing)}"
+        return _refusal(detail, {"keys": missing}, "bring the fact itself, or leave the key out")
+    if not asked:
+        return None
+    everything = {fact.key: fact for fact in known} | asked
+    count, most = len(everything), memory_limit(max_handoff_bytes)
+    bytes_ = len(msgspec.json.encode(tuple(everything.values())))
+    if count <= MOST_KEYS and bytes_ <= most:
+        return None
+    return _refusal(
+        f"the conversation would remember {count} facts of at most {MOST_KEYS}"
+        if count > MOST_KEYS
+        else f"the conversation would remember {bytes_} bytes of at most {most}",
+        {"keys": count, "max_keys": MOST_KEYS, "bytes": bytes_, "max_bytes": most},
+        "remember less; put large things in a store and remember where",
+    )
+
+
+def _refusal(detail: str, numbers: Mapping[str, object], hint: str) -> Refusal:
+    return Refusal(rule=Rule.MEMORY, detail=detail, numbers=numbers, hint=hint)
