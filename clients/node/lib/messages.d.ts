@@ -4,7 +4,14 @@ export type AnyMessage =
   Submit | Proposal | Control | Event | Move | Assignment | Handoff | Fleet | Notice | Card | DeadLetter;
 export type Proposal = ProposalMove | ProposalTurnFailed | ProposalEffectDoubted | ProposalClaim | ProposalPost;
 export type Control =
-  ControlCancel | ControlFreeze | ControlThaw | ControlAssign | ControlResolve | ControlReply | ControlSettle;
+  | ControlCancel
+  | ControlFreeze
+  | ControlThaw
+  | ControlAssign
+  | ControlResolve
+  | ControlReply
+  | ControlSettle
+  | ControlForget;
 export type Event =
   | RequestOpened
   | RequestRefused
@@ -49,6 +56,7 @@ export type Rule =
   | "known_agent"
   | "known_move"
   | "known_policy"
+  | "memory"
   | "must_carry"
   | "no_return"
   | "size";
@@ -229,6 +237,8 @@ export interface MoveComplete {
   move: "complete";
   answer: unknown;
   cancel_open?: boolean;
+  remember?: Fact[];
+  remember_keys?: string[];
 }
 /**
  * Give the request up.
@@ -431,6 +441,18 @@ export interface ControlSettle {
   };
 }
 /**
+ * Forget what a conversation remembers. It is about no request: it is sent to the whole mesh (`_`).
+ */
+export interface ControlForget {
+  kind: "forget";
+  id: string;
+  by?: string;
+  v?: 1;
+  conversation: string;
+  client?: string | null;
+  keys?: string[];
+}
+/**
  * A submit was taken: the entry agent's first turn.
  */
 export interface RequestOpened {
@@ -456,6 +478,7 @@ export interface RequestOpened {
   conversation?: string | null;
   grounds: Grounds;
   rerun_of?: string | null;
+  remembered?: string[];
 }
 /**
  * What a holder gets to work with. An inbox event that has it opens a round of a turn.
@@ -786,6 +809,7 @@ export interface FactsWithheld {
         | MoveUnknown
       )
     | null;
+  remembered?: number[];
 }
 /**
  * A turn's round broke, by its own word or because its time ran out.
@@ -1300,6 +1324,8 @@ export interface Fleet {
     [k: string]: string[];
   };
   revision?: number;
+  artifacts?: string;
+  memory_max_age_s?: number;
 }
 /**
  * When a breaker opens and closes. All times in seconds.
