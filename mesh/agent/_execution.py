@@ -345,13 +345,13 @@ class Execution:
         """
         return self.work.round - sum(bool(past.asked) for past in self.work.past)
 
-    async def first(self, kind: str, value: Any) -> Any:
+    async def first(self, kind: str, value: Any, *, name: str) -> Any:
         """Record a value the first time; return the recorded one in every later round, whatever is said."""
 
         async def produce() -> Any:
             return plain(value)
 
-        return await self.journal.step((kind, "", ""), produce)
+        return await self.journal.step((kind, name, ""), produce)
 
     # --- the report -------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ records nothing.
 """
 
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from protocol.wire.assignment import Assignment, Posted, TaskResult
 from protocol.wire.commands import Delegate, FactsPost, Move, Proposal
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
 
 _KIND = "results"
 """Of the record that keeps what a round was told."""
@@ -33,6 +34,14 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     results: tuple[TaskResult, ...] = ()
     board: tuple[Posted, ...] = ()
     waiting: tuple[str, ...] = ()
+
+
+def by_agent(board: Iterable[Posted]) -> dict[AgentName, dict[str, Any]]:
+    """Return a board by agent and key."""
+    posted: dict[AgentName, dict[str, Any]] = {}
+    for each in board:
+        posted.setdefault(each.by, {})[each.fact.key] = each.fact.value
+    return posted
 
 
 async def nowhere(proposal: Proposal) -> None:

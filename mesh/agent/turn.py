@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Produce
 from mesh.agent._moves import Moves
+from mesh.agent._tasks import by_agent
 from mesh.agent._values import Facts, KnownFacts, facts_of
 from mesh.agent.errors import FactUnusable
 from mesh.agent.results import Result, Results, fact_as
@@ -94,10 +95,7 @@ class Turn(Moves):
     @property
     def board(self) -> Mapping[AgentName, Mapping[str, Any]]:
         """The board of a swarm as this round was opened: by agent, the newest value of each key."""
-        posted: dict[AgentName, dict[str, Any]] = {}
-        for each in self.execution.work.board:
-            posted.setdefault(each.by, {})[each.fact.key] = each.fact.value
-        return MappingProxyType(posted)
+        return MappingProxyType(by_agent(self.execution.work.board))
 
     @property
     def peers(self) -> Mapping[str, AgentEntry]:

@@ -2,9 +2,12 @@
 
 from mesh.model.agent import ClaudeAgent
 from mesh.model.anthropic.model import HARD, ROUTING, WORK
+from mesh.model.conduct import Flaw
 from mesh.model.context_window import ContextWindow
 from mesh.model.openai.model import OpenAIModel
 from mesh.model.port import Hear, Model, Prompt, Reply, Said, ToolCall
+from mesh.model.supervisor import Supervisor
+from mesh.model.swarm import Swarm
 from protocol.wire.commands import Usage
 from protocol.wire.prices import Tokens
 
@@ -14,12 +17,15 @@ __all__ = [
     "WORK",
     "ClaudeAgent",
     "ContextWindow",
+    "Flaw",
     "Hear",
     "Model",
     "OpenAIModel",
     "Prompt",
     "Reply",
     "Said",
+    "Supervisor",
+    "Swarm",
     "Tokens",
     "ToolCall",
     "Usage",

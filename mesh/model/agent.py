@@ -136,9 +136,8 @@ class ClaudeAgent(Agent):
         if isinstance(handoffs, str):
             raise ValueError("`handoffs` is a list of agents")
         peers = None if handoffs is None else frozenset(map(checked_name, handoffs))
-        _require_labels(labels or {})
-        if fallback is not None and (isinstance(model, Model) or pinned(model)[0] is not pinned(fallback)[0]):
-            raise ValueError(f"{fallback} is no fallback: a model has one of its own vendor")
+        require_labels(labels or {})
+        require_fallback(model, fallback)
         own = tuple(tools)
         _require_described(tool for tool in own if isinstance(tool, Tool))
         chosen = partial(model_for, script=script, model=model, fallback=fallback, max_tokens=max_tokens)
@@ -165,9 +164,7 @@ class ClaudeAgent(Agent):
         async def prepare() -> None:
             require_apart(await unpacked(own))
             await asyncio.to_thread(_require_schemas, [each for each in own if isinstance(each, Tool)])
-            if output_type is not None:
-                await asyncio.to_thread(answer_form, output_type)
-            await asyncio.to_thread(chosen(name).warm)  # a vendor's SDK would block the loop for long
+            await prepared(lambda: (chosen(name),), output_type)
 
         super().__init__(
             name=checked_name(name),
@@ -205,7 +202,22 @@ def _require_schemas(tools: Iterable[Tool]) -> None:
             ) from wrong
 
 
-def _require_labels(labels: Labels) -> None:
+async def prepared(models: Callable[[], Iterable[Model]], output_type: Any) -> None:
+    """Load what an agent's models need, in threads: a vendor's SDK would block the loop for long."""
+    if output_type is not None:
+        await asyncio.to_thread(answer_form, output_type)
+    for model in models():
+        await asyncio.to_thread(model.warm)
+
+
+def require_fallback(model: str | Model, fallback: str | None) -> None:
+    """Raise ValueError for a fallback that is another vendor's."""
+    if fallback is not None and (isinstance(model, Model) or pinned(model)[0] is not pinned(fallback)[0]):
+        raise ValueError(f"{fallback} is no fallback: a model has one of its own vendor")
+
+
+def require_labels(labels: Labels) -> None:
+    """Raise ValueError for what is no label."""
     for key, needed in labels.items():
         for label in needed:
             if not is_label(label):

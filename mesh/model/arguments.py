@@ -17,17 +17,17 @@ Text = Annotated[str, Field(pattern=r"\S")]
 Line = Annotated[str, Field(pattern=r"\S", max_length=500, description="One line.")]
 
 
-class _Arguments(BaseModel):
+class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FactArgument(_Arguments):
+class FactArgument(Arguments):
     key: Annotated[str, Field(min_length=1)]
     value: JsonValue
     labels: tuple[str, ...] = Field(default=(), description="`pii` for what tells who somebody is.")
 
 
-class ArtifactArgument(_Arguments):
+class ArtifactArgument(Arguments):
     name: Annotated[str, Field(min_length=1)]
     uri: Annotated[str, Field(min_length=1)]
     media_type: str = ""
@@ -36,20 +36,20 @@ class ArtifactArgument(_Arguments):
     labels: tuple[str, ...] = ()
 
 
-class BudgetArgument(_Arguments):
+class BudgetArgument(Arguments):
     nano_dollars: Annotated[int, Field(ge=0)] | None = None
     tokens: Annotated[int, Field(ge=0)] | None = None
     model_calls: Annotated[int, Field(ge=0)] | None = None
 
 
-class ConstraintsArgument(_Arguments):
+class ConstraintsArgument(Arguments):
     max_resolution_time_s: Annotated[float, Field(gt=0)] | None = None
     allowed_actions: tuple[str, ...] | None = Field(default=None, description="Tools; no others are called.")
     budget: BudgetArgument | None = None
     must_carry: tuple[str, ...] = Field(default=(), description="Keys of facts that nobody drops or changes.")
 
 
-class Bringing(_Arguments):
+class Bringing(Arguments):
     facts: tuple[FactArgument, ...] = Field(default=(), description="What is new; the rest travels on.")
 
 
@@ -78,7 +78,7 @@ class EscalateArguments(Bringing):
     reason: Line
 
 
-class AskArguments(_Arguments):
+class AskArguments(Arguments):
     """Arguments of `ask` where there are no people: the client is the only one to ask."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
@@ -98,14 +98,14 @@ class AskAnybodyArguments(AskArguments):
     )
 
 
-class CompleteArguments(_Arguments):
+class CompleteArguments(Arguments):
     answer: Text
 
 
 # --- of trees -----------------------------------------------------------------------------------------
 
 
-class TaskArguments(_Arguments):
+class TaskArguments(Arguments):
     """One task where nobody is named: `task_form` makes the form of those that there are."""
 
     name: Annotated[str, Field(min_length=1, max_length=128, description="Unique; its result has this name.")]
@@ -125,7 +125,7 @@ class TaskArguments(_Arguments):
     )
 
 
-class DelegateArguments(_Arguments):
+class DelegateArguments(Arguments):
     tasks: tuple[TaskArguments, ...] = Field(default=(), description="None: wait for those that are open.")
     join: Literal["all", "any"] | Annotated[int, Field(ge=1, le=1_000)] = Field(
         default="all", description="When you go on: after all, the first, or so many of them."
@@ -140,11 +140,11 @@ class DeliverArguments(Bringing):
     artifacts: tuple[ArtifactArgument, ...] = Field(default=(), description="References to large results.")
 
 
-class GiveUpArguments(_Arguments):
+class GiveUpArguments(Arguments):
     reason: Line
 
 
-class PostArguments(_Arguments):
+class PostArguments(Arguments):
     facts: Annotated[tuple[FactArgument, ...], Field(min_length=1)]
 
 

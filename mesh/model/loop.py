@@ -100,7 +100,7 @@ async def drive(
             begins=seen if is_new else None,
             most=max_calls,
             left=max_calls,
-            answered=deque(_answers(turn.past[seen.past :])),
+            answered=deque(answers(turn.past[seen.past :])),
         )
 
     for began in await turn.execution.journal.begun():
@@ -173,24 +173,12 @@ class _Conversation:
             self.transcript += [ToolResult("", "", self._told(past), is_error=True) for past in self.answered]
             self.answered.clear()
             prompt = self.prompt
-        reply, is_paid_now = await self.turn.execution.model(
-            self.model.mode,
-            prompt,
-            lambda: self.pricing.reply(prompt, self.hear),
-            Reply,
-            cost=self.pricing.cost,
-            began=self.begins,
+        reply, is_paid_now = await replied(
+            self.turn, self.model, self.pricing, prompt, hear=self.hear, began=self.begins
         )
         self.begins = None
         self.said_before = not is_paid_now
-        self.pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
-        if reply.stop in FATAL:
-            raise ModelGaveUp(FATAL[reply.stop])
-        if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
-            raise ModelGaveUp(
-                f"the model stopped for an unknown reason: {one_line(reply.stop)[:_SHOWN_CHARS]}"
-            )
-        self.transcript.append(Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model))
+        self.transcript.append(said_in(reply))
         return reply
 
     async def _take_up(self, reply: Reply) -> Move | None:
@@ -250,7 +238,7 @@ class _Conversation:
 
     def _made(self, move: Move, call: ToolCall | None = None) -> Move | None:
         """Return a move, unless an earlier round made it: then tell the model its outcome."""
-        if not (self.said_before and self.answered and _can_be_of(self.answered[0], move)):
+        if not (self.said_before and self.answered and can_be_of(self.answered[0], move)):
             return move
         past = self.answered.popleft()
         self.left = self.most
@@ -326,7 +314,36 @@ class _Conversation:
         return self.turn.escalate(reason) if ask_people else self.turn.fail(reason)
 
 
-def _answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
+async def replied(
+    turn: Turn,
+    model: Model,
+    pricing: Pricing,
+    prompt: Prompt,
+    *,
+    hear: Hear | None = None,
+    began: PromptContext | None = None,
+) -> tuple[Reply, bool]:
+    """Return a model's reply, fresh or recorded, and True if this round is the one that pays for it.
+
+    Raises ModelGaveUp for one that stopped for a reason which no answer of ours can mend.
+    """
+    reply, is_paid_now = await turn.execution.model(
+        model.mode, prompt, lambda: pricing.reply(prompt, hear), Reply, cost=pricing.cost, began=began
+    )
+    pricing.require(reply)  # after it is journaled, so that its tokens are on the bill
+    if reply.stop in FATAL:
+        raise ModelGaveUp(FATAL[reply.stop])
+    if reply.stop not in DONE and reply.stop not in (PAUSED, CUT):
+        raise ModelGaveUp(f"the model stopped for an unknown reason: {one_line(reply.stop)[:_SHOWN_CHARS]}")
+    return reply, is_paid_now
+
+
+def said_in(reply: Reply) -> Said:
+    """Return a reply as a transcript has it."""
+    return Said(reply.text, reply.calls, reply.blocks, reply.asked or reply.model)
+
+
+def answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
     """Yield the outcomes of moves, without failures and approvals: an approved call finds its own."""
     for past in rounds:
         of_a_move = past.how in ("refused", "replied", "expired", "joined") or (
@@ -337,7 +354,7 @@ def _answers(rounds: Iterable[RoundOutcome]) -> Iterator[RoundOutcome]:
             yield past
 
 
-def _can_be_of(past: RoundOutcome, move: Move) -> bool:
+def can_be_of(past: RoundOutcome, move: Move) -> bool:
     """Return True if this can be the outcome of that move, and not of one that the code made by itself."""
     match past.how:
         case "replied" | "expired":

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.agent._tasks import Told
+from mesh.agent._tasks import Told, by_agent
 from mesh.agent.tools import Tool
 from mesh.agent.turn import Turn
 from protocol.wire.assignment import Posted, RoundOutcome, TaskResult
@@ -186,10 +186,7 @@ def shown_result(result: TaskResult) -> dict[str, Any]:
 
 def board_lines(board: Iterable[Posted]) -> Iterator[str]:
     """Yield what each agent put on the board, one line an agent, as JSON."""
-    posted: dict[str, dict[str, Any]] = {}
-    for each in board:
-        posted.setdefault(each.by, {})[each.fact.key] = each.fact.value
-    return (f"{by}: {_json(facts)}" for by, facts in posted.items())
+    return (f"{by}: {_json(facts)}" for by, facts in by_agent(board).items())
 
 
 def _constraints(own: Constraints) -> Iterable[str]:

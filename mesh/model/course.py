@@ -1,0 +1,74 @@
+"""The course of a turn over its rounds: code that awaits what came of a move, as if its process lived on.
+
+No process does. Each round runs the code from the top; a move that was made in an earlier round is not made
+again, its outcome is handed back at once, and the journal answers each model call on the way. The first move
+without an outcome is what this round returns. So the code must come to the same moves again: it rests on the
+journal, on results and on the board alone.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar
+
+from mesh.agent._tasks import Told
+from mesh.agent.errors import Permanent
+from mesh.agent.results import Result, Results
+from mesh.agent.turn import Turn
+from mesh.model.loop import answers, can_be_of
+from protocol.wire.assignment import RoundOutcome, TaskResult
+from protocol.wire.commands import Move, move_name
+
+
+class CourseChanged(Permanent):
+    """The code comes to another move than the one that an earlier round made at this point."""
+
+    code: ClassVar[str] = "course.changed"
+
+
+class _Returned(BaseException):
+    """This round ends with a move. No code may take it for an error."""
+
+    def __init__(self, move: Move) -> None:
+        super().__init__()
+        self.move = move
+
+
+class Course:
+    """Where a turn's code is on its way, and what it knows by then."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self._outcomes = deque(answers(turn.past))
+        self._told: dict[str, TaskResult] = {}
+        self.now = Told()
+        """What the newest join told."""
+
+    @property
+    def results(self) -> Mapping[str, Result]:
+        """Results of tasks that are known at this point of the course."""
+        return Results(self._told.values())
+
+    async def make(self, move: Move) -> RoundOutcome:
+        """Return a move's outcome; if it has none yet, this round ends here, with the move.
+
+        Raises CourseChanged.
+        """
+        if not self._outcomes:
+            raise _Returned(move)
+        past = self._outcomes.popleft()
+        if not can_be_of(past, move):
+            raise CourseChanged(
+                f"round {past.round} ended {past.how}, the code now asks to {move_name(move)}"
+            )
+        if past.how == "joined":
+            self.now = self.turn.execution.tasks.told.get(past.round + 1, Told())
+            self._told |= {each.name: each for each in self.now.results}
+        return past
+
+
+async def follow(turn: Turn, code: Callable[[Course], Awaitable[Move]]) -> Move:
+    """Return this round's move, by running the code from the top."""
+    try:
+        return await code(Course(turn))
+    except _Returned as returned:
+        return returned.move

@@ -1,0 +1,108 @@
+"""A swarm: many read side by side, then one writes; or several debate on the board, and one decides.
+
+    mender = Swarm(
+        ClaudeAgent("mender", instructions=MENDER, tools=[edit, run_tests]),
+        reads=lambda turn: [
+            turn.task(f"look-{n}", summary="find the cause", intent="read_code") for n in range(3)
+        ],
+    )
+
+Its tasks only read, whatever tools their agents have: the guard says so, and the runtime keeps to it. So
+nothing changes under a reader's hands, and only this agent's own turn writes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec.structs import replace
+
+from mesh.agent._tasks import by_agent
+from mesh.agent.definition import Agent
+from mesh.agent.errors import Permanent
+from mesh.model.course import Course, follow
+from protocol.wire.commands import Join, Task
+from protocol.wire.handoff import Fact
+from protocol.wire.ids import AgentName
+
+if TYPE_CHECKING:
+    from mesh.agent.turn import Turn
+    from protocol.wire.commands import Move
+
+ROUND = "debate_round"
+"""The fact that tells an agent which round of a debate it is, from 1."""
+
+Board = Mapping[AgentName, Mapping[str, Any]]
+"""By agent, the newest value of each key."""
+
+
+class ReadsRefused(Permanent):
+    """The guard refuses what a swarm would read. The text has its rule and its reason."""
+
+    code: ClassVar[str] = "swarm.refused"
+
+
+class Swarm(Agent):
+    """An agent whose root turns begin with parallel reads. For requests of topology `swarm`.
+
+    Args:
+        writer: the agent that goes on when the reads are done: a `ClaudeAgent`, or any other. It finds them
+            in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
+        reads: returns the tasks (`turn.task`), those of one round; without `to`, they are offered to all
+            agents of their intent, and no agent gets two of them. It rests on the turn's facts alone, as it
+            runs again in each round.
+        join, within_s: when the writer goes on, as in `turn.delegate`. What is still open then is called off.
+        rounds: of a debate: so many times the tasks are done, each time with the fact `debate_round`. Its
+            agents see on the board what the others posted.
+        agreed: returns True if the board says that the debate is over before its last round.
+
+    Raises ValueError for less than one round.
+    """
+
+    def __init__(
+        self,
+        writer: Agent,
+        *,
+        reads: "Callable[[Turn], Iterable[Task]]",
+        join: Join = "all",
+        within_s: float | None = None,
+        rounds: int = 1,
+        agreed: Callable[[Board], bool] = lambda board: False,
+    ) -> None:
+        if rounds < 1:
+            raise ValueError(f"a swarm reads at least once: rounds={rounds}")
+
+        async def gather(course: Course) -> "Move":
+            turn, open_ = course.turn, tuple[str, ...]()
+            for n in range(1, rounds + 1):
+                tasks = _of_round(tuple(reads(turn)), n, rounds)
+                await _make(course, turn.delegate(tasks, join=join, within_s=within_s, cancel=open_))
+                open_ = course.now.waiting
+                if agreed(by_agent(course.now.board)):
+                    break
+            if open_:
+                await _make(course, turn.delegate(cancel=open_))
+            return await writer.handler(turn)
+
+        async def handle(turn: "Turn") -> "Move":
+            return await (writer.handler(turn) if turn.task_name else follow(turn, gather))
+
+        own = {field.name: getattr(writer, field.name) for field in fields(Agent)}
+        super().__init__(**{**own, "handler": handle})
+
+
+def _of_round(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
+    """Return the tasks of one round of a debate."""
+    if rounds == 1:
+        return tasks
+    of = Fact(key=ROUND, value=n)
+    return [
+        replace(task, name=task.name if n == 1 else f"{task.name}~{n}", facts=(*task.facts, of))
+        for task in tasks
+    ]
+
+
+async def _make(course: Course, move: "Move") -> None:
+    refusal = (await course.make(move)).refusal
+    if refusal is not None:
+        raise ReadsRefused(f"rule {refusal.rule} refused to let the swarm read: {refusal.detail}")
