@@ -1,6 +1,7 @@
 """All that an agent's file imports: `from mesh.agent import Turn, agent, tool`.
 
-Modules that begin with `_` are the runtime, which takes turns off the inbox and runs that file's code.
+Modules that begin with `_` are the runtime, which takes turns off the inbox and runs that file's code. Leads
+that models drive are defined in `mesh.model`, and loaded only where they are asked for.
 """
 
 from importlib import import_module
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mesh.agent.results import Result
     from mesh.agent.tools import NOT_DONE, Tool, tool
     from mesh.agent.turn import Refusal, Turn
+    from mesh.model import ContextWindow, Flaw, Supervisor, Swarm
     from protocol.wire.commands import Move, Task
     from protocol.wire.handoff import Artifact, Budget, Constraints, Fact
 
@@ -32,14 +34,18 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "Constraints",
+    "ContextWindow",
     "EffectUnknown",
     "Fact",
     "FactUnusable",
+    "Flaw",
     "Move",
     "Permanent",
     "Refusal",
     "Result",
     "Retry",
+    "Supervisor",
+    "Swarm",
     "Task",
     "Tool",
     "ToolError",
@@ -57,8 +63,9 @@ _HOMES = (
     "protocol.wire.commands",
     "mesh.agent.results",
     "mesh.agent.turn",
+    "mesh.model",
 )
-"""In the order in which they are looked through: the last one loads the bus."""
+"""In the order in which they are looked through: the last ones load the bus, and what models need."""
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from mesh.agent.turn import Turn
 from mesh.model.arguments import schema_of
 from mesh.model.asking import NoAnswer, ask
 from mesh.model.context_window import ContextWindow, Passage
-from mesh.model.course import Course
+from mesh.model.course import TurnCourse
 from mesh.model.moves import COMPLETE, DELIVER, Labels, MoveTools
 from mesh.model.plan import Plan, PlanInvalid, PlanStep, intents_of, plan_form
 from mesh.model.port import Model, ToolCall, ToolSpec
@@ -77,7 +77,7 @@ class Charter(NamedTuple):
 class Conduct:
     """One turn. `run` comes to the same moves in every round."""
 
-    def __init__(self, course: Course, charter: Charter, planner: Model, synthesizer: Model) -> None:
+    def __init__(self, course: TurnCourse, charter: Charter, planner: Model, synthesizer: Model) -> None:
         self._course, self._turn, self._charter = course, course.turn, charter
         self._planner, self._synthesizer = planner, synthesizer
         self._plan = Plan(steps=())

@@ -33,7 +33,7 @@ class _Returned(BaseException):
         self.move = move
 
 
-class Course:
+class TurnCourse:
     """Where a turn's code is on its way, and what it knows by then."""
 
     def __init__(self, turn: Turn) -> None:
@@ -66,9 +66,9 @@ class Course:
         return past
 
 
-async def follow(turn: Turn, code: Callable[[Course], Awaitable[Move]]) -> Move:
+async def follow(turn: Turn, code: Callable[[TurnCourse], Awaitable[Move]]) -> Move:
     """Return this round's move, by running the code from the top."""
     try:
-        return await code(Course(turn))
+        return await code(TurnCourse(turn))
     except _Returned as returned:
         return returned.move

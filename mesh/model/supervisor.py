@@ -12,7 +12,7 @@ and no others. What `check` finds wrong is done again with the flaw as feedback;
 and what failed, goes back to the planner. The planner decides who does what; the synthesizer, another prompt,
 writes the answer from the results.
 
-Between rounds it knows nothing but what its journal says (`Course`).
+Between rounds it knows nothing but what its journal says (`TurnCourse`).
 """
 
 from collections.abc import Iterable

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from mesh.agent._tasks import by_agent
 from mesh.agent.definition import Agent
 from mesh.agent.errors import Permanent
-from mesh.model.course import Course, follow
+from mesh.model.course import TurnCourse, follow
 from protocol.wire.commands import Join, Task
 from protocol.wire.handoff import Fact
 from protocol.wire.ids import AgentName
@@ -72,7 +72,7 @@ class Swarm(Agent):
         if rounds < 1:
             raise ValueError(f"a swarm reads at least once: rounds={rounds}")
 
-        async def gather(course: Course) -> "Move":
+        async def gather(course: TurnCourse) -> "Move":
             turn, open_ = course.turn, tuple[str, ...]()
             for n in range(1, rounds + 1):
                 tasks = _of_round(tuple(reads(turn)), n, rounds)
@@ -102,7 +102,7 @@ def _of_round(tasks: Sequence[Task], n: int, rounds: int) -> Sequence[Task]:
     ]
 
 
-async def _make(course: Course, move: "Move") -> None:
+async def _make(course: TurnCourse, move: "Move") -> None:
     refusal = (await course.make(move)).refusal
     if refusal is not None:
         raise ReadsRefused(f"rule {refusal.rule} refused to let the swarm read: {refusal.detail}")

@@ -82,7 +82,8 @@ def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
 SKELETON = {
     "agents/support.py": "import mesh",
     "mesh/__init__.py": "import mesh.agent",
-    "mesh/agent/__init__.py": "import mesh.artifacts, mesh.bus, protocol.wire.ids",
+    "mesh/agent/__init__.py": "import mesh.artifacts, mesh.bus, mesh.model, protocol.wire.ids",
+    "mesh/agent/turn.py": "",
     "mesh/artifacts/__init__.py": "import mesh.bus, obstore",
     "mesh/bus/__init__.py": "import nats, nkeys, protocol.wire.ids",
     "mesh/cli/__init__.py": "import click, mesh.ui",
@@ -134,7 +135,7 @@ SKELETON = {
             "mesh/agent/__init__.py", "import obstore", "buckets", id="an-agent-opens-buckets-itself"
         ),
         pytest.param("mesh/agent/__init__.py", "import mcp", "mcp", id="an-agent-speaks-mcp-itself"),
-        pytest.param("mesh/agent/__init__.py", "import mesh.model", "rooms", id="an-agent-needs-a-model"),
+        pytest.param("mesh/agent/turn.py", "import mesh.model", "rooms", id="an-agent-needs-a-model"),
         pytest.param("mesh/agent/__init__.py", "import mesh.guard", "rooms", id="an-agent-holds-the-guard"),
         pytest.param("mesh/agent/__init__.py", "import anthropic", "vendor", id="an-agent-calls-the-vendor"),
         pytest.param("mesh/model/__init__.py", "import anthropic", "vendor", id="another-vendor-is-called"),
