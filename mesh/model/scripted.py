@@ -141,6 +141,8 @@ _FACT = re.compile(r'- (?P<key>[\w.-]+|"(?:[^"\\]|\\.)*"): (?P<rest>.*)')
 _REFUSED = re.compile(r"- round \d+ refused: rule (?P<rule>\w+) refused (?P<detail>.*)")
 _RULE = re.compile(r"rule (?P<rule>\w+) refused (?P<detail>.*)")
 """A refusal as the result of the call that asked for the move."""
+_IN_FULL = "Full text of "
+"""Begins the section of a result that is shown whole (`mesh.model.context_window`)."""
 _GIVEN = re.compile(r"(?P<name>\S+) \((?P<move>\w+)\)")
 _NOTHING_LEFT = "I cannot help with this, and there is nobody here to ask."
 
@@ -209,6 +211,8 @@ def _read_brief(brief: str) -> dict[str, Any]:
             _read_item(section, line, known)
         elif head in _HEADS and not section:
             known[_HEADS[head]] = rest
+        elif section.startswith(_IN_FULL) and line.startswith("{"):
+            known.setdefault("results", {})[section.removeprefix(_IN_FULL)] = json.loads(line)
         elif line.endswith(":"):
             section = line[:-1]
     given = _GIVEN.fullmatch(known.get("from", ""))
@@ -222,13 +226,21 @@ def _read_item(section: str, line: str, known: dict[str, Any]) -> None:
     if section in ("Results", "Board") and (fact := _FACT.fullmatch(line)) is not None:
         key = fact["key"]
         name = json.loads(key) if key.startswith('"') else key
-        known.setdefault(section.lower(), {})[name] = json.loads(fact["rest"])
+        known.setdefault(section.lower(), {})[name] = _value_or_words(fact["rest"])
     elif section == "Facts" and (fact := _FACT.fullmatch(line)) is not None:
         key = fact["key"]
         value, _ = json.JSONDecoder().raw_decode(fact["rest"])
         known["facts"][json.loads(key) if key.startswith('"') else key] = value
     elif section.startswith("Earlier rounds") and (refused := _REFUSED.fullmatch(line)) is not None:
         known["refused"][refused["rule"]] = refused["detail"]
+
+
+def _value_or_words(text: str) -> Any:
+    """Return a line's JSON; of a result that is shown by its summary alone, the words."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"summary": text}
 
 
 def _values(known: Mapping[str, Any], path: str) -> list[Any]:

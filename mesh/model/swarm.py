@@ -11,8 +11,9 @@ Its tasks only read, whatever tools their agents have: the guard says so, and th
 nothing changes under a reader's hands, and only this agent's own turn writes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
@@ -28,6 +29,9 @@ from protocol.wire.ids import AgentName
 if TYPE_CHECKING:
     from mesh.agent.turn import Turn
     from protocol.wire.commands import Move
+
+Reads = Callable[["Turn"], Iterable[Task] | Awaitable[Iterable[Task]]]
+"""Returns what a swarm is to read first."""
 
 ROUND = "debate_round"
 """The fact that tells an agent which round of a debate it is, from 1."""
@@ -49,8 +53,9 @@ class Swarm(Agent):
         writer: the agent that goes on when the reads are done: a `ClaudeAgent`, or any other. It finds them
             in `turn.results` and on `turn.board`; its name, tools and model are the swarm's.
         reads: returns the tasks (`turn.task`), those of one round; without `to`, they are offered to all
-            agents of their intent, and no agent gets two of them. It rests on the turn's facts alone, as it
-            runs again in each round.
+            agents of their intent, and no agent gets two of them. No tasks: there is nothing to read. It may
+            be async and call tools by `turn.call`; otherwise it rests on the turn's facts alone, as it runs
+            again in each round.
         join, within_s: when the writer goes on, as in `turn.delegate`. What is still open then is called off.
         rounds: of a debate: so many times the tasks are done, each time with the fact `debate_round`. Its
             agents see on the board what the others posted.
@@ -63,7 +68,7 @@ class Swarm(Agent):
         self,
         writer: Agent,
         *,
-        reads: "Callable[[Turn], Iterable[Task]]",
+        reads: "Reads",
         join: Join = "all",
         within_s: float | None = None,
         rounds: int = 1,
@@ -75,7 +80,10 @@ class Swarm(Agent):
         async def gather(course: TurnCourse) -> "Move":
             turn, open_ = course.turn, tuple[str, ...]()
             for n in range(1, rounds + 1):
-                tasks = _of_round(tuple(reads(turn)), n, rounds)
+                found = reads(turn)
+                tasks = _of_round(tuple(await found if isawaitable(found) else found), n, rounds)
+                if not tasks:
+                    break
                 await _make(course, turn.delegate(tasks, join=join, within_s=within_s, cancel=open_))
                 open_ = course.now.waiting
                 if agreed(by_agent(course.now.board)):

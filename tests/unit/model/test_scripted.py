@@ -1,8 +1,11 @@
 """The scripted model: it follows rules over what its prompt says, and knows nothing else."""
 
+import json
+
 import pytest
 
 from mesh.agent.tools import tool
+from mesh.model.context_window import ContextWindow, Passage
 from mesh.model.loop import drive
 from mesh.model.port import Prompt, Said, ToolCall, ToolResult, ToolSpec
 from mesh.model.prompt import render
@@ -160,6 +163,19 @@ def test_the_brief_is_read_back_as_it_was_meant() -> None:
         "submit",
         "first > agent",
     )
+
+
+def test_results_in_a_context_window_are_read_whole_or_by_their_summary() -> None:
+    result = {"status": "delivered", "facts": {"height": 41}}
+    passages = [
+        Passage("find", "(failed, searcher) failed: nothing there"),
+        Passage("check", "(delivered, checker) it is so", json.dumps(result), in_hand=True),
+    ]
+    brief = ContextWindow(1_000).fit('You are: lead\n\nFacts:\n- text: "How high?"', "Plan:\n- x", passages)
+    known = read_prompt(Prompt("lead", "", brief.text))
+    assert known["results"]["check"] == result
+    assert known["results"]["find"] == {"summary": "(failed, searcher) failed: nothing there"}
+    assert known["text"] == "How high?"
 
 
 def test_a_label_is_no_part_of_a_value() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh.agent import Agent, Task, Turn, agent
+from mesh.agent import Agent, Task, Turn, agent, tool
 from mesh.model import ClaudeAgent, Swarm
 from mesh.model.prompt import Instructions
 from mesh.model.swarm import Board, ReadsRefused
@@ -49,6 +49,28 @@ async def test_reads_go_out_at_once_and_then_one_writes() -> None:
         ("look-0", "read", None),
         ("look-1", "read", None),
     ]
+
+
+@tool
+async def measure() -> int:
+    """Say how many there are to read."""
+    return 2
+
+
+async def measured(turn: Turn) -> Sequence[Task]:
+    return reads(turn)[: await turn.call(measure)] if turn.agent == "lead" else ()
+
+
+async def test_what_to_read_may_be_found_out_first_and_is_the_same_in_each_round() -> None:
+    rounds = rounds_of(Swarm(writer, reads=measured))
+    assert await rounds.go() == Complete(answer={"look-0": "saw look-0", "look-1": "saw look-1"})
+    assert len(rounds.delegates) == 1
+
+
+async def test_where_there_is_nothing_to_read_the_writer_begins() -> None:
+    rounds = rounds_of(Swarm(writer, reads=lambda turn: ()))
+    assert await rounds.go() == Complete(answer={})
+    assert rounds.delegates == []
 
 
 async def test_a_model_that_writes_sees_what_was_read_and_may_read_more() -> None:
