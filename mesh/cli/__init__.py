@@ -23,6 +23,7 @@ COMMANDS = {
     "doubt": "mesh.cli.human:doubt",
     "dead": "mesh.cli.log:dead",
     "log": "mesh.cli.log:app",
+    "memory": "mesh.cli.memory:app",
     "agent": "mesh.cli.agent:app",
     "guard": "mesh.cli.fleet:guard",
     "freeze": "mesh.cli.fleet:freeze",

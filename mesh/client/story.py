@@ -130,6 +130,9 @@ def entry(move: TimelineEntry, before: int) -> Iterator[Line]:
         yield _beneath("instead", move.hint)
     if move.facts:
         yield _beneath("facts", ", ".join(_fact(fact) for fact in move.facts))
+    if move.remembered:
+        of = "from the conversation" if move.move == "submit" else "remembered from now on"
+        yield _beneath(of, ", ".join(move.remembered))
     if move.dropped:
         yield _beneath("dropped", ", ".join(move.dropped))
     if move.withheld is not None:

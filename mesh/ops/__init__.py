@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mesh.ops import explain as explain
     from mesh.ops import health as health
     from mesh.ops import log as log
+    from mesh.ops import memory as memory
     from mesh.ops import prefix as prefix
     from mesh.ops import prompt as prompt
     from mesh.ops import queue as queue

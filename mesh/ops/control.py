@@ -71,7 +71,7 @@ async def carry_out(bus: Bus, request: str, control: Control, *, within_s: float
     late = f"no guard has taken up what was asked of {request} within {within_s:g} s"
     async with noticed(bus, bus.name, request, within_s, late) as notices:
         await Client(bus, bus.name).control(request, control)
-        return await _until(notices, lambda: reader.caused_by(cause))
+        return await until(notices, lambda: reader.caused_by(cause))
 
 
 async def cancel(bus: Bus, request: str, *, by: str, reason: str = "") -> AnyEvent:
@@ -131,7 +131,7 @@ async def noticed(bus: Bus, name: str, request: str, within_s: float, late: str)
         await subscription.close()
 
 
-async def _until(notices: Notices, look: Callable[[], Awaitable[T | None]]) -> T:
+async def until(notices: Notices, look: Callable[[], Awaitable[T | None]]) -> T:
     """Look until there is something, and return it. Raises ControlRefused when a guard refuses."""
     while (found := await look()) is None:
         notices.raise_refusal()
@@ -246,4 +246,4 @@ async def set_mesh_freeze(
 
     async with noticed(bus, bus.name, MESH_WIDE, within_s, late) as notices:
         await Client(bus, bus.name).control(MESH_WIDE, order)
-        return await _until(notices, obeyed_by_now)
+        return await until(notices, obeyed_by_now)

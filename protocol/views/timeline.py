@@ -98,6 +98,8 @@ class TimelineEntry(_Entry, frozen=True, kw_only=True):
     hint: str | None = None
     facts: tuple[Fact, ...] = ()
     """New or changed ones."""
+    remembered: tuple[str, ...] = ()
+    """Of a submit: keys of facts that are its conversation's. Of an answer: keys that it remembers now."""
     dropped: tuple[str, ...] = ()
     withheld: Withheld | None = None
     turn: TurnEntry | None = None
@@ -335,7 +337,8 @@ def _said(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
     """Return the fields of an entry that depend on the event's type."""
     match event:
         case events.RequestOpened():
-            return _given("submit", event.client, event.work.handoff)
+            keys = {"remembered": tuple(fact.key for fact in ledger.memory)}
+            return _given("submit", event.client, event.work.handoff) | keys
         case events.RequestRefused():
             text = event.submit.text.strip().partition("\n")[0]
             return _refused("submit", event.client, event.submit.to, text, event.refusal)
@@ -375,6 +378,8 @@ def _said(ledger: Ledger, event: AnyEvent) -> dict[str, Any]:
             return _recorded("thaw", event.by or event.sender, None, event.reason)
         case events.RequestCompleted():
             said = _recorded("complete", event.by or event.sender, event.to, _text(event.answer))
+            kept = ledger.kept_back(event.cause)
+            said["remembered"] = () if kept is None else tuple(fact.key for fact in kept.facts)
             return said if event.control else said | {"verdict": "admitted"}
         case events.RequestFailed(sender=None):
             return _recorded("fail", "guard", event.to, event.reason) | {"detail": event.code}

@@ -1,0 +1,163 @@
+"""What conversations remember: which there are, their facts, and orders to forget.
+
+Viewers and operators see those of every client; a client sees its own, whatever it asks for.
+"""
+
+import time
+from typing import Any
+
+import msgspec
+
+from mesh.bus.connection import Bus
+from mesh.bus.memory import read_memory
+from mesh.client import Client
+from mesh.errors import Denied, NotFound, UsageWrong
+from mesh.ops.control import noticed, order_id, until
+from mesh.ops.roster import fleet_of
+from protocol.domain.memory import living
+from protocol.wire.commands import Forget
+from protocol.wire.ids import AgentName
+from protocol.wire.memory import MemoryRecord
+from protocol.wire.prices import LONGEST_S
+from protocol.wire.subjects import MESH_WIDE
+
+_WITHIN_S = 30.0
+
+
+class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversation that remembers something."""
+
+    client: str
+    conversation: str
+    keys: tuple[str, ...]
+    at: int
+    """UTC µs of its newest fact."""
+
+
+class RememberedFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact that a conversation remembers."""
+
+    client: str
+    conversation: str
+    key: str
+    value: Any
+    labels: tuple[str, ...]
+    at: int
+    """UTC µs of the answer that it came with."""
+    request: str
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """What was forgotten."""
+
+    client: str
+    conversation: str
+    keys: tuple[str, ...]
+
+
+async def conversations(bus: Bus, client: str | None = None) -> list[ConversationEntry]:
+    """Return the conversations that remember anything, the newest fact first.
+
+    Args:
+        client: only those of this client.
+
+    Raises NotFound for a client that there is not, Denied for another's than one's own, BusError.
+    """
+    found = []
+    for name, standing in (await _standing(bus, client)).items():
+        for conversation in {record.conversation for record in standing}:
+            own = [record for record in standing if record.conversation == conversation]
+            keys, at = tuple(sorted(record.key for record in own)), max(record.at for record in own)
+            found.append(ConversationEntry(client=name, conversation=conversation, keys=keys, at=at))
+    return sorted(found, key=lambda entry: (-entry.at, entry.client, entry.conversation))
+
+
+async def facts(bus: Bus, conversation: str, client: str | None = None) -> list[RememberedFact]:
+    """Return what a conversation remembers, by key. Raises as `conversations`, and UsageWrong as `forget`."""
+    name, standing = await _one(bus, conversation, client)
+    return [
+        RememberedFact(
+            client=name,
+            conversation=conversation,
+            key=record.key,
+            value=record.fact.value,
+            labels=record.fact.labels,
+            at=record.at,
+            request=record.request,
+        )
+        for record in sorted(standing, key=lambda record: record.key)
+        if record.fact is not None
+    ]
+
+
+async def forget(
+    bus: Bus,
+    conversation: str,
+    keys: tuple[str, ...] = (),
+    client: str | None = None,
+    *,
+    by: str = "",
+    within_s: float = _WITHIN_S,
+) -> Forgotten:
+    """Have a conversation forget these facts, or all; return what it has forgotten. Requests keep theirs.
+
+    Raises NotFound for what is not remembered, UsageWrong if several clients have such a conversation and
+    none is named, ControlRefused when a guard does not obey, TimeoutError when none has within `within_s`.
+    """
+    name, standing = await _one(bus, conversation, client)
+    known = {record.key for record in standing}
+    if missing := sorted(set(keys) - known):
+        raise NotFound(f"{conversation!r} of {name} does not remember {', '.join(missing)}")
+    control = Forget(id=order_id(), by=by, client=AgentName(name), conversation=conversation, keys=keys)
+    asked = keys or tuple(sorted(known))
+
+    async def forgotten() -> Forgotten | None:
+        left = living(await read_memory(bus, name, conversation), _now(), LONGEST_S)
+        is_left = any(record.key in asked for record in left)
+        return None if is_left else Forgotten(client=name, conversation=conversation, keys=asked)
+
+    late = f"no guard has obeyed within {within_s:g} s; the order is kept, and obeyed once one runs"
+    async with noticed(bus, bus.name, MESH_WIDE, within_s, late) as notices:
+        await Client(bus, bus.name).control(MESH_WIDE, control)
+        return await until(notices, forgotten)
+
+
+async def _one(bus: Bus, conversation: str, client: str | None) -> tuple[str, list[MemoryRecord]]:
+    """Return whose conversation it is, and its records. Raises NotFound, UsageWrong."""
+    found = await _standing(bus, client, conversation)
+    if not found:
+        aged = "it may have been forgotten, or be older than the fleet file lets facts be"
+        raise NotFound(f"nothing is remembered under {conversation!r}: {aged}")
+    if len(found) > 1:
+        raise UsageWrong(f"{', '.join(sorted(found))} have a conversation {conversation!r}: say --client")
+    return found.popitem()
+
+
+async def _standing(
+    bus: Bus, client: str | None, conversation: str | None = None
+) -> dict[str, list[MemoryRecord]]:
+    """Return the records that stand, by client; clients without any are left out."""
+    names: tuple[str, ...]
+    max_age_s = LONGEST_S
+    try:
+        fleet = await fleet_of(bus)
+    except Denied:  # a client: it sees its own
+        names = (client or bus.name,)
+    else:
+        names, max_age_s = (*fleet.clients, *fleet.operators), fleet.memory_max_age_s
+        if client is not None and client not in names:
+            raise NotFound(f"{client!r} is no client or operator of the fleet")
+        names = names if client is None else (client,)
+    found = {}
+    for name in names:
+        by_conversation: dict[str, list[MemoryRecord]] = {}
+        for record in await read_memory(bus, name, conversation):
+            by_conversation.setdefault(record.conversation, []).append(record)
+        standing = [each for known in by_conversation.values() for each in living(known, _now(), max_age_s)]
+        if standing:
+            found[name] = standing
+    return found
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
