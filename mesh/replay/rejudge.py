@@ -167,15 +167,20 @@ def _consequence(
 
     A request that ended because what followed was too large ended by that very consequence.
     """
-    ended_by_size = isinstance(belongs_to, events.RequestFailed) and belongs_to.code == EVENT_TOO_LARGE
+    ended_by_size = (
+        belongs_to.code
+        if isinstance(belongs_to, events.RequestFailed)
+        else isinstance(belongs_to, events.TaskFailed) and belongs_to.error.code
+    ) == EVENT_TOO_LARGE
+    looks = {} if belongs_to.grounds is None else {belongs_to.turn: belongs_to.grounds}
     deciding = [None, *((turn.id, turn.round) for turn in ledger.open.values())]
     first: AnyEvent | None = None
     for round_ in deciding:
-        follows = due(ledger, world, round_)
+        follows = due(ledger, world, round_, looks)
         if ended_by_size and follows is not None:
             follows = too_large(ledger, world, follows)
         if policy is not None and isinstance(follows, events.FactsWithheld):
-            follows = due(_with(ledger, follows), world, round_)
+            follows = due(_with(ledger, follows), world, round_, looks)
         if isinstance(follows, Command):
             continue
         if _letters(follows) == _letters(event):

@@ -22,6 +22,7 @@ from protocol.domain.breaker import CLOSED, Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
+    AgentStanding,
     Append,
     Appended,
     Attendance,
@@ -29,6 +30,7 @@ from protocol.domain.steps import (
     MeshFrozen,
     Moment,
     NeedAttendance,
+    NeedCandidates,
     NeedMoment,
     NeedPeers,
     NeedVerdictContext,
@@ -245,6 +247,8 @@ class InMemoryGuard:
                 return self._verdict_context(step)
             case NeedPeers(agents):
                 return tuple(name for name in agents if self._breaker(name).state == "closed")
+            case NeedCandidates(agents, trial):
+                return tuple(self._standing(name, trial) for name in agents)
             case NeedAttendance(turn):
                 self._look()
                 served, since = self._seen[turn.agent]
@@ -276,6 +280,13 @@ class InMemoryGuard:
             memory = self.memory.recall(self.client, what.conversation, self.now, max_age_s)
             return VerdictContext(use, self.policies.get(what.policy), self._prices, memory)
         return VerdictContext(use)
+
+    def _standing(self, agent: AgentName, trial: Cause) -> AgentStanding:
+        entry, rules = self._breaker(agent), self.fleet.breaker_of(agent)
+        use = breaker.asked(entry, rules, self.now, trial)
+        if use.write is not None:
+            self.breakers[agent] = use.write
+        return AgentStanding(use, self._served(agent))
 
     def _breaker(self, agent: str) -> BreakerEntry:
         return self.breakers.get(agent, CLOSED)

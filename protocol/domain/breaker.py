@@ -26,6 +26,8 @@ from protocol.wire.ids import AgentName, Cause, TurnId, event_id
 AGENTS_OWN = ("crash_loop", "journal_mismatch")
 """Permanent failures that no other request would have fared better with."""
 _OPENERS = ("request.opened", "handoff.admitted")
+MOST_AT_ONCE = 64
+"""Tasks of one plan that are known as a trial."""
 
 
 class Count(NamedTuple):
@@ -113,8 +115,9 @@ def counted(entry: BreakerEntry, rules: BreakerRules, count: Count, now: int) ->
 
 
 def _opened(trial: Trial, turn: str) -> bool:
-    """Return True if the trial's message opened `turn`: a turn's id is derived from its cause."""
-    return any(event_id(trial.cause, opener, 0) == turn for opener in _OPENERS)
+    """Return True if the trial's message, or plan, opened `turn`: a turn's id is derived from its cause."""
+    openers = (*((opener, 0) for opener in _OPENERS), *(("task.opened", at) for at in range(MOST_AT_ONCE)))
+    return any(event_id(trial.cause, opener, at) == turn for opener, at in openers)
 
 
 def _us(seconds: float) -> int:

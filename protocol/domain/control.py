@@ -134,8 +134,8 @@ def _handed_on(ledger: Ledger, human: TurnState, control: Resolve, now: int) -> 
     deadline = ledger.deadline if own is not None and own <= now else own
     shown = Bringer({fact.key: fact for fact in held.facts}, {item.name: item for item in held.artifacts})
     load = merge(human.load(), control.facts, bringer=shown, labels=ledger.history.labels)
-    frame = ledger.frames[human.instead_of] if human.instead_of is not None else None
-    rest = budget.UNLIMITED if frame is None else budget.left(frame.ceiling, ledger.spent)
+    ended = ledger.turns[human.instead_of] if human.instead_of is not None else None
+    rest = budget.UNLIMITED if ended is None else ledger.rest(ended)
     granted = budget.grant(control.budget, rest)
     handoff = Handoff(
         move="resolve",

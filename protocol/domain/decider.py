@@ -14,16 +14,17 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from protocol.domain import rules
 from protocol.domain.admission import Accepted, Late, Rejected, admission
 from protocol.domain.breaker import Count, speaks_of_the_agent
 from protocol.domain.control import rejection_of, resolves_to
 from protocol.domain.envelope import World, trace_of
-from protocol.domain.layers import labelled
+from protocol.domain.labels import labelled
 from protocol.domain.ledger import Ledger
 from protocol.domain.moves import decide, target_of
+from protocol.domain.plans import candidates_of, fallbacks
 from protocol.domain.steps import (
     NEED_MOMENT,
+    AgentStanding,
     Append,
     Appended,
     Attendance,
@@ -31,6 +32,7 @@ from protocol.domain.steps import (
     MeshFrozen,
     Moment,
     NeedAttendance,
+    NeedCandidates,
     NeedPeers,
     NeedVerdictContext,
     Outcome,
@@ -42,6 +44,7 @@ from protocol.domain.steps import (
     VerdictContext,
     WakeAt,
 )
+from protocol.domain.tasks import opening_cause
 from protocol.domain.timers import (
     EVENT_TOO_LARGE,
     NOT_LOOKED,
@@ -54,15 +57,16 @@ from protocol.domain.timers import (
 from protocol.domain.turns import TurnState
 from protocol.wire import commands, events
 from protocol.wire.commands import Command, Control, MoveProposed, Proposal, Submit
-from protocol.wire.config import Fleet
+from protocol.wire.config import AgentEntry, Fleet
 from protocol.wire.errors import BrokenLog
 from protocol.wire.events import AnyEvent, FactsWithheld
-from protocol.wire.grounds import Grounds
+from protocol.wire.grounds import Candidate, Grounds
 from protocol.wire.ids import HUMAN, AgentName, EventId, TurnId, proposal_id
 
 T = TypeVar("T")
 _GIVES_WORK = (commands.Transfer, commands.HandBack)
-_REFUSALS = (events.MoveRefused, events.RequestRefused)
+_REFUSALS = events.MoveRefused | events.RequestRefused
+_ASKS_WHO_COULD = (commands.Delegate, commands.Fail)
 _MOVES = (
     events.HandoffAdmitted,
     events.MoveRefused,
@@ -189,11 +193,12 @@ class RequestDecider:
                 tuple(
                     peer.name
                     for name, peer in sorted(fleet.agents.items())
-                    if name in allowed
-                    and name not in (target, sender.name)
-                    and rules.takes(peer, move.intent)
+                    if name in allowed and name not in (target, sender.name) and peer.takes(move.intent)
                 )
             )
+        candidates: tuple[Candidate, ...] = ()
+        if isinstance(what, MoveProposed) and isinstance(move, _ASKS_WHO_COULD):
+            candidates = yield from self._candidates(what.turn, fleet, move, sender)
         moment = yield from self._moment()
         grounds = Grounds(
             fleet=fleet.revision,
@@ -205,6 +210,7 @@ class RequestDecider:
             breaker_until=use.until,
             peers=peers,
             longest_s=fleet.log_max_age_s / 2 if submit else None,
+            candidates=candidates,
         )
         return World(
             now=moment.now,
@@ -214,6 +220,37 @@ class RequestDecider:
             prices=context.prices,
             memory=context.memory,
             trace=trace_of(ledger.trace, command.trace),
+        )
+
+    def _candidates(
+        self,
+        turn: TurnId,
+        fleet: Fleet,
+        move: commands.Delegate | commands.Fail | None = None,
+        sender: AgentEntry | None = None,
+    ) -> Steps[tuple[Candidate, ...]]:
+        """Return who could have a plan's tasks, or the task of `turn` if it fails and falls back."""
+        ledger, lead = self.ledger, turn
+        if isinstance(move, commands.Delegate):
+            names = candidates_of(move, fleet, sender)
+        else:
+            task = ledger.task_of(turn)
+            if task is None:
+                return ()
+            lead, names = task.lead, fallbacks(task, ledger.turns[task.lead], fleet)
+        if not names:
+            return ()
+        trial = opening_cause(str(ledger.request), lead, ledger.n)
+        found: tuple[AgentStanding, ...] = yield NeedCandidates(names, trial)
+        return tuple(
+            Candidate(
+                entry=fleet.agents[name],
+                breaker=one.breaker.state,
+                since=one.breaker.since,
+                until=one.breaker.until,
+                served=one.served,
+            )
+            for name, one in zip(names, found, strict=True)
         )
 
     def _target(self, command: Command, fleet: Fleet) -> AgentName | None:
@@ -242,21 +279,22 @@ class RequestDecider:
             now, salt = yield from self._moment()
             if at > now:
                 return at
-            seen: Attendance | None = None
-            turn = by_the_clock(ledger, now, deciding)
-            if turn is not None:
-                seen = yield NeedAttendance(turn)
-            grounds = Grounds(
-                fleet=fleet.revision,
-                human=fleet.human,
-                served=None if seen is None else seen.served,
-                served_since=None if seen is None else seen.since,
-                unbegun=seen is not None and seen.unbegun,
-            )
+            grounds, looks = Grounds(fleet=fleet.revision, human=fleet.human), dict[TurnId, Grounds]()
+            for turn in by_the_clock(ledger, now, deciding):
+                seen: Attendance = yield NeedAttendance(turn)
+                looks[turn.id] = replace(
+                    grounds, served=seen.served, served_since=seen.since, unbegun=seen.unbegun
+                )
             world = World(now=now, salt=salt, grounds=grounds, trace=ledger.trace)
-            follows = due(ledger, world, deciding)
+            follows = due(ledger, world, deciding, looks)
             if follows is None:
-                return next_due(ledger, now, grounds)
+                return next_due(ledger, now, looks)
+            if isinstance(follows, events.TaskFailed):
+                candidates = yield from self._candidates(follows.turn, fleet)
+                if candidates:
+                    world = replace(world, grounds=replace(grounds, candidates=candidates))
+                    follows = due(ledger, world, deciding, looks)
+                    assert follows is not None
             if not (yield from self._follow(follows, fleet)):
                 end = yield from self._append(too_large(ledger, world, follows), None)
                 while isinstance(end, FactsWithheld):
@@ -323,7 +361,7 @@ class RequestDecider:
 
     def _tell(self, event: AnyEvent, ended: Iterable[TurnState]) -> Steps[None]:
         """Tell of the turns that an event ended from outside, the deepest first; and of what it leaves."""
-        for turn in ended:
+        for turn in sorted(ended, key=lambda one: -len(one.work.path)):
             if _ended_from_outside(event, turn):
                 yield TurnOver(event, turn)
         if isinstance(event, events.RequestCompleted) and self.ledger.conversation is not None:
@@ -356,9 +394,30 @@ def _counts(ledger: Ledger, event: AnyEvent, ended: Iterable[TurnState]) -> Iter
         grounds = ledger.grounds_of(event)
         if grounds is not None and grounds.breaker == "half_open" and grounds.target is not None:
             yield Count(grounds.target.name, "given_back", event.cause)
+    if isinstance(event, _REFUSALS | events.TurnDelegated | events.TaskFailed):
+        yield from _trials_given_back(ledger, event)
     moved = event.turn if isinstance(event, _MOVES) and _proposed(event, event.turn, event.round) else None
     if moved is not None:
         yield Count(ledger.turns[moved].agent, "worked", moved)
     for turn in ended:
         if turn.agent != HUMAN and turn.id != moved:
             yield Count(turn.agent, "given_back", turn.id)
+
+
+def _trials_given_back(ledger: Ledger, event: AnyEvent) -> Iterator[Count]:
+    """Yield the trials of candidates that a plan, or a task that falls back, gives nothing after all."""
+    grounds = event.grounds
+    tried = () if grounds is None else [one for one in grounds.candidates if one.breaker == "half_open"]
+    if not tried:
+        return
+    lead, given = event.turn, set[AgentName]()
+    if isinstance(event, events.TurnDelegated):
+        given = {planned.agent for planned in event.tasks}
+    elif isinstance(event, events.TaskFailed):
+        task = ledger.task_of(event.turn)
+        if task is not None:
+            lead = task.lead
+            given = {task.worker.entry.name} if task.worker is not None and task.is_open else given
+    for one in tried:
+        if one.entry.name not in given:
+            yield Count(one.entry.name, "given_back", opening_cause(event.request, lead, event.n))

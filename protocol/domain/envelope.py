@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from protocol.domain.layers import Load, Marks, divide, is_seen_whole
 from protocol.domain.ledger import Ledger
-from protocol.wire.assignment import Assignment, Beneath, RoundOutcome, Withheld
+from protocol.wire.assignment import Assignment, Beneath, RoundOutcome, TaskResult, Withheld
 from protocol.wire.codec import equal
 from protocol.wire.commands import Move, Report
-from protocol.wire.config import Policy
+from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import VERSION, Ended, Event, FactsWithheld, type_of
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Fact, Handoff
-from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, event_id
+from protocol.wire.ids import HUMAN, NOBODY, AgentName, Cause, EventId, RequestId, TurnId, due_cause, event_id
 
 E = TypeVar("E", bound=Event)
 _NOTHING_BENEATH = Beneath()
@@ -97,6 +97,8 @@ class Draft:
         past: tuple[RoundOutcome, ...] = (),
         continues: TurnId | None = None,
         remembered: Collection[str] = (),
+        reader: AgentEntry | None = None,
+        results: tuple[TaskResult, ...] = (),
         **payload: Any,
     ) -> E | FactsWithheld:
         """Return an event that opens a turn, or the one that first has to keep what is not shown.
@@ -109,8 +111,10 @@ class Draft:
             load: all that the handoff carries.
             marks: what of it must be carried.
             remembered: keys of the facts that the request's conversation remembers.
+            reader: as the fleet file has them; by default the target of the grounds.
+            results: those that a task is given to use, as its reader may see them.
         """
-        target, kept = self.world.grounds.target, self.ledger.kept_back(self.cause)
+        target, kept = reader or self.world.grounds.target, self.ledger.kept_back(self.cause)
         clearance = None if handoff.to_agent == HUMAN or target is None else target.clearance
         shown, withheld, rest = show(handoff, load, marks, clearance)
         places = tuple(at for at, fact in enumerate(rest.facts) if fact.key in remembered)
@@ -126,7 +130,8 @@ class Draft:
             )
         if remembered:
             payload["remembered"] = tuple(fact.key for fact in shown.facts if fact.key in remembered)
-        turn = self._id(kind)  # the event's own id
+        turn = payload.pop("id", None) or self._id(kind)  # the event's own id
+        policy = payload.get("policy", self.ledger.policy)
         work = Assignment(
             turn=TurnId(turn),
             round=round_,
@@ -138,6 +143,9 @@ class Draft:
             continues=continues,
             prices=payload.get("prices", self.ledger.prices),
             beneath=rest if withheld is None and rest is not _NOTHING_BENEATH else None,
+            topology=policy.topology,
+            task=payload.get("name", ""),
+            results=results,
         )
         return self.event(kind, handoff.to_agent, id=turn, work=work, **payload)
 
@@ -172,6 +180,11 @@ class Draft:
     def _id(self, kind: type[Event]) -> EventId:
         type_ = type_of(kind)
         return event_id(self.cause, type_, self.ledger.count(self.cause, type_))
+
+
+def due_draft(kind: type[Event], ledger: Ledger, world: World, about: str, n: int) -> Draft:
+    """Return the draft of a consequence: `n` is the number of the event that it follows from."""
+    return Draft(ledger, world, due_cause(str(ledger.request), type_of(kind), about, n))
 
 
 def _is_kept(rest: Beneath, kept: FactsWithheld | None, remembered: tuple[int, ...]) -> bool:

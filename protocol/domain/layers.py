@@ -19,16 +19,6 @@ from msgspec.structs import replace
 
 from protocol.wire.assignment import Beneath, Withheld
 from protocol.wire.codec import canonical, equal
-from protocol.wire.commands import (
-    Command,
-    Complete,
-    Escalate,
-    HandBack,
-    MoveProposed,
-    Resolve,
-    Submit,
-    Transfer,
-)
 from protocol.wire.events import FactsWithheld
 from protocol.wire.handoff import Artifact, Fact, Handoff
 
@@ -128,7 +118,7 @@ def _with(layers: tuple[T, ...], new: T, shown: T | None, own: T | None) -> tupl
     return layers if equal(new, layers[at]) else (*layers[:at], new, *layers[at + 1 :])
 
 
-def _without(layers: tuple[T, ...], shown: T) -> tuple[T, ...]:
+def _without(layers: tuple[T, ...], shown: T | None) -> tuple[T, ...]:
     at = place_of(layers, shown)
     return layers if at is None else layers[:at] + layers[at + 1 :]
 
@@ -189,7 +179,39 @@ def dropped(before: Mapping[str, tuple[T, ...]], after: Mapping[str, tuple[T, ..
     return tuple(key for key, layers in before.items() if len(after.get(key, ())) < len(layers))
 
 
+def narrowed(carried: Load, keys: Collection[str], bringer: Bringer) -> Load:
+    """Return what is carried less all that its bringer sees under other keys and names than `keys`."""
+    facts = {
+        key: layers if key in keys else _without(layers, bringer.facts.get(key))
+        for key, layers in carried.facts.items()
+    }
+    artifacts = {
+        name: layers if name in keys else _without(layers, bringer.artifacts.get(name))
+        for name, layers in carried.artifacts.items()
+    }
+    return Load(
+        {key: layers for key, layers in facts.items() if layers},
+        {name: layers for name, layers in artifacts.items() if layers},
+    )
+
+
 # --- what must be carried ---------------------------------------------------------------------------
+
+
+def marked(keys: Collection[str], before: Load, after: Load, bringer: Bringer) -> Marks:
+    """Return the layers that are meant by keys which must be carried: what their bringer sees, or brings."""
+    found = ((key, _meant(key, before, after, bringer)) for key in keys)
+    return frozenset((key, place) for key, place in found if place is not None)
+
+
+def _meant(key: str, before: Load, after: Load, bringer: Bringer) -> int | None:
+    """Return the place of what the bringer sees under a key afterwards, or has put there unseen."""
+    layers = after.facts.get(key, ())
+    brought = difference_at(before.facts.get(key, ()), layers)
+    if brought is not None:
+        return brought
+    seen = place_of(layers, bringer.facts.get(key))
+    return last_place_of(layers, bringer.own.get(key)) if seen is None else seen
 
 
 def lost(before: Load, after: Load, marks: Marks) -> tuple[str, ...]:
@@ -384,39 +406,3 @@ class FactHistory:
             for fact in facts:
                 self._before.setdefault((fact.key, canonical(fact.value)), set()).add(fact.labels)
         self._lately.clear()
-
-
-# --- labels by key ------------------------------------------------------------------------------------
-
-Labels = Mapping[str, tuple[str, ...]]
-"""By fact key. A submit's `text` is no such fact: free text is nobody's to label."""
-
-
-def labelled(command: Command, labels: Labels) -> Command:
-    """Return a message with the labels that the fleet file gives its facts' keys, besides those it says.
-
-    A guard labels a message before it decides it. So the event holds the labels, and the message that is
-    recovered from it is the labelled one: a log is judged again without the fleet file.
-    """
-    if not labels:
-        return command
-    match command.what:
-        case Submit() | Resolve() as what if _lacks(what.facts, labels):
-            return replace(command, what=replace(what, facts=_with_labels(what.facts, labels)))
-        case MoveProposed(move=Transfer() | HandBack() | Escalate() as move) if _lacks(move.facts, labels):
-            asked = replace(move, facts=_with_labels(move.facts, labels))
-            return replace(command, what=replace(command.what, move=asked))
-        case MoveProposed(move=Complete() as move) if _lacks(move.remember, labels):
-            leaves = replace(move, remember=_with_labels(move.remember, labels))
-            return replace(command, what=replace(command.what, move=leaves))
-    return command
-
-
-def _lacks(facts: tuple[Fact, ...], labels: Labels) -> bool:
-    return any(not set(labels.get(fact.key, ())) <= set(fact.labels) for fact in facts)
-
-
-def _with_labels(facts: tuple[Fact, ...], labels: Labels) -> tuple[Fact, ...]:
-    return tuple(
-        replace(fact, labels=tuple(sorted({*fact.labels, *labels.get(fact.key, ())}))) for fact in facts
-    )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.domain import budget
+from protocol.domain import budget, task_events
 from protocol.domain.memory import recalled_for
 from protocol.domain.request_state import RequestState
 from protocol.domain.turns import Hop, remembered
@@ -139,8 +139,7 @@ class Ledger(RequestState):
             if event.report != Report() or event.reason == "asked":
                 self.settle(ended, event.report)
             elif ended.unaccounted and not ended.reported:
-                rest = budget.left(self.frames[ended.id].ceiling, self.spent)
-                self.spent = budget.plus(self.spent, budget.whole(rest))
+                self.charge(ended, budget.whole(self.rest(ended)))
         raised = self.begin(event, segment, stash, instead_of=instead_of, tier=event.tier)
         raised.reason = ended.reason if ended.agent == HUMAN else event.reason
 
@@ -187,7 +186,6 @@ _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.TurnFailed: Ledger._on_failed_turn,
     events.TurnRetried: Ledger.next_round,
     events.TurnSuspended: Ledger._on_suspended,
-    events.TurnResumed: Ledger.next_round,
     events.EscalationRaised: Ledger._on_escalated,
     events.EscalationAssigned: Ledger._on_assigned,
     events.EscalationResolved: Ledger._on_resolved,
@@ -199,6 +197,7 @@ _APPLY: dict[type[events.Event], Callable[[Ledger, Any], None]] = {
     events.RequestFailed: Ledger._on_failed,
     events.RequestExpired: Ledger.end,
     events.RequestCancelled: Ledger.end,
+    **task_events.APPLY,
 }
 
 

@@ -11,14 +11,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, layers, rules
+from protocol.domain import budget, layers, plans, rules
+from protocol.domain.case import Case
 from protocol.domain.control import ASKED, decide_control
 from protocol.domain.envelope import Draft, E, World
 from protocol.domain.layers import NO_LOAD, NO_STASH, Bringer, Load, Marks
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import to_remember
-from protocol.domain.rules import Case
+from protocol.domain.results import error_of
 from protocol.domain.submit import decide_submit
+from protocol.domain.tasks import TaskState
 from protocol.domain.turns import TurnState, next_round, remembered, retry_at
 from protocol.wire import commands, events
 from protocol.wire.assignment import RoundOutcome
@@ -90,16 +92,20 @@ class _Verdict(Case):
         self.draft, self.ledger, self.world = draft, draft.ledger, draft.world
         self.sender, self.move, self.report = command.sender, proposal.move, proposal.report
         self.turn, self.policy = turn, self.ledger.policy
-        self.spent = self.ledger.spent_after(turn, self.report)
-        self.rest = budget.left(self.ledger.frames[turn.id].ceiling, self.spent)
+        more = self.ledger.more(turn, self.report)
+        self.spent = budget.plus(self.ledger.spent, more)
+        self.rest = self.ledger.rest(turn, more)
         self.target = target_of(self.ledger, command)
         self.said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "report": self.report}
         self.before, self.load, self.marks = NO_LOAD, NO_LOAD, frozenset()
-        self.handoff = self.known = None
+        self.handoff, self.known, self.plan = None, None, ()
         if isinstance(self.move, _GIVES_ON):
             self._carry(self.move)
         elif isinstance(self.move, commands.Complete) and self.move.remember:
             self.before, self.marks = self.turn.load(), self.turn.marks()
+        elif isinstance(self.move, commands.Delegate):
+            grounds, now = self.world.grounds, self.world.now
+            self.plan = plans.planned(self.ledger, turn, self.move, grounds, now, self.rest)
 
     def event(self) -> AnyEvent:
         refusal = rules.judge(self)
@@ -112,6 +118,12 @@ class _Verdict(Case):
                 return self._suspended(self.move)
             case Escalate():
                 return self._escalated(self.move)
+            case commands.Delegate() as move:
+                return self._delegated(move)
+            case commands.Deliver() as move:
+                return self._delivered(move)
+            case commands.Fail(reason=reason) if self.turn.task is not None:
+                return self._task_failed(reason, self.turn.task)
             case commands.Complete(answer=answer):
                 facts = self._to_remember(self.move)
                 return self._for_client(
@@ -188,17 +200,8 @@ class _Verdict(Case):
             return marks
         if not move.constraints.must_carry:
             return marks
-        meant = ((key, self._meant(key, bringer)) for key in move.constraints.must_carry)
-        return marks.union((key, place) for key, place in meant if place is not None)
-
-    def _meant(self, key: str, bringer: Bringer) -> int | None:
-        """Return the place of what the mover sees under a key after its move, or has put there unseen."""
-        after = self.load.facts.get(key, ())
-        brought = layers.difference_at(self.before.facts.get(key, ()), after)
-        if brought is not None:
-            return brought
-        seen = layers.place_of(after, bringer.facts.get(key))
-        return layers.last_place_of(after, bringer.own.get(key)) if seen is None else seen
+        asked = move.constraints.must_carry
+        return marks.union(layers.marked(asked, self.before, self.load, bringer))
 
     def _handoff(self, load: Load) -> Handoff | None:
         """Return what the move would hand over, whole; None for a move that hands nothing over."""
@@ -207,7 +210,7 @@ class _Verdict(Case):
             case Transfer() as move:
                 asked = move.constraints
                 granted = budget.grant(asked.budget, self.rest)
-                deadline = rules.absolute_deadline(asked, self.world.now)
+                deadline = asked.ends_at(self.world.now)
                 return self._handoff_of(
                     load,
                     to=move.to_agent,
@@ -219,6 +222,7 @@ class _Verdict(Case):
                         if asked.allowed_actions is None
                         else tuple(sorted(asked.allowed_actions)),
                         budget=budget.public(granted),
+                        read_only=own.read_only or asked.read_only,
                     ),
                     return_to=move.return_to,
                     no_return=move.no_return,
@@ -300,6 +304,53 @@ class _Verdict(Case):
         if move.expires_s is not None:
             expires_at = min(expires_at, self.world.now + int(move.expires_s * 1e6))
         return self._for_client(events.TurnSuspended, move.to_agent, ask=move, expires_at=expires_at)
+
+    def _delegated(self, move: commands.Delegate) -> AnyEvent:
+        """Return the plan as it is admitted. Nobody reads it, so that it may hold everything."""
+        deadlines = (self.ledger.deadline, self.own.deadline)
+        expires_at = None
+        if move.within_s is not None:
+            own = min(at for at in deadlines if at is not None)
+            expires_at = min(own, self.world.now + int(move.within_s * 1e6))
+        return self.draft.event(
+            events.TurnDelegated,
+            NOBODY,
+            tasks=tuple(work.planned for work in self.plan),
+            join=move.join,
+            cancel=move.cancel,
+            expires_at=expires_at,
+            within_s=move.within_s,
+            grounds=self.world.grounds,
+            **self.said,
+        )
+
+    def _delivered(self, move: commands.Deliver) -> AnyEvent:
+        task, bringer = self.turn.task, self._bringer()
+        assert task is not None
+        labelled = layers.merge(NO_LOAD, move.facts, (), (), bringer, self.ledger.history.labels)
+        return self.draft.event(
+            events.TaskDelivered,
+            NOBODY,
+            name=task.name,
+            summary=move.summary,
+            facts=labelled.fact_tuple,
+            artifacts=move.artifacts,
+            cancel_open=move.cancel_open,
+            sender=self.sender,
+            grounds=self.world.grounds,
+            **self.said,
+        )
+
+    def _task_failed(self, reason: str, task: TaskState) -> AnyEvent:
+        return self.draft.event(
+            events.TaskFailed,
+            NOBODY,
+            name=task.name,
+            error=error_of(self.turn, "failed", reason),
+            sender=self.sender,
+            grounds=self.world.grounds,
+            **self.said,
+        )
 
     def _escalated(self, move: Escalate) -> AnyEvent:
         most, segment = self.policy.max_escalations, self.segment

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from protocol.domain.layers import Marks, brought, dropped, followed
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import recalled_for
+from protocol.domain.tasks import open_of
 from protocol.wire import commands, events
 from protocol.wire.commands import Command, Control, Move, Proposal, Submit
 from protocol.wire.events import AnyEvent
@@ -77,8 +78,19 @@ def _proposal(ledger: Ledger, event: AnyEvent) -> Proposal | None:
             facts = brought(ledger.turns[event.turn].load().facts, ledger.load_after(event).facts)
             move = commands.Escalate(summary=work.handoff.summary, facts=facts)
         case events.RequestCompleted(control="", answer=answer):
+            still = open_of(ledger.turns[event.turn].tasks.values())
             kept = ledger.kept_back(event.cause)
-            move = commands.Complete(answer=answer, remember=() if kept is None else kept.facts)
+            leaves = () if kept is None else kept.facts
+            move = commands.Complete(answer=answer, remember=leaves, cancel_open=bool(still))
+        case events.TurnDelegated(tasks=tasks, join=join, cancel=cancel, within_s=within_s):
+            asked = tuple(planned.task for planned in tasks)
+            move = commands.Delegate(tasks=asked, join=join, within_s=within_s, cancel=cancel)
+        case events.TaskDelivered(summary=summary, facts=facts, artifacts=artifacts):
+            move = commands.Deliver(
+                summary=summary, facts=facts, artifacts=artifacts, cancel_open=event.cancel_open
+            )
+        case events.TaskFailed(error=failed) if event.sender is not None:
+            move = commands.Fail(reason=failed.message)
         case events.RequestFailed(reason=reason) if event.sender is not None:
             kept = ledger.kept_back(event.cause)
             move = kept.move if kept is not None and kept.move is not None else commands.Fail(reason=reason)

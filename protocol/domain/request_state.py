@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from protocol.domain import budget, hash_chain
 from protocol.domain.layers import NO_LOAD, FactHistory, Load, Marks, Stash, is_cleared
+from protocol.domain.tasks import TaskState, open_of, reserved
 from protocol.domain.turns import NO_REPORT, Frame, Hop, Segment, TurnState, summed_up
 from protocol.wire import events
 from protocol.wire.assignment import Assignment
@@ -17,7 +18,7 @@ from protocol.wire.commands import Report, Usage
 from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.grounds import Grounds
-from protocol.wire.handoff import Artifact, Fact, Handoff
+from protocol.wire.handoff import Artifact, Budget, Fact, Handoff
 from protocol.wire.ids import AgentName, Cause, RequestId, TurnId
 
 Status = Literal["unknown", "open", "refused", "completed", "failed", "expired", "cancelled"]
@@ -47,6 +48,8 @@ class RequestState:
     """The turn that holds the request itself, or held it last; none until one is opened."""
     frames: dict[TurnId, Frame] = field(default_factory=dict)
     """The frame that each agent's turn holds or held the work under."""
+    tasks: list[TaskState] = field(default_factory=list)
+    """Every task of the request, in the order in which they were planned."""
     hops: list[Hop] = field(default_factory=list)
     history: FactHistory = field(default_factory=FactHistory)
     pending: events.FactsWithheld | None = None
@@ -144,21 +147,49 @@ class RequestState:
         return NO_LOAD if self.root is None else self.root.load()
 
     def spent_after(self, turn: TurnState, report: Report) -> Usage:
-        """Return what the request has spent once `turn` is settled by its newest report.
+        """Return what the request has spent once `turn` is settled by its newest report."""
+        return budget.plus(self.spent, self.more(turn, report))
+
+    @staticmethod
+    def more(turn: TurnState, report: Report) -> Usage:
+        """Return what a turn's newest report adds to what it spent.
 
         Reports are cumulative, so that one which says less than an earlier one gives nothing back.
         """
         if turn.report is NO_REPORT:
-            return budget.plus(self.spent, report.usage)
+            return report.usage
         before = turn.report.usage
-        return budget.plus(self.spent, budget.minus(budget.larger(report.usage, before), before))
+        return budget.minus(budget.larger(report.usage, before), before)
+
+    def rest(self, turn: TurnState, more: Usage = budget.NOTHING) -> Budget:
+        """Return what a turn may still spend: less what its open tasks have reserved, and `more` spent."""
+        if turn.task is None:
+            left = budget.left(self.frames[turn.id].ceiling, budget.plus(self.spent, more))
+        else:
+            left = budget.left(turn.task.grant, budget.plus(turn.task.spent, more))
+        return budget.left(left, reserved(turn.tasks.values())) if turn.tasks else left
+
+    def task_of(self, turn: TurnId) -> TaskState | None:
+        """Return the task that a turn does, or would do once it is opened; None for a root turn."""
+        known = self.turns.get(turn)
+        if known is not None:
+            return known.task
+        return next((task for task in self.tasks if task.turn == turn), None)
 
     # --- what events are made of ----------------------------------------------------------------
 
     def settle(self, turn: TurnState, report: Report) -> None:
         """Account for what a turn reported."""
-        self.spent = self.spent_after(turn, report)
-        turn.report, turn.reported = summed_up(turn, report), True
+        self.charge(turn, self.more(turn, report))
+        turn.report, turn.reported, turn.unaccounted = summed_up(turn, report), True, False
+
+    def charge(self, turn: TurnState, spent: Usage) -> None:
+        """Charge what a turn spent to the request, and to its task and all those above it."""
+        self.spent = budget.plus(self.spent, spent)
+        task = turn.task
+        while task is not None:
+            task.spent = budget.plus(task.spent, spent)
+            task = self.turns[task.lead].task
 
     def close(self, turn_id: TurnId, by: AnyEvent) -> TurnState:
         """End a turn."""
@@ -175,6 +206,7 @@ class RequestState:
         *,
         instead_of: TurnId | None = None,
         tier: int = 0,
+        task: TaskState | None = None,
     ) -> TurnState:
         """Open the turn that an inbox event opens."""
         work = work_of(event)
@@ -192,15 +224,18 @@ class RequestState:
             past=work.past,
             instead_of=instead_of,
             tier=tier,
+            task=task,
         )
-        self.turns[turn.id] = self.open[turn.id] = self.root = turn
+        self.turns[turn.id] = self.open[turn.id] = turn
+        if task is None:
+            self.root = turn
         return turn
 
-    def enter(self, event: AnyEvent, stash: Stash) -> None:
+    def enter(self, event: AnyEvent, stash: Stash, task: TaskState | None = None) -> TurnState:
         """Open a turn that begins a segment."""
         work = work_of(event)
         frame = self.frames[work.turn] = self.frame_of(work.handoff, stash)
-        self.begin(event, Segment((frame,)), stash)
+        return self.begin(event, Segment((frame,)), stash, task=task)
 
     def take_over(
         self, event: AnyEvent, giver: TurnState | None = None, sender: AgentEntry | None = None
@@ -236,6 +271,8 @@ class RequestState:
         turn.work, turn.round, turn.round_n, turn.clock = work, work.round, event.n, event.at
         turn.state, turn.since_n, turn.due_at, turn.asked = "working", event.n, None, None
         turn.approval, turn.past = "", work.past
+        if turn.task is not None:
+            turn.task.attempts += 1
 
     def frame_of(self, handoff: Handoff, stash: Stash) -> Frame:
         """Return the frame of the turn that a handoff opens now."""
@@ -248,6 +285,8 @@ class RequestState:
         self.status, self.ended = _STATUS[type(event)], event
         for turn in self.open.values():
             turn.state, turn.ended_by = "ended", event
+        for task in open_of(self.tasks):
+            task.state = "cancelled"
         self.open.clear()
         self.deferred.clear()
 

@@ -10,62 +10,18 @@ from typing import Any
 
 import msgspec
 
-from protocol.domain import budget, layers
-from protocol.domain.envelope import World
-from protocol.domain.layers import Load, Marks
-from protocol.domain.ledger import Ledger
+from protocol.domain import budget, layers, task_rules
+from protocol.domain.case import Case, passed, too_large, unknown_agent
 from protocol.domain.memory import unfit
-from protocol.domain.turns import Segment, TurnState
 from protocol.wire import commands
-from protocol.wire.commands import HandBack, Move, Report, Transfer
-from protocol.wire.config import TOPOLOGIES, AgentEntry, Policy
+from protocol.wire.commands import TOPOLOGIES, HandBack, Transfer
 from protocol.wire.grounds import Grounds
-from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
+from protocol.wire.handoff import Constraints, Refusal, Rule
 from protocol.wire.ids import HUMAN
 
-
-class Case:
-    """One move before the rules, with what it would come to if none of them refused it."""
-
-    __slots__ = (
-        "before", "handoff", "known", "ledger", "load", "marks",
-        "move", "policy", "report", "rest", "target", "turn", "world",
-    )  # fmt: skip
-
-    ledger: Ledger
-    turn: TurnState
-    move: Move
-    report: Report
-    policy: Policy
-    world: World
-    target: str | None
-    """Whom the move would give the work to, or put the question to."""
-    before: Load
-    """What the request carries before the move."""
-    load: Load
-    """What it would carry after."""
-    handoff: Handoff | None
-    """The whole handoff that would be admitted, nothing withheld."""
-    known: Handoff | None
-    """The same as its giver knows it: what it was shown and what it brings."""
-    marks: Marks
-    """What of it the handoff that would be admitted must carry."""
-    rest: Budget
-    """What the proposer has left once it is settled."""
-
-    @property
-    def segment(self) -> Segment:
-        return self.turn.segment
-
-    @property
-    def given(self) -> frozenset[str]:
-        """Keys of the facts that the proposer knows to be handed over."""
-        return frozenset() if self.known is None else frozenset(fact.key for fact in self.known.facts)
-
-    @property
-    def own(self) -> Constraints:
-        """The constraints that the proposer works under."""
-        return self.ledger.frames[self.turn.id].constraints
+ROOTS_OWN = ("escalate", "complete")
+WORKERS_OWN = ("deliver",)
+"""Moves that only a root turn, and only a task, of a tree has."""
 
 
 def _path(case: Case) -> str:
@@ -73,15 +29,23 @@ def _path(case: Case) -> str:
 
 
 def known_move(case: Case) -> Refusal | None:
-    moves = TOPOLOGIES.get(case.policy.topology, ())
+    all_moves = TOPOLOGIES.get(case.policy.topology, ())
+    barred = WORKERS_OWN if case.turn.task is None else ROOTS_OWN
+    moves = [move for move in all_moves if move not in barred or "deliver" not in all_moves]
     name = commands.move_name(case.move)
     if name in moves and not isinstance(case.move, commands.UnknownMove):
         return None
+    others = [topology for topology, known in TOPOLOGIES.items() if name in known]
+    if name in barred and name in all_moves:
+        detail = f"{name!r} is no move of {'a root turn' if case.turn.task is None else 'a task'}"
+    else:
+        detail = f"topology {case.policy.topology!r} has no move {name!r}"
+    elsewhere = f"; a policy with topology {' or '.join(others)} has it" if others else ""
     return Refusal(
         rule=Rule.KNOWN_MOVE,
-        detail=f"topology {case.policy.topology!r} has no move {name!r}",
+        detail=detail,
         numbers={"move": name},
-        hint=f"one of: {', '.join(moves)}",
+        hint=f"one of: {', '.join(moves)}" + ("" if name in all_moves else elsewhere),
     )
 
 
@@ -89,22 +53,28 @@ def known_agent(case: Case) -> Refusal | None:
     match case.move:
         case Transfer():
             return _may_be_given(case, case.move)
+        case commands.Delegate():
+            return task_rules.known_agents(case)
         case HandBack():
             if case.target is None or case.target == HUMAN or case.world.grounds.target is not None:
                 return None  # no frame to go back to is for `hand_back` to say
-            return _unknown(case, f"{case.target!r} is not in the fleet any more", "transfer or escalate")
+            return unknown_agent(
+                case, f"{case.target!r} is not in the fleet any more", "transfer or escalate"
+            )
         case commands.Ask(to_agent=asked):
             if asked == HUMAN and not case.world.grounds.human:
-                return _unknown(case, "this fleet has no `human` queue", "ask the client, or decide without")
+                return unknown_agent(
+                    case, "this fleet has no `human` queue", "ask the client, or decide without"
+                )
             if asked not in (HUMAN, case.ledger.client):
-                return _unknown(
+                return unknown_agent(
                     case, f"{asked!r} is neither the client nor `human`", f"ask {case.ledger.client}"
                 )
             return None
         case commands.Escalate():
             if case.world.grounds.human:
                 return None
-            return _unknown(case, "this fleet has no `human` queue", "complete or fail the request")
+            return unknown_agent(case, "this fleet has no `human` queue", "complete or fail the request")
     return None
 
 
@@ -113,29 +83,20 @@ def _may_be_given(case: Case, move: Transfer) -> Refusal | None:
     allowed = None if sender is None else sender.to
     hint = f"may hand to: {', '.join(allowed)}" if allowed else ""
     if move.to_agent == HUMAN:
-        return _unknown(case, "`human` is reached by `escalate` and `ask` only", "use escalate")
+        return unknown_agent(case, "`human` is reached by `escalate` and `ask` only", "use escalate")
     if sender is None:
-        return _unknown(case, f"{case.turn.agent} is not in the fleet any more", "escalate")
+        return unknown_agent(case, f"{case.turn.agent} is not in the fleet any more", "escalate")
     if target is None:
-        return _unknown(case, f"{move.to_agent!r} is not in the fleet", hint)
+        return unknown_agent(case, f"{move.to_agent!r} is not in the fleet", hint)
     if allowed is not None and target.name not in allowed:
-        return _unknown(case, f"{case.turn.agent} may not give work to {target.name}", hint)
-    if not takes(target, move.intent):
-        return _unknown(
+        return unknown_agent(case, f"{case.turn.agent} may not give work to {target.name}", hint)
+    if not target.takes(move.intent):
+        return unknown_agent(
             case,
             f"{target.name} does not take the intent {move.intent!r}",
             f"intents of {target.name}: {', '.join(target.intents or ())}",
         )
     return None
-
-
-def takes(target: AgentEntry, intent: str | None) -> bool:
-    """Return True if an agent takes this intent. Every agent takes work without an intent."""
-    return intent is None or target.intents is None or intent in target.intents
-
-
-def _unknown(case: Case, detail: str, hint: str) -> Refusal:
-    return Refusal(rule=Rule.KNOWN_AGENT, detail=detail, numbers={"target": case.target}, hint=hint)
 
 
 def agent_available(case: Case) -> Refusal | None:
@@ -185,6 +146,8 @@ def depth(case: Case) -> Refusal | None:
 
 
 def cycle(case: Case) -> Refusal | None:
+    if isinstance(case.move, commands.Delegate):
+        return task_rules.cycle(case)
     if not isinstance(case.move, Transfer):
         return None
     target = case.move.to_agent
@@ -270,6 +233,8 @@ def asks(case: Case) -> Refusal | None:
 
 
 def within_budget(case: Case) -> Refusal | None:
+    if isinstance(case.move, commands.Delegate):
+        return task_rules.budgets(case)
     if not isinstance(case.move, Transfer) or case.rest == budget.UNLIMITED:
         return None
     overdrawn = budget.overdrawn(case.rest)
@@ -294,17 +259,23 @@ def within_budget(case: Case) -> Refusal | None:
 
 
 def constraints(case: Case) -> Refusal | None:
-    if not isinstance(case.move, Transfer):
-        return None
-    own, asked = case.own, case.move.constraints
-    deadline = absolute_deadline(asked, case.world.now)
+    if isinstance(case.move, commands.Delegate):
+        found = (_beyond(case, work.task.constraints, {"task": work.task.name}) for work in case.plan)
+        return next((refusal for refusal in found if refusal is not None), None)
+    return _beyond(case, case.move.constraints, {}) if isinstance(case.move, Transfer) else None
+
+
+def _beyond(case: Case, asked: Constraints, of: dict[str, Any]) -> Refusal | None:
+    """Refuse constraints that are wider than the proposer's own; `of` says of what they are."""
+    own = case.own
+    deadline = asked.ends_at(case.world.now)
     if deadline is not None and deadline <= case.world.now:
-        return passed(deadline, case.world.now)
+        return passed(deadline, case.world.now, of)
     if deadline is not None and own.deadline is not None and deadline > own.deadline:
         return Refusal(
             rule=Rule.CONSTRAINTS,
             detail=f"the deadline is {(deadline - own.deadline) / 1e6:.1f} s after the proposer's own",
-            numbers={"deadline": deadline, "own_deadline": own.deadline},
+            numbers={**of, "deadline": deadline, "own_deadline": own.deadline},
             hint="the same deadline or an earlier one",
         )
     if asked.allowed_actions is not None and own.allowed_actions is not None:
@@ -313,31 +284,15 @@ def constraints(case: Case) -> Refusal | None:
             return Refusal(
                 rule=Rule.CONSTRAINTS,
                 detail=f"actions that the proposer itself may not take: {', '.join(more)}",
-                numbers={"more": more, "own": list(own.allowed_actions)},
+                numbers={**of, "more": more, "own": list(own.allowed_actions)},
                 hint="a part of the proposer's own actions",
             )
     return None
 
 
-def passed(deadline: int, now: int) -> Refusal:
-    """Return the refusal of a deadline that is not ahead (both UTC µs): what is given would end at once."""
-    return Refusal(
-        rule=Rule.CONSTRAINTS,
-        detail=f"the deadline passed {(now - deadline) / 1e6:.1f} s ago",
-        numbers={"deadline": deadline, "now": now},
-        hint="a later deadline, or none",
-    )
-
-
-def absolute_deadline(asked: Constraints, now: int) -> int | None:
-    """Return the earlier of a deadline and a longest time counted from `now` (all UTC µs)."""
-    if asked.max_resolution_time_s is None:
-        return asked.deadline
-    span = now + int(asked.max_resolution_time_s * 1e6)
-    return span if asked.deadline is None else min(asked.deadline, span)
-
-
 def must_carry(case: Case) -> Refusal | None:
+    if isinstance(case.move, commands.Delegate):
+        return task_rules.must_carry(case)
     if case.handoff is None:
         return None
     asked = case.move.constraints.must_carry if isinstance(case.move, Transfer) else ()
@@ -376,23 +331,25 @@ def actions(case: Case) -> Refusal | None:
     )
 
 
-def size(case: Case) -> Refusal | None:
-    """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
-    what: msgspec.Struct = case.known if case.known is not None else case.move
-    return too_large(what, case.policy)
-
-
-def too_large(what: msgspec.Struct, policy: Policy) -> Refusal | None:
-    """Refuse what is larger, as JSON, than the policy lets a handoff be."""
-    bytes_ = len(msgspec.json.encode(what))
-    if bytes_ <= policy.max_handoff_bytes:
+def read_only(case: Case) -> Refusal | None:
+    if not case.own.read_only or not case.report.effects:
         return None
     return Refusal(
-        rule=Rule.SIZE,
-        detail=f"{bytes_} bytes of at most {policy.max_handoff_bytes}",
-        numbers={"bytes": bytes_, "max_handoff_bytes": policy.max_handoff_bytes},
-        hint="put large things in a store and pass them on as artifacts (a name and a uri)",
+        rule=Rule.READ_ONLY,
+        detail=f"the turn may only read, and reports effects: {', '.join(case.report.effects)}",
+        numbers={"effects": list(case.report.effects)},
+        hint="these effects may have happened already: fail, or escalate",
     )
+
+
+def size(case: Case) -> Refusal | None:
+    """Refuse what is too large as its giver knows it: nothing that is withheld may show by its size."""
+    if isinstance(case.move, commands.Delegate):
+        return task_rules.size(case)
+    if isinstance(case.move, commands.Deliver):
+        return too_large(case.move, case.policy) or task_rules.join_size(case)
+    what: msgspec.Struct = case.known if case.known is not None else case.move
+    return too_large(what, case.policy)
 
 
 def memory(case: Case) -> Refusal | None:
@@ -412,30 +369,49 @@ RULES: Mapping[Rule, RuleFunction] = {
     Rule.KNOWN_AGENT: known_agent,
     Rule.AGENT_AVAILABLE: agent_available,
     Rule.DEPTH: depth,
+    Rule.LEVELS: task_rules.levels,
+    Rule.KNOWN_TASK: task_rules.known_task,
+    Rule.FAN_OUT: task_rules.fan_out,
+    Rule.CAPABLE: task_rules.capable,
     Rule.CYCLE: cycle,
+    Rule.REVISIONS: task_rules.revisions,
     Rule.HAND_BACK: hand_back,
     Rule.NO_RETURN: no_return,
     Rule.ASKS: asks,
+    Rule.OPEN_TASKS: task_rules.open_tasks,
     Rule.BUDGET: within_budget,
     Rule.CONSTRAINTS: constraints,
     Rule.MUST_CARRY: must_carry,
     Rule.ACTIONS: actions,
+    Rule.READ_ONLY: read_only,
     Rule.SIZE: size,
     Rule.MEMORY: memory,
 }
 """Every rule that judges a move, in order. (`known_policy` judges submits: see `decide`.)"""
 
 _OF_ANY_MOVE = (Rule.KNOWN_MOVE,)
-_OTHERS = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.ACTIONS, Rule.SIZE)
+_OF_WORK = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
+_OF_PLANS = (
+    Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE, Rule.REVISIONS, Rule.OPEN_TASKS,
+)  # fmt: skip
+_OF_HANDOFFS = tuple(rule for rule in RULES if rule not in (*_OF_PLANS, Rule.MEMORY))
+_OTHERS = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *_OF_WORK)
 
 RULES_FOR: Mapping[type, tuple[Rule, ...]] = {
-    Transfer: tuple(RULES),
-    HandBack: tuple(RULES),
+    Transfer: _OF_HANDOFFS,
+    HandBack: _OF_HANDOFFS,
     commands.Ask: _OTHERS,
-    commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
-    commands.Complete: (*_OTHERS, Rule.MEMORY),
+    commands.Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, *_OF_WORK),
+    commands.Complete: (
+        Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.OPEN_TASKS, *_OF_WORK, Rule.MEMORY,
+    ),
     commands.Fail: _OTHERS,
-}
+    commands.Delegate: (
+        Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE,
+        Rule.CYCLE, Rule.REVISIONS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *_OF_WORK,
+    ),
+    commands.Deliver: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *_OF_WORK),
+}  # fmt: skip
 """Which rules judge which move; one that no topology has meets `known_move` alone."""
 
 

@@ -13,7 +13,7 @@ from protocol.wire.commands import Command
 from protocol.wire.config import Policy
 from protocol.wire.events import AnyEvent, RequestCompleted
 from protocol.wire.handoff import Fact
-from protocol.wire.ids import AgentName
+from protocol.wire.ids import AgentName, Cause
 from protocol.wire.memory import MemoryRecord
 
 T = TypeVar("T")
@@ -62,6 +62,22 @@ class NeedPeers(NamedTuple):
     agents: tuple[AgentName, ...]
 
 
+class NeedCandidates(NamedTuple):
+    """Who could have a plan's tasks. Answered by an `AgentStanding` for each of `agents`, in that order."""
+
+    agents: tuple[AgentName, ...]
+    trial: Cause
+    """The cause that a trial of a breaker goes by: the plan's tasks are opened by it."""
+
+
+class AgentStanding(NamedTuple):
+    """How an agent stands for new work."""
+
+    breaker: Use = _CLOSED
+    """Half open: what the plan gives this agent is the trial."""
+    served: bool = True
+
+
 class NeedAttendance(NamedTuple):
     """Answered by an `Attendance`: the time of this turn's round may be up."""
 
@@ -79,7 +95,7 @@ class Attendance(NamedTuple):
     """True if the round has lain in the inbox until now, and nothing of it is in the journals."""
 
 
-NeedContext = NeedMoment | NeedVerdictContext | NeedPeers | NeedAttendance
+NeedContext = NeedMoment | NeedVerdictContext | NeedPeers | NeedCandidates | NeedAttendance
 
 
 # --- what follows ---------------------------------------------------------------------------------

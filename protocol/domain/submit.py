@@ -2,8 +2,9 @@
 
 from msgspec.structs import replace
 
-from protocol.domain import budget, rules
+from protocol.domain import budget
 from protocol.domain.admission import Rejected
+from protocol.domain.case import passed, too_large
 from protocol.domain.envelope import Draft, World
 from protocol.domain.ledger import Ledger
 from protocol.domain.memory import Begun, begun, too_much
@@ -86,7 +87,7 @@ def _handoff(sender: str, submit: Submit, policy: Policy, world: World, begins: 
     if target is None:
         return None
     asked = submit.constraints
-    deadline = rules.absolute_deadline(asked, world.now)
+    deadline = asked.ends_at(world.now)
     load = begins.load
     return Handoff(
         move="submit",
@@ -129,7 +130,7 @@ def _refusal(submit: Submit, policy: Policy | None, world: World, handoff: Hando
         _unknown_agent(submit, world)
         or _unavailable(world)
         or _beyond(submit, policy, world)
-        or (rules.too_large(handoff, policy) if handoff is not None else None)
+        or (too_large(handoff, policy) if handoff is not None else None)
     )
 
 
@@ -139,7 +140,7 @@ def _unknown_agent(submit: Submit, world: World) -> Refusal | None:
         detail = "a request begins with an agent; `human` is reached by `escalate` and `ask` only"
     elif target is None:
         detail = f"{submit.to!r} is not in the fleet"
-    elif not rules.takes(target, submit.intent):
+    elif not target.takes(submit.intent):
         detail = f"{target.name} does not take the intent {submit.intent!r}"
     else:
         return None
@@ -160,10 +161,10 @@ def _unavailable(world: World) -> Refusal | None:
 
 def _beyond(submit: Submit, policy: Policy, world: World) -> Refusal | None:
     """Refuse a deadline that has passed or that the log would not outlive, and a budget over the policy's."""
-    deadline = rules.absolute_deadline(submit.constraints, world.now)
+    deadline = submit.constraints.ends_at(world.now)
     longest = world.grounds.longest_s
     if deadline is not None and deadline <= world.now:
-        return rules.passed(deadline, world.now)
+        return passed(deadline, world.now)
     if deadline is not None and longest is not None and deadline > world.now + int(longest * 1e6):
         return Refusal(
             rule=Rule.CONSTRAINTS,

@@ -4,14 +4,16 @@
 appends what is due before any new decision, so that any guard finishes another's work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from protocol.domain import budget
-from protocol.domain.envelope import Draft, World
+from protocol.domain import budget, task_consequences
+from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
+from protocol.domain.tasks import TaskState, opening_cause
 from protocol.domain.turns import TurnState, next_round, retry_at
 from protocol.wire import events
 from protocol.wire.assignment import RoundOutcome
@@ -19,17 +21,20 @@ from protocol.wire.commands import Command, Failure, id_of
 from protocol.wire.events import AnyEvent
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Handoff, Rule
-from protocol.wire.ids import HUMAN, NOBODY, Cause, due_cause
+from protocol.wire.ids import HUMAN, NOBODY, Cause, TurnId
 
 BUDGET_EXHAUSTED = "budget_exhausted"
 EVENT_TOO_LARGE = "event_too_large"
 LEAST_PERIOD_US = 1_000_000
 """Looks in vain are at least a second apart, however short a policy's times are."""
-_DEADLINE_HOLDS = ("working", "failed", "doubted")
+_DEADLINE_HOLDS = ("working", "failed", "doubted", "delegated")
 """In which states a handoff's own deadline falls due. (No ask outlives it, and what is refused escalates.)"""
-NOT_LOOKED = Grounds()
-"""The grounds of a look that asked for nothing."""
+Looks = Mapping[TurnId, Grounds]
+"""By turn: what a look found of who serves it."""
+NOT_LOOKED: Looks = MappingProxyType({})
+_NOTHING_SEEN = Grounds()
 
+OfTask = Literal["cancel", "open", "join"]
 Clock = Literal["timeout", "unattended", "deadline"]
 """What ends a round by the clock; also the code of its failure."""
 _TIMED_OUT: dict[Clock, Failure] = {
@@ -48,11 +53,13 @@ class Wait(NamedTuple):
 
     at: int
     """UTC µs; of a wait with a `period`, the earliest time at which it can fall due."""
-    what: Clock | Literal["expire", "decide", "escalate", "retry", "expire_ask", "sla"]
+    what: Clock | OfTask | Literal["expire", "decide", "escalate", "retry", "expire_ask", "sla"]
     turn: TurnState | None = None
     """None: the wait is the request's own expiry."""
     period: int | None = None
     """µs that the agent has to be served without a gap (`timeout`), or not at all (`unattended`)."""
+    task: TaskState | None = None
+    """What is called off or opened."""
 
     def falls_due(self, grounds: Grounds) -> int | None:
         """Return when (UTC µs) it falls due by what a guard knows; None while its time stands."""
@@ -76,9 +83,20 @@ def _waits(ledger: Ledger) -> list[Wait]:
         turn = ledger.turns[deferred.turn]
         if turn.state == "working" and turn.round == deferred.round:
             waits.append(Wait(0, "decide", turn))
+    if ledger.tasks:
+        waits += _waits_of_tasks(ledger)
     for turn in ledger.open.values():
         waits += _waits_of(ledger, turn)
     return waits
+
+
+def _waits_of_tasks(ledger: Ledger) -> Iterator[Wait]:
+    for task in task_consequences.doomed(ledger):
+        yield Wait(0, "cancel", ledger.turns.get(task.turn) or ledger.turns[task.lead], task=task)
+    for task in task_consequences.planned(ledger):
+        yield Wait(0, "open", ledger.turns[task.lead], task=task)
+    for lead in task_consequences.joined(ledger):
+        yield Wait(0, "join", lead)
 
 
 def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
@@ -97,6 +115,8 @@ def _waits_of(ledger: Ledger, turn: TurnState) -> Iterator[Wait]:
             yield Wait(0, "escalate", turn) if turn.due_at is None else Wait(turn.due_at, "retry", turn)
         case "suspended" if turn.due_at is not None:
             yield Wait(turn.due_at, "expire_ask", turn)
+        case "delegated" if turn.due_at is not None:
+            yield Wait(turn.due_at, "join", turn)
         case "working":
             period = _us(policy.turn_timeout_s)
             yield Wait(turn.clock + period, "timeout", turn, period)
@@ -109,14 +129,18 @@ def _us(seconds: float) -> int:
     return max(1, int(seconds * 1e6))
 
 
-def next_due(ledger: Ledger, now: int, grounds: Grounds = NOT_LOOKED) -> int | None:
+def next_due(ledger: Ledger, now: int, looks: Looks = NOT_LOOKED) -> int | None:
     """Return when (UTC µs) this request is to be looked at next; None once it is over.
 
     Args:
-        grounds: what the last look found, if what has come hangs on who serves: when its time is up, by
-            that; where its time stands, one period from `now`.
+        looks: what the last look found of turns, where what has come hangs on who serves: when its time is
+            up, by that; where its time stands, one period from `now`.
     """
-    return min((_look_at(wait, now, grounds) for wait in _waits(ledger)), default=None)
+    return min((_look_at(wait, now, _seen(wait, looks)) for wait in _waits(ledger)), default=None)
+
+
+def _seen(wait: Wait, looks: Looks) -> Grounds:
+    return looks.get(wait.turn.id, _NOTHING_SEEN) if wait.turn is not None else _NOTHING_SEEN
 
 
 def _look_at(wait: Wait, now: int, grounds: Grounds) -> int:
@@ -136,37 +160,49 @@ def first_wait(ledger: Ledger) -> int | None:
     return min([wait.at for wait in _waits(ledger)], default=None)
 
 
-def by_the_clock(ledger: Ledger, now: int, deciding: tuple[str, int] | None = None) -> TurnState | None:
-    """Return the turn whose round may have to end by the clock now; None if there is none.
+def by_the_clock(ledger: Ledger, now: int, deciding: tuple[str, int] | None = None) -> list[TurnState]:
+    """Return the turns whose round may have to end now without its holder's word.
 
     Who serves its agent, and whether the round has begun, has to be known for that.
 
     Args:
         deciding: as for `due`.
     """
+    found: dict[TurnId, TurnState] = {}
     for wait in _waits(ledger):
         turn = wait.turn
         if turn is None or turn.state != "working" or wait.at > now:
             continue
         if wait.what == "deadline" or (wait.period is not None and deciding != (turn.id, turn.round)):
-            return turn
-    return None
+            found[turn.id] = turn
+        elif wait.what == "cancel" and turn.task is wait.task:
+            return [turn]  # it comes before all that has a time
+    return list(found.values())
 
 
-def due(ledger: Ledger, world: World, deciding: tuple[str, int] | None = None) -> AnyEvent | Command | None:
+def due(
+    ledger: Ledger, world: World, deciding: tuple[str, int] | None = None, looks: Looks | None = None
+) -> AnyEvent | Command | None:
     """Return the next consequence that is due at `world.now`; None when nothing is.
 
     Args:
         deciding: the (turn, round) whose proposal is in hand: its own timeout is not due.
+        looks: what is known of the turns that were looked at; None: the world's grounds speak of every turn.
 
     A `Command` is a deferred proposal whose request was thawed: it is decided like a fresh one.
     """
-    came = [(at, wait) for wait in _waits(ledger) if (at := wait.falls_due(world.grounds)) is not None]
-    for at, wait in sorted(came, key=lambda one: one[0]):
+    came: list[tuple[int, Grounds, Wait]] = []
+    for wait in _waits(ledger):
+        grounds = world.grounds if looks is None else _seen(wait, looks)
+        at = wait.falls_due(grounds)
+        if at is not None:
+            came.append((at, grounds, wait))
+    for at, grounds, wait in sorted(came, key=lambda one: one[0]):
         if at > world.now:
             return None
         if wait.period is None or wait.turn is None or deciding != (wait.turn.id, wait.turn.round):
-            return _come(ledger, world, wait)
+            looked = looks is not None and wait.turn is not None and wait.turn.id in looks
+            return _come(ledger, replace(world, grounds=grounds) if looked else world, wait)
     return None
 
 
@@ -176,12 +212,30 @@ def too_large(ledger: Ledger, world: World, follows: AnyEvent | Command) -> AnyE
     Nobody could be told of it, neither the agent nor a person, and it would be due for ever.
     """
     about: Any  # all that follows has a turn, but for an expiry, which is never large
+    opening = _opening(ledger, follows)
+    if opening is not None:
+        reason = "what would open the task is more than the bus takes"
+        return task_consequences.never_opened(ledger, world, opening, EVENT_TOO_LARGE, reason)
     if isinstance(follows, Command):
         about, what = follows.what, "the verdict on a deferred proposal"
     else:
         about, what = follows, f"the next event, {events.type_of(follows)},"
     reason = f"{what} is more than the bus takes"
     return _given_up(ledger, world, ledger.turns[about.turn], EVENT_TOO_LARGE, reason)
+
+
+def _opening(ledger: Ledger, follows: AnyEvent | Command) -> TaskState | None:
+    """Return the task that what follows was to open, or to keep back facts for; None if it was not."""
+    if not isinstance(follows, events.TaskOpened | events.FactsWithheld):
+        return None
+    return next(
+        (
+            task
+            for task in task_consequences.planned(ledger)
+            if opening_cause(follows.request, task.lead, task.since_n) == follows.cause
+        ),
+        None,
+    )
 
 
 def _come(ledger: Ledger, world: World, wait: Wait) -> AnyEvent | Command:
@@ -191,6 +245,12 @@ def _come(ledger: Ledger, world: World, wait: Wait) -> AnyEvent | Command:
         draft = _draft(events.RequestExpired, ledger, world, None)
         return draft.event(events.RequestExpired, str(ledger.client), deadline=ledger.deadline)
     match wait.what:
+        case "cancel" if wait.task is not None:
+            return task_consequences.cancelled(ledger, world, wait.task)
+        case "open" if wait.task is not None:
+            return task_consequences.opened(ledger, world, wait.task)
+        case "join":
+            return task_consequences.resumed(ledger, world, turn)
         case "decide":
             waiting = next(item for item in ledger.deferred if item.turn == turn.id)
             cause = Cause(id_of(waiting.request, waiting.proposal, waiting.sender))
@@ -214,7 +274,7 @@ def _come(ledger: Ledger, world: World, wait: Wait) -> AnyEvent | Command:
 def _draft(kind: type[events.Event], ledger: Ledger, world: World, turn: TurnState | None) -> Draft:
     """Return the draft of a consequence: its cause is the event that the turn's state comes from."""
     about, n = ("", 0) if turn is None else (turn.id, turn.since_n)
-    return Draft(ledger, world, due_cause(str(ledger.request), events.type_of(kind), about, n))
+    return due_draft(kind, ledger, world, about, n)
 
 
 def is_by_the_clock(failure: Failure) -> bool:
@@ -237,8 +297,11 @@ def _timed_out(ledger: Ledger, world: World, turn: TurnState, what: Clock) -> An
 
 def _overdue(turn: TurnState) -> TurnState:
     """Return a turn that waits, as it is once its deadline has passed: without a round that could be left."""
-    in_doubt = turn.state == "doubted"
-    waits = f"the effect of step {turn.doubted} was in doubt" if in_doubt else "a retry was due"
+    waits = "a retry was due"
+    if turn.state == "doubted":
+        waits = f"the effect of step {turn.doubted} was in doubt"
+    elif turn.state == "delegated":
+        waits = "it waited for its tasks"
     failure = Failure(code="deadline", message=f"the handoff's deadline passed while {waits}", permanent=True)
     past = RoundOutcome(round=turn.round, how="failed", failure=failure)
     return replace(turn, reason="deadline", past=(*turn.past, past))
@@ -249,6 +312,12 @@ def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
     policy, last = ledger.policy, turn.past[-1] if turn.past else None
     refusal, failure = (None, None) if last is None else (last.refusal, last.failure)
     over_budget = turn.reason == BUDGET_EXHAUSTED or (refusal is not None and refusal.rule == Rule.BUDGET)
+    if turn.task is not None:
+        code = BUDGET_EXHAUSTED if over_budget else turn.reason
+        message = "" if failure is None else failure.message
+        if refusal is not None:
+            message = f"refused by the rule {refusal.rule}: {refusal.detail}"
+        return task_consequences.failed(ledger, world, turn, code, message)
     if policy.on_budget == "fail" and over_budget:
         code = BUDGET_EXHAUSTED
     elif not world.grounds.human:
@@ -266,6 +335,8 @@ def _escalate(ledger: Ledger, world: World, turn: TurnState) -> AnyEvent:
 
 
 def _given_up(ledger: Ledger, world: World, turn: TurnState, code: str, reason: str) -> AnyEvent:
+    if turn.task is not None:
+        return task_consequences.failed(ledger, world, turn, code, reason)
     draft = _draft(events.RequestFailed, ledger, world, turn)
     said: dict[str, Any] = {"turn": turn.id, "round": turn.round, "code": code, "reason": reason}
     return draft.for_client(events.RequestFailed, **said)
@@ -276,7 +347,7 @@ def _escalated(ledger: Ledger, world: World, turn: TurnState, reason: str, tier:
     held, constraints, giver = turn.work.handoff, turn.work.handoff.constraints, turn.work.handoff.from_agent
     if turn.agent != HUMAN:
         frame, giver = ledger.frames[turn.id], turn.agent
-        rest = budget.left(frame.ceiling, ledger.spent)
+        rest = ledger.rest(turn)
         constraints = replace(frame.constraints, budget=budget.public(rest))
     load = turn.load()
     handoff = Handoff(

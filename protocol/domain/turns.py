@@ -16,15 +16,16 @@ from msgspec.structs import replace
 
 from protocol.domain import budget
 from protocol.domain.layers import NO_STASH, Load, Marks, Stash, followed
+from protocol.domain.tasks import TaskState, open_of
 from protocol.wire import commands
-from protocol.wire.assignment import Assignment, RoundOutcome
-from protocol.wire.commands import Failure, Move, Report
-from protocol.wire.config import Policy
+from protocol.wire.assignment import Assignment, RoundOutcome, TaskResult
+from protocol.wire.commands import Failure, Join, Move, Report
+from protocol.wire.config import AgentEntry, Policy
 from protocol.wire.events import AnyEvent
 from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
 from protocol.wire.ids import AgentName, TurnId, draw
 
-State = Literal["working", "failed", "refused", "suspended", "doubted", "ended"]
+State = Literal["working", "failed", "refused", "suspended", "doubted", "delegated", "ended"]
 
 NO_REPORT = Report()
 
@@ -75,6 +76,14 @@ class TurnState(msgspec.Struct, gc=False, kw_only=True):
     """Of a person's turn: the person that it was assigned to."""
     ended_by: AnyEvent | None = None
     """What ended it."""
+    task: TaskState | None = None
+    """The task that it does; None for a root turn and for a person's."""
+    tasks: dict[str, TaskState] = {}
+    """Of a lead: its tasks by name, in the order in which they were planned."""
+    join: Join = "all"
+    """What a lead waits for while it is `delegated`."""
+    entry: AgentEntry | None = None
+    """Of a lead: its agent, as the fleet file had it at its newest plan."""
 
     def load(self) -> Load:
         """Return all that it carries, withheld or not."""
@@ -93,16 +102,24 @@ def summed_up(turn: TurnState, report: Report) -> Report:
     return report if usage == report.usage else replace(report, usage=usage)
 
 
-def next_round(turn: TurnState, past: RoundOutcome | None, report: Report | None = None) -> Assignment:
+def next_round(
+    turn: TurnState,
+    past: RoundOutcome | None,
+    report: Report | None = None,
+    results: tuple[TaskResult, ...] | None = None,
+) -> Assignment:
     """Return a turn's work for its next round: the same handoff, and how the last round ended.
 
     Args:
         past: None where the ledger has taken that in already (a failure is an event of its own).
         report: the newest, where it comes with the very proposal that is being judged.
+        results: of tasks that ended meanwhile; None: those of the round before, which may not have read them.
     """
     ended = turn.past if past is None else (*turn.past, past)
     reported = turn.report if report is None else summed_up(turn, report)
-    return replace(turn.work, round=turn.round + 1, past=ended, reported=reported)
+    waiting = tuple(task.name for task in open_of(turn.tasks.values()))
+    work = replace(turn.work, round=turn.round + 1, past=ended, reported=reported, waiting=waiting)
+    return work if results is None else replace(work, results=results)
 
 
 def retry_at(turn: TurnState, error: Failure, policy: Policy, now: int, cause: str) -> int | None:
@@ -222,7 +239,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
         """Return the frame of the turn that a handoff opens."""
         own = handoff.constraints
         if own.budget is not None or own.must_carry:  # these are the segment's and the load's
-            own = Constraints(deadline=own.deadline, allowed_actions=own.allowed_actions)
+            own = replace(own, budget=None, must_carry=())
         return cls(
             agent=handoff.to_agent,
             giver=handoff.from_agent,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.wire.commands import Failure, Move, Report, Usage
-from protocol.wire.handoff import Artifact, Fact, Handoff, Refusal
+from protocol.wire.commands import Failure, Move, Report, Task, Usage
+from protocol.wire.handoff import Artifact, Constraints, Fact, Handoff, Refusal
 from protocol.wire.ids import AgentName, TurnId
 
 
@@ -90,6 +90,20 @@ class TaskResult(Part, frozen=True, kw_only=True):
     """Of the task and all below it."""
     attempts: int = 1
     duration_s: float = 0.0
+
+
+class PlannedTask(Part, frozen=True, kw_only=True):
+    """A task as it was admitted: as it was asked for, and what became of what was left open."""
+
+    task: Task
+    turn: TurnId
+    """The turn that it opens; of an offer, the offer."""
+    agent: AgentName = AgentName("")
+    """Who gets it; empty for an offer."""
+    why: str = ""
+    """Why this agent, where the guard chose it."""
+    constraints: Constraints = Constraints()
+    """As they hold for it: absolute deadline, actions, its part of the budget."""
 
 
 class Posted(Part, frozen=True, kw_only=True):

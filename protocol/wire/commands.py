@@ -184,6 +184,11 @@ HANDOFF_MOVES = ("transfer", "hand_back", "ask", "escalate", "complete", "fail")
 TREE_MOVES = ("delegate", "deliver")
 """Those of the topologies in which a lead delegates tasks."""
 MOVES = HANDOFF_MOVES + TREE_MOVES
+TOPOLOGIES: Mapping[str, tuple[str, ...]] = {
+    "handoff": HANDOFF_MOVES,
+    "supervised": ("delegate", "deliver", "ask", "escalate", "complete", "fail"),
+}
+"""The moves of each topology. A request runs under one of them."""
 
 
 def move_name(move: Move) -> str:
@@ -231,6 +236,8 @@ class Report(_Message, frozen=True, kw_only=True):
     """SHA-256 over the turn's journal; empty for a turn without steps."""
     prompt: Annotated[str, msgspec.Meta(max_length=MAX_PROMPT_CHARS)] = ""
     """Version of the prompt that the agent gives its model; empty for an agent without one."""
+    effects: tuple[str, ...] = ()
+    """Those of `actions` that have an effect."""
 
 
 class Failure(_Message, frozen=True, kw_only=True):

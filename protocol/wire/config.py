@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from protocol.wire.commands import HANDOFF_MOVES
+from protocol.wire.commands import TOPOLOGIES
 from protocol.wire.errors import Malformed
 from protocol.wire.handoff import TEXT_FACT, Budget
 from protocol.wire.ids import NAME_RULE, AgentName, Cause, SenderRole, TurnId, is_label, is_name, is_token
@@ -67,6 +67,10 @@ class AgentEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     """Agents that it may give work to."""
     description: str = ""
     """One line for models and people."""
+
+    def takes(self, intent: str | None) -> bool:
+        """Return True if it takes this intent. Every agent takes work without an intent."""
+        return intent is None or self.intents is None or intent in self.intents
 
 
 class BreakerRules(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -160,10 +164,6 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     def guard_pull_s(self) -> float:
         """How long a guard's pull lasts; it is shorter than its lease for the same reason."""
         return self.guard_lease_s * 2 / 3
-
-
-TOPOLOGIES: Mapping[str, tuple[str, ...]] = {"handoff": HANDOFF_MOVES}
-"""The moves of each topology. A request runs under one of them."""
 
 
 class Policy(

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from protocol.wire.assignment import Assignment, Part, TaskError
-from protocol.wire.commands import Ask, Doubt, Failure, Join, Move, Proposal, Report, Submit, Task
+from protocol.wire.assignment import Assignment, PlannedTask, TaskError
+from protocol.wire.commands import Ask, Doubt, Failure, Join, Move, Proposal, Report, Submit
 from protocol.wire.config import Policy
 from protocol.wire.grounds import Grounds
 from protocol.wire.handoff import Artifact, Budget, Constraints, Fact, Refusal
@@ -314,20 +314,6 @@ class RequestCancelled(_Ordered, frozen=True, kw_only=True, tag="request.cancell
     digest: str = ""
 
 
-class PlannedTask(Part, frozen=True, kw_only=True):
-    """A task as it was admitted: as it was asked for, and what became of what was left open."""
-
-    task: Task
-    turn: TurnId
-    """The turn that it opens; of an offer, the offer."""
-    agent: AgentName = AgentName("")
-    """Who gets it; empty for an offer."""
-    why: str = ""
-    """Why this agent, where the guard chose it."""
-    constraints: Constraints = Constraints()
-    """As they hold for it: absolute deadline, actions, its part of the budget."""
-
-
 class TurnDelegated(_OfRound, frozen=True, kw_only=True, tag="turn.delegated"):
     """A lead's plan was admitted; its turn waits for the join. In nobody's inbox: it holds the whole plan."""
 
@@ -338,6 +324,8 @@ class TurnDelegated(_OfRound, frozen=True, kw_only=True, tag="turn.delegated"):
     """UTC µs at which the lead runs again at the latest."""
     report: Report = Report()
     grounds: Grounds
+    within_s: float | None = None
+    """As the lead asked for it; `expires_at` is what came of it."""
 
 
 class TaskOpened(Event, frozen=True, kw_only=True, tag="task.opened"):

@@ -62,6 +62,13 @@ class Constraints(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     read_only: bool = False
     """True if no tool with an effect may be called, here or anywhere below."""
 
+    def ends_at(self, now: int) -> int | None:
+        """Return the earlier of its deadline and its longest time counted from `now` (all UTC µs)."""
+        if self.max_resolution_time_s is None:
+            return self.deadline
+        span = now + int(self.max_resolution_time_s * 1e6)
+        return span if self.deadline is None else min(self.deadline, span)
+
 
 class Handoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The whole of what an agent is given, as the guard admitted it."""
@@ -94,14 +101,21 @@ class Rule(StrEnum):
     KNOWN_AGENT = "known_agent"
     AGENT_AVAILABLE = "agent_available"
     DEPTH = "depth"
+    LEVELS = "levels"
+    KNOWN_TASK = "known_task"
+    FAN_OUT = "fan_out"
+    CAPABLE = "capable"
     CYCLE = "cycle"
+    REVISIONS = "revisions"
     HAND_BACK = "hand_back"
     NO_RETURN = "no_return"
     ASKS = "asks"
+    OPEN_TASKS = "open_tasks"
     BUDGET = "budget"
     CONSTRAINTS = "constraints"
     MUST_CARRY = "must_carry"
     ACTIONS = "actions"
+    READ_ONLY = "read_only"
     SIZE = "size"
     MEMORY = "memory"
 

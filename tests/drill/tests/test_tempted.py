@@ -13,8 +13,8 @@ import pytest
 from mesh.testing.harness import FleetHarness
 from mesh.testing.in_memory_guard import InMemoryGuard, NotDecided
 from protocol.domain import budget, decider, envelope, layers, moves, rules, submit
+from protocol.domain.case import Case
 from protocol.domain.layers import Load
-from protocol.domain.rules import Case
 from protocol.domain.turns import Segment
 from protocol.wire import codec, events
 from protocol.wire.commands import Submit

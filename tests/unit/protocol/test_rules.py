@@ -11,6 +11,8 @@ from protocol.wire.commands import (
     HANDOFF_MOVES,
     Ask,
     Complete,
+    Delegate,
+    Deliver,
     Escalate,
     Fail,
     HandBack,
@@ -49,15 +51,27 @@ def test_the_rules_stand_in_the_order_of_their_names() -> None:
 
 
 def test_every_move_is_judged_by_the_rules_that_can_concern_it() -> None:
-    others = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.ACTIONS, Rule.SIZE)
+    of_work = (Rule.ACTIONS, Rule.READ_ONLY, Rule.SIZE)
+    others = (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, *of_work)
+    of_handoffs = (
+        *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.AGENT_AVAILABLE, Rule.DEPTH, Rule.CYCLE, Rule.HAND_BACK),
+        *(Rule.NO_RETURN, Rule.ASKS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
+    )
     assert dict(rules.RULES_FOR) == {
-        Transfer: tuple(rules.RULES),
-        HandBack: tuple(rules.RULES),
+        Transfer: of_handoffs,
+        HandBack: of_handoffs,
         Ask: others,
-        Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, Rule.ACTIONS, Rule.SIZE),
-        Complete: (*others, Rule.MEMORY),
+        Escalate: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.MUST_CARRY, *of_work),
+        Complete: (Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.ASKS, Rule.OPEN_TASKS, *of_work, Rule.MEMORY),
         Fail: others,
+        Delegate: (
+            *(Rule.KNOWN_MOVE, Rule.KNOWN_AGENT, Rule.LEVELS, Rule.KNOWN_TASK, Rule.FAN_OUT, Rule.CAPABLE),
+            *(Rule.CYCLE, Rule.REVISIONS, Rule.BUDGET, Rule.CONSTRAINTS, Rule.MUST_CARRY, *of_work),
+        ),
+        Deliver: (Rule.KNOWN_MOVE, Rule.OPEN_TASKS, *of_work),
     }
+    judged = {rule for judging in rules.RULES_FOR.values() for rule in judging}
+    assert judged == set(rules.RULES)
 
 
 def test_a_transfer_that_breaks_every_rule_is_mended_one_rule_at_a_time() -> None:
@@ -112,7 +126,8 @@ def test_a_move_that_the_topology_lacks_or_nobody_could_read_is_refused_by_its_n
     refusal = refused(opened().move(UnknownMove(name=name)))
     assert (refusal.rule, refusal.numbers) == (Rule.KNOWN_MOVE, {"move": name})
     assert repr(name) in refusal.detail
-    assert refusal.hint == f"one of: {', '.join(HANDOFF_MOVES)}"
+    elsewhere = "; a policy with topology supervised has it" if name == "delegate" else ""
+    assert refusal.hint == f"one of: {', '.join(HANDOFF_MOVES)}{elsewhere}"
 
 
 MOVES = (transfer("b"), hand_back(), ask(), escalate(), complete(), give_up())

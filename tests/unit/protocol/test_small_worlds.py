@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from protocol.domain import layers, rules
+from protocol.domain.case import Case
 from protocol.domain.decider import RequestDecider
 from protocol.domain.layers import Load
 from protocol.domain.ledger import fold
-from protocol.domain.rules import Case
 from protocol.domain.steps import Append
 from protocol.domain.turns import Segment
 from protocol.wire import codec

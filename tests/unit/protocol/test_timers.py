@@ -167,7 +167,7 @@ def test_another_policy_changes_what_is_due() -> None:
     play.ledger.policy = Policy(turn_timeout_s=5)
     is_(due(play.ledger, world), TurnFailed)
     assert next_due(play.ledger, START) == START + seconds(5)
-    assert by_the_clock(play.ledger, world.now) is play.holder
+    assert by_the_clock(play.ledger, world.now) == [play.holder]
 
 
 def test_without_people_the_first_escalation_ends_the_request() -> None:

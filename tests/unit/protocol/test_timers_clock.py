@@ -106,12 +106,12 @@ def test_a_look_that_finds_a_patient_agent_served_looks_again_one_period_later()
 def test_who_serves_is_asked_only_when_something_hangs_on_it() -> None:
     play = opened()
     now = START + seconds(900)
-    assert by_the_clock(play.ledger, now - 1) is None
-    assert by_the_clock(play.ledger, now) is play.holder
-    assert by_the_clock(play.ledger, now, (play.turn, 0)) is None
+    assert by_the_clock(play.ledger, now - 1) == []
+    assert by_the_clock(play.ledger, now) == [play.holder]
+    assert by_the_clock(play.ledger, now, (play.turn, 0)) == []
     play.move(ask())
-    assert by_the_clock(play.ledger, now) is None
-    assert by_the_clock(Ledger(), now) is None
+    assert by_the_clock(play.ledger, now) == []
+    assert by_the_clock(Ledger(), now) == []
 
 
 def test_nothing_times_out_while_it_is_unknown_who_serves() -> None:

@@ -14,12 +14,14 @@ from protocol.domain.breaker import Use
 from protocol.domain.decider import RequestDecider, drive
 from protocol.domain.ledger import Ledger
 from protocol.domain.steps import (
+    AgentStanding,
     Append,
     Attendance,
     Decided,
     MeshFrozen,
     Moment,
     NeedAttendance,
+    NeedCandidates,
     NeedMoment,
     NeedPeers,
     NeedVerdictContext,
@@ -123,6 +125,8 @@ class Play:
     """Events that the log takes none of."""
     served: bool = True
     """Whether whoever is waited for runs."""
+    unserved: tuple[str, ...] = ()
+    """Agents that nobody serves when a plan is made."""
     served_since: int = START
     """UTC µs since when that is seen to be so."""
     was_served: bool | None = None
@@ -237,6 +241,8 @@ class Play:
                 return VerdictContext(self.breaker(target or ""), policy, prices)
             case NeedPeers(agents=names):
                 return tuple(name for name in names if self.breaker(name).state == "closed")
+            case NeedCandidates(agents=names):
+                return tuple(AgentStanding(self.breaker(name), name not in self.unserved) for name in names)
             case NeedAttendance():
                 self.look()
                 return Attendance(self.served, self.served_since, not self.begun)

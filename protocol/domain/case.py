@@ -1,0 +1,89 @@
+"""A case: one move before the rules, and what all rules say alike."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from protocol.domain.envelope import World
+from protocol.domain.layers import Load, Marks
+from protocol.domain.ledger import Ledger
+from protocol.domain.plans import PlannedWork
+from protocol.domain.turns import Segment, TurnState
+from protocol.wire.commands import Move, Report
+from protocol.wire.config import Policy
+from protocol.wire.handoff import Budget, Constraints, Handoff, Refusal, Rule
+
+
+class Case:
+    """One move before the rules, with what it would come to if none of them refused it."""
+
+    __slots__ = (
+        "before", "handoff", "known", "ledger", "load", "marks",
+        "move", "plan", "policy", "report", "rest", "target", "turn", "world",
+    )  # fmt: skip
+
+    ledger: Ledger
+    turn: TurnState
+    move: Move
+    report: Report
+    policy: Policy
+    world: World
+    target: str | None
+    """Whom the move would give the work to, or put the question to."""
+    before: Load
+    """What the request carries before the move."""
+    load: Load
+    """What it would carry after."""
+    handoff: Handoff | None
+    """The whole handoff that would be admitted, nothing withheld."""
+    known: Handoff | None
+    """The same as its giver knows it: what it was shown and what it brings."""
+    marks: Marks
+    """What of it the handoff that would be admitted must carry."""
+    rest: Budget
+    """What the proposer has left once it is settled."""
+    plan: tuple[PlannedWork, ...]
+    """Of a `delegate`: its tasks as they would be admitted."""
+
+    @property
+    def segment(self) -> Segment:
+        return self.turn.segment
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Keys of the facts that the proposer knows to be handed over."""
+        return frozenset() if self.known is None else frozenset(fact.key for fact in self.known.facts)
+
+    @property
+    def own(self) -> Constraints:
+        """The constraints that the proposer works under."""
+        return self.ledger.frames[self.turn.id].constraints
+
+
+def unknown_agent(case: Case, detail: str, hint: str) -> Refusal:
+    return Refusal(rule=Rule.KNOWN_AGENT, detail=detail, numbers={"target": case.target}, hint=hint)
+
+
+def passed(deadline: int, now: int, of: Mapping[str, Any] = MappingProxyType({})) -> Refusal:
+    """Return the refusal of a deadline that is not ahead (both UTC µs): what is given would end at once."""
+    return Refusal(
+        rule=Rule.CONSTRAINTS,
+        detail=f"the deadline passed {(now - deadline) / 1e6:.1f} s ago",
+        numbers={**of, "deadline": deadline, "now": now},
+        hint="a later deadline, or none",
+    )
+
+
+def too_large(what: msgspec.Struct, policy: Policy) -> Refusal | None:
+    """Refuse what is larger, as JSON, than the policy lets a handoff be."""
+    bytes_ = len(msgspec.json.encode(what))
+    if bytes_ <= policy.max_handoff_bytes:
+        return None
+    return Refusal(
+        rule=Rule.SIZE,
+        detail=f"{bytes_} bytes of at most {policy.max_handoff_bytes}",
+        numbers={"bytes": bytes_, "max_handoff_bytes": policy.max_handoff_bytes},
+        hint="put large things in a store and pass them on as artifacts (a name and a uri)",
+    )

@@ -1,0 +1,225 @@
+"""A plan before the rules: who would get each task, with what, and how much each may spend.
+
+Nothing here refuses: what cannot be had is left empty, and the rules say so.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from protocol.domain import budget
+from protocol.domain.layers import Bringer, Load, Marks, followed, marked, merge, narrowed
+from protocol.domain.ledger import Ledger
+from protocol.domain.tasks import TaskState, may_fall_back, task_turn
+from protocol.domain.turns import TurnState
+from protocol.wire.assignment import PlannedTask
+from protocol.wire.commands import Delegate, Task
+from protocol.wire.config import AgentEntry, Fleet
+from protocol.wire.grounds import Candidate, Grounds
+from protocol.wire.handoff import Budget, Constraints, Handoff
+from protocol.wire.ids import AgentName
+
+
+class TaskWork(NamedTuple):
+    """What a task gets to work with."""
+
+    handoff: Handoff
+    """The whole, nothing withheld."""
+    known: Handoff
+    """The same as its lead knows it."""
+    before: Load
+    """What the lead carries."""
+    load: Load
+    """What the task would carry."""
+    marks: Marks
+    """What of it must be carried."""
+
+
+class PlannedWork(NamedTuple):
+    """One task of a plan, as it would be admitted."""
+
+    task: Task
+    worker: Candidate | None
+    """Who would get it; None where nobody can."""
+    planned: PlannedTask
+    work: TaskWork
+
+
+def candidates_of(move: Delegate, fleet: Fleet, sender: AgentEntry | None) -> tuple[AgentName, ...]:
+    """Return the agents that a plan's tasks could go to, in the fleet's order.
+
+    Where nobody takes an intent it is all agents: the refusal names what there is.
+    """
+    named = {task.to_agent for task in move.tasks}
+    intents = {task.intent for task in move.tasks if task.to_agent is None or task.fallback} - {None}
+    return tuple(capable_of(intents, fleet, sender, named))
+
+
+def capable_of(
+    intents: Collection[str | None],
+    fleet: Fleet,
+    sender: AgentEntry | None,
+    named: Collection[str | None] = (),
+) -> Iterator[AgentName]:
+    """Yield who takes any of some intents and may be given work by `sender`, and who is named."""
+    allowed = fleet.agents if sender is None or sender.to is None else sender.to
+    taken = {
+        intent
+        for intent in intents
+        if any(agent.takes(intent) for name, agent in fleet.agents.items() if name in allowed)
+    }
+    lacking = len(taken) < len(intents)
+    for name, agent in fleet.agents.items():
+        capable = name in allowed and any(agent.takes(intent) for intent in intents)
+        if lacking or capable or name in named:
+            yield agent.name
+
+
+def fallbacks(task: TaskState, lead: TurnState, fleet: Fleet) -> tuple[AgentName, ...]:
+    """Return who could have a task next if it fails now, in the fleet's order."""
+    return tuple(
+        agent.name
+        for agent in fleet.agents.values()
+        if may_fall_back(task, agent, lead.work.path, lead.entry)
+    )
+
+
+def planned(
+    ledger: Ledger, turn: TurnState, move: Delegate, grounds: Grounds, now: int, rest: Budget
+) -> tuple[PlannedWork, ...]:
+    """Return a plan as it would be admitted now.
+
+    Args:
+        rest: what the lead has left once it is settled.
+    """
+    own = ledger.frames[turn.id].constraints
+    parts = shares([task.constraints.budget for task in move.tasks], rest, ledger.policy.keep_back)
+    found = []
+    for place, (task, part) in enumerate(zip(move.tasks, parts, strict=True)):
+        worker, why = chosen(task, turn, grounds)
+        agent = AgentName(task.to_agent or "") if worker is None else worker.entry.name
+        constraints = _narrower(own, task.constraints, now, part)
+        plan = PlannedTask(
+            task=task,
+            turn=task_turn(str(ledger.request), turn.id, ledger.n, place),
+            agent=agent,
+            why=why,
+            constraints=constraints,
+        )
+        work = task_work(ledger, turn, plan, agent, grounds.sender)
+        found.append(PlannedWork(task, worker, plan, work))
+    return tuple(found)
+
+
+def shares(asked: Sequence[Budget | None], rest: Budget, keep_back: float) -> list[Budget]:
+    """Return what each task of a plan would be granted out of what its lead has left.
+
+    A task gets what it asks for. The others get equal parts of what is left then, less the part of the
+    whole that is kept back for the lead. By dimension; one without a limit is nobody's but who asks for it.
+    """
+    granted: list[dict[str, int | None]] = [{} for _ in asked]
+    for name in Budget.__struct_fields__:
+        said = [None if one is None else getattr(one, name) for one in asked]
+        have, part = getattr(rest, name), None
+        if have is not None and None in said:
+            free = have - int(max(have, 0) * keep_back) - sum(one for one in said if one is not None)
+            part = max(0, free // said.count(None))
+        for grant, own in zip(granted, said, strict=True):
+            grant[name] = part if own is None else own
+    return [Budget(**grant) for grant in granted]
+
+
+def _narrower(own: Constraints, asked: Constraints, now: int, granted: Budget) -> Constraints:
+    """Return a task's constraints: its lead's, narrowed by what is asked for."""
+    deadline, actions = asked.ends_at(now), asked.allowed_actions
+    return Constraints(
+        deadline=own.deadline if deadline is None else deadline,
+        allowed_actions=own.allowed_actions if actions is None else tuple(sorted(actions)),
+        budget=budget.public(granted),
+        read_only=own.read_only or asked.read_only,
+    )
+
+
+# --- who gets it ------------------------------------------------------------------------------------
+
+
+def chosen(task: Task, lead: TurnState, grounds: Grounds) -> tuple[Candidate | None, str]:
+    """Return who gets a task, and why where the guard had to choose.
+
+    That is the first in the fleet's order that takes the intent, is served, has a breaker that lets work
+    through, and is not in the lineage. Where all lack one of these, it is one that at least is outside the
+    lineage: what comes of it is the task's failure, not the plan's.
+    """
+    if task.to_agent is not None:
+        return next((one for one in grounds.candidates if one.entry.name == task.to_agent), None), ""
+    if task.intent is None:
+        return None, ""
+    takers = [one for one in grounds.candidates if one.entry.takes(task.intent) and may_give(grounds, one)]
+    outside = [one for one in takers if one.entry.name not in lead.work.path]
+    free = [one for one in outside if one.breaker != "open"]
+    best = [one for one in free if one.served] or free or outside
+    if not best:
+        return None, ""
+    over = [f"{one.entry.name} ({_against(one, lead)})" for one in takers[: takers.index(best[0])]]
+    passed_over = f", after {', '.join(over)}" if over else ""
+    return best[0], f"the first in the fleet that takes {task.intent!r}{passed_over}"
+
+
+def may_give(grounds: Grounds, one: Candidate) -> bool:
+    """Return True if the proposer may give this agent work."""
+    sender = grounds.sender
+    return sender is None or sender.to is None or one.entry.name in sender.to
+
+
+def _against(one: Candidate, lead: TurnState) -> str:
+    if one.entry.name in lead.work.path:
+        return "in the lineage"
+    return "its breaker is open" if one.breaker == "open" else "nobody serves it"
+
+
+# --- what it gets -----------------------------------------------------------------------------------
+
+
+def task_work(
+    ledger: Ledger, lead: TurnState, plan: PlannedTask, agent: AgentName, giver: AgentEntry | None
+) -> TaskWork:
+    """Return what a task gets to work with: what its lead carries, as far as it says, and what it brings.
+
+    A lead leaves out what it sees. What is withheld from it goes along, as it does with a transfer.
+    """
+    task, held = plan.task, lead.work.handoff
+    clearance = frozenset(() if giver is None else giver.clearance)
+    shown = {fact.key: fact for fact in held.facts}
+    things = {item.name: item for item in held.artifacts}
+    before, marks = lead.load(), lead.marks()
+    bringer = Bringer(shown, things, clearance, marks=marks)
+    kept = before
+    if task.carry is not None:
+        brought = (*(fact.key for fact in task.facts), *(item.name for item in task.artifacts))
+        keys = {*task.carry, *brought}
+        kept = narrowed(before, keys, bringer)
+        shown = {key: fact for key, fact in shown.items() if key in keys}
+        things = {name: item for name, item in things.items() if name in keys}
+    load = merge(kept, task.facts, task.artifacts, (), bringer, ledger.history.labels)
+    asked = task.constraints.must_carry
+    handoff = Handoff(
+        move="delegate",
+        from_agent=lead.agent,
+        to_agent=agent,
+        parent=lead.id,
+        summary=task.summary,
+        intent=task.intent,
+        facts=load.fact_tuple,
+        artifacts=load.artifact_tuple,
+        constraints=plan.constraints,
+    )
+    known = replace(
+        handoff,
+        facts=tuple((shown | {fact.key: fact for fact in task.facts}).values()),
+        artifacts=tuple((things | {item.name: item for item in task.artifacts}).values()),
+        constraints=replace(plan.constraints, must_carry=asked),
+    )
+    return TaskWork(
+        handoff, known, before, load, followed(marks, before, load) | marked(asked, before, load, bringer)
+    )

@@ -1,0 +1,118 @@
+"""What follows from plans: tasks open, joins close, and what is called off or left over ends."""
+
+from collections.abc import Iterator
+
+from protocol.domain.envelope import Draft, World, due_draft
+from protocol.domain.ledger import Ledger
+from protocol.domain.plans import task_work
+from protocol.domain.results import error_of, result_of
+from protocol.domain.tasks import TaskState, is_joined, opening_cause, untold
+from protocol.domain.turns import TurnState, next_round
+from protocol.wire import events
+from protocol.wire.assignment import RoundOutcome, TaskError
+from protocol.wire.events import AnyEvent
+from protocol.wire.handoff import Rule
+from protocol.wire.ids import NOBODY
+
+
+def doomed(ledger: Ledger) -> list[TaskState]:
+    """Return the open tasks that are called off, or whose lead is over or doomed itself; deepest first."""
+    found: list[TaskState] = []
+    for task in ledger.tasks:  # a lead's task was planned before its own
+        if task.is_open and (task.called_off or _is_left_over(ledger, task, found)):
+            found.append(task)
+    return sorted(found, key=lambda task: -task.level)
+
+
+def _is_left_over(ledger: Ledger, task: TaskState, ending: list[TaskState]) -> bool:
+    lead = ledger.turns[task.lead]
+    return lead.state == "ended" or any(lead.task is one for one in ending)
+
+
+def planned(ledger: Ledger) -> Iterator[TaskState]:
+    """Yield the tasks that no turn was opened for yet."""
+    return (task for task in ledger.tasks if task.state == "planned")
+
+
+def joined(ledger: Ledger) -> Iterator[TurnState]:
+    """Yield the leads whose join is closed."""
+    return (
+        turn
+        for turn in ledger.open.values()
+        if turn.state == "delegated" and is_joined(turn.tasks, turn.join)
+    )
+
+
+def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
+    """Return what opens a task's turn, or ends it where its agent's breaker lets no work through."""
+    lead, worker = ledger.turns[task.lead], task.worker
+    assert worker is not None
+    if worker.breaker == "open":
+        message = f"{worker.entry.name} has failed too often of late; its breaker is open"
+        return never_opened(ledger, world, task, Rule.AGENT_AVAILABLE, message)
+    entry = worker.entry
+    plan = task.planned
+    work = task_work(ledger, lead, plan, entry.name, lead.entry)
+    draft = Draft(ledger, world, opening_cause(str(ledger.request), lead.id, task.since_n))
+    return draft.opening(
+        events.TaskOpened,
+        work.handoff,
+        work.load,
+        work.marks,
+        path=(*lead.work.path, entry.name),
+        id=task.turn,
+        reader=entry,
+        results=tuple(result_of(lead.tasks[name], entry.clearance) for name in plan.task.uses),
+        lead=lead.id,
+        name=task.name,
+    )
+
+
+def never_opened(ledger: Ledger, world: World, task: TaskState, code: str, message: str) -> AnyEvent:
+    """Return the failure of a task whose turn cannot be opened."""
+    assert task.worker is not None
+    agent = task.worker.entry.name
+    lineage = (*ledger.turns[task.lead].work.path, agent)
+    error = TaskError(code=code, message=message, agent=agent, attempts=0, lineage=lineage)
+    draft = due_draft(events.TaskFailed, ledger, world, task.turn, task.since_n)
+    said = {"turn": task.turn, "round": 0, "name": task.name, "error": error, "grounds": world.grounds}
+    return draft.event(events.TaskFailed, NOBODY, **said)
+
+
+def failed(ledger: Ledger, world: World, turn: TurnState, code: str, message: str) -> AnyEvent:
+    """Return the end of a task whose turn has no round left."""
+    assert turn.task is not None
+    draft = due_draft(events.TaskFailed, ledger, world, turn.id, turn.since_n)
+    return draft.event(
+        events.TaskFailed,
+        NOBODY,
+        turn=turn.id,
+        round=turn.round,
+        name=turn.task.name,
+        error=error_of(turn, code, message),
+        grounds=world.grounds,
+    )
+
+
+def cancelled(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
+    """Return the end of a task that is called off or left over."""
+    turn = ledger.turns.get(task.turn)
+    n = task.since_n if turn is None else turn.since_n
+    draft = due_draft(events.TaskCancelled, ledger, world, task.turn, n)
+    return draft.event(
+        events.TaskCancelled,
+        NOBODY,
+        turn=task.turn,
+        name=task.name,
+        why="called_off" if task.called_off else "lead_ended",
+        grounds=world.grounds,
+    )
+
+
+def resumed(ledger: Ledger, world: World, lead: TurnState) -> AnyEvent:
+    """Return the next round of a lead, with the results that it was not told yet."""
+    clearance = () if lead.entry is None else lead.entry.clearance
+    results = tuple(result_of(task, clearance) for task in untold(lead.tasks.values()))
+    work = next_round(lead, RoundOutcome(round=lead.round, how="joined"), results=results)
+    draft = due_draft(events.TurnResumed, ledger, world, lead.id, lead.since_n)
+    return draft.event(events.TurnResumed, lead.agent, turn=lead.id, work=work)

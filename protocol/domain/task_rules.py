@@ -1,0 +1,347 @@
+"""The rules on tasks: what may refuse a plan, a result, and an answer that leaves tasks open.
+
+A refusal that is about one task of a plan names it in `numbers["task"]`.
+"""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from protocol.domain import budget, layers
+from protocol.domain.case import Case, too_large
+from protocol.domain.plans import PlannedWork, may_give
+from protocol.domain.results import MAX_JOIN_BYTES, size_of
+from protocol.domain.tasks import TaskState, open_of, untold
+from protocol.wire.codec import canonical
+from protocol.wire.commands import Complete, Delegate, Deliver, Task
+from protocol.wire.handoff import Refusal, Rule
+from protocol.wire.ids import HUMAN
+
+
+def _first(refusals: Iterator[Refusal]) -> Refusal | None:
+    return next(refusals, None)
+
+
+def _lineage(case: Case) -> str:
+    return " → ".join(case.turn.work.path)
+
+
+def known_agents(case: Case) -> Refusal | None:
+    """Refuse tasks for agents that are not in the fleet, or that the lead may not give this work to."""
+    return _first(_unknown(case))
+
+
+def _unknown(case: Case) -> Iterator[Refusal]:
+    grounds, lead = case.world.grounds, case.turn.agent
+    for work in case.plan:
+        task, said = work.task, ""
+        if grounds.sender is None:
+            said = f"{lead} is not in the fleet any more"
+        elif task.to_agent is None:
+            continue
+        elif task.to_agent == HUMAN:
+            said = "`human` is reached by `escalate` and `ask` only"
+        elif work.worker is None:
+            said = f"{task.to_agent!r} is not in the fleet"
+        elif not may_give(grounds, work.worker):
+            said = f"{lead} may not give work to {task.to_agent}"
+        elif not work.worker.entry.takes(task.intent):
+            said = f"{task.to_agent} does not take the intent {task.intent!r}"
+        if said:
+            allowed = None if grounds.sender is None else grounds.sender.to
+            yield Refusal(
+                rule=Rule.KNOWN_AGENT,
+                detail=f"task {task.name!r}: {said}",
+                numbers={"task": task.name, "target": task.to_agent},
+                hint=f"may give work to: {', '.join(allowed)}" if allowed else "",
+            )
+
+
+def levels(case: Case) -> Refusal | None:
+    level = len(case.turn.work.path) + 1
+    if not case.plan or level <= case.policy.max_levels:
+        return None
+    return Refusal(
+        rule=Rule.LEVELS,
+        detail=f"a task would lie on level {level} of at most {case.policy.max_levels}: {_lineage(case)}",
+        numbers={"level": level, "max_levels": case.policy.max_levels, "lineage": list(case.turn.work.path)},
+        hint="do it yourself, and deliver or complete",
+    )
+
+
+# --- which tasks ------------------------------------------------------------------------------------
+
+
+def known_task(case: Case) -> Refusal | None:
+    """Refuse names that are taken, tasks that are not there or not done, and a wait for nothing."""
+    return _first(_misnamed(case))
+
+
+def _misnamed(case: Case) -> Iterator[Refusal]:
+    assert isinstance(case.move, Delegate)
+    known, names = case.turn.tasks, set[str]()
+    for task in case.move.tasks:
+        if task.name in known or task.name in names:
+            yield _known_task(task.name, f"this turn has a task {task.name!r} already", "another name")
+        names.add(task.name)
+        for named in (*task.uses, *((task.revises,) if task.revises else ())):
+            if named not in known:
+                yield _known_task(
+                    task.name, f"task {task.name!r} names {named!r}, which is no earlier task", ""
+                )
+            elif known[named].is_open:
+                hint = "delegate it once the other has ended: join `any`"
+                yield _known_task(task.name, f"task {task.name!r} names {named!r}, which has not ended", hint)
+    for named in case.move.cancel:
+        if named not in known:
+            yield _known_task(named, f"there is no task {named!r} to cancel", "")
+    if not case.move.tasks and not open_of(known.values()) and not untold(known.values()):
+        yield _known_task(
+            None, "no task is open, so there is nothing to wait for", "delegate tasks, or go on"
+        )
+
+
+def _known_task(name: str | None, detail: str, hint: str) -> Refusal:
+    return Refusal(rule=Rule.KNOWN_TASK, detail=detail, numbers={"task": name}, hint=hint)
+
+
+def fan_out(case: Case) -> Refusal | None:
+    if not case.plan:
+        return None
+    called_off = case.move.cancel if isinstance(case.move, Delegate) else ()
+    still = [task for task in open_of(case.turn.tasks.values()) if task.name not in called_off]
+    at_once, in_all = len(still) + len(case.plan), len(case.ledger.tasks) + len(case.plan)
+    policy = case.policy
+    if at_once > policy.max_open_tasks:
+        return Refusal(
+            rule=Rule.FAN_OUT,
+            detail=f"this turn would have {at_once} tasks open of at most {policy.max_open_tasks}",
+            numbers={"open": at_once, "max_open_tasks": policy.max_open_tasks},
+            hint="fewer at once: the others after a join",
+        )
+    if in_all > policy.max_tasks:
+        return Refusal(
+            rule=Rule.FAN_OUT,
+            detail=f"the request would have had {in_all} tasks of at most {policy.max_tasks}",
+            numbers={"tasks": in_all, "max_tasks": policy.max_tasks},
+            hint="go on with the results that are there",
+        )
+    return None
+
+
+def capable(case: Case) -> Refusal | None:
+    """Refuse a task that nobody can have, and one that could not be given to another agent as it asks."""
+    return _first(_without_agent(case))
+
+
+def _without_agent(case: Case) -> Iterator[Refusal]:
+    for work in case.plan:
+        task = work.task
+        if task.intent is None and (task.to_agent is None or task.fallback):
+            what = "a fallback" if task.to_agent is not None else "a task without an agent"
+            yield _capable(task, f"task {task.name!r}: {what} needs an intent", {}, "name the intent")
+        elif work.worker is None:
+            yield _nobody(case, task)
+
+
+def _nobody(case: Case, task: Task) -> Refusal:
+    grounds, intent = case.world.grounds, str(task.intent)
+    takers = [
+        one.entry.name for one in grounds.candidates if one.entry.takes(intent) and may_give(grounds, one)
+    ]
+    if takers:
+        detail = f"all that take {intent!r} are in the lineage: {_lineage(case)}"
+        return _capable(task, f"task {task.name!r}: {detail}", {"lineage": list(case.turn.work.path)}, "")
+    there = sorted({intent for one in grounds.candidates for intent in one.entry.intents or ()})
+    near = difflib.get_close_matches(intent, there, n=3, cutoff=0.5) or there[:5]
+    hint = f"the nearest intents: {', '.join(near)}" if near else ""
+    return _capable(
+        task, f"no capable agent for task {task.name!r}: none takes {intent!r}", {"nearest": near}, hint
+    )
+
+
+def _capable(task: Task, detail: str, numbers: dict[str, Any], hint: str) -> Refusal:
+    said = {"task": task.name, "intent": task.intent, **numbers}
+    return Refusal(rule=Rule.CAPABLE, detail=detail, numbers=said, hint=hint)
+
+
+# --- the same again ---------------------------------------------------------------------------------
+
+
+def cycle(case: Case) -> Refusal | None:
+    """Refuse a task for an agent of its own lineage, and one that was given before with nothing new."""
+    return _first(_again(case))
+
+
+def _again(case: Case) -> Iterator[Refusal]:
+    path = case.turn.work.path
+    given = {_key(task.planned.task, task.planned.agent): task.name for task in case.turn.tasks.values()}
+    here = dict[tuple[Any, ...], str]()
+    for work in case.plan:
+        agent, task = work.planned.agent, work.task
+        if agent in path:
+            yield Refusal(
+                rule=Rule.CYCLE,
+                detail=f"task {task.name!r}: {agent} is in the lineage: {_lineage(case)}",
+                numbers={"task": task.name, "lineage": list(path), "agent": agent},
+                hint="an agent outside the lineage, or do it yourself",
+            )
+        key = _key(task, agent)
+        same = given.get(key) or here.get((*key, task.summary))
+        if same is not None:
+            yield Refusal(
+                rule=Rule.CYCLE,
+                detail=f"task {task.name!r} gives {agent} again what task {same!r} gave, and nothing new",
+                numbers={"task": task.name, "same": same, "agent": agent},
+                hint="bring what is new as a fact: of a revision, the feedback",
+            )
+        here[(*key, task.summary)] = task.name
+
+
+def _key(task: Task, agent: str) -> tuple[Any, ...]:
+    """Return what makes a task the same as another. Of another summary alone, nothing comes that is new."""
+    facts = sorted((fact.key, canonical(fact.value)) for fact in task.facts)
+    artifacts = sorted((item.name, item.uri, item.digest) for item in task.artifacts)
+    return agent, task.intent, tuple(facts), tuple(artifacts), tuple(sorted(task.uses))
+
+
+def revisions(case: Case) -> Refusal | None:
+    return _first(_too_often(case))
+
+
+def _too_often(case: Case) -> Iterator[Refusal]:
+    for work in case.plan:
+        chain = list(_chain(work.task, case.turn.tasks))
+        if len(chain) > case.policy.max_revisions:
+            yield Refusal(
+                rule=Rule.REVISIONS,
+                detail=f"task {work.task.name!r} would be revision {len(chain)} of at most "
+                f"{case.policy.max_revisions} of task {chain[-1]!r}",
+                numbers={
+                    "task": work.task.name,
+                    "revisions": len(chain),
+                    "max_revisions": case.policy.max_revisions,
+                },
+                hint="take what is there, another way, or give up",
+            )
+
+
+def _chain(task: Task, known: dict[str, TaskState]) -> Iterator[str]:
+    """Yield the names of the tasks that a task does again, the newest first."""
+    while task.revises and task.revises in known:
+        yield task.revises
+        task = known[task.revises].planned.task
+
+
+def open_tasks(case: Case) -> Refusal | None:
+    assert isinstance(case.move, Complete | Deliver)
+    still = [task.name for task in open_of(case.turn.tasks.values())]
+    if not still or case.move.cancel_open:
+        return None
+    return Refusal(
+        rule=Rule.OPEN_TASKS,
+        detail=f"{len(still)} tasks of this turn are still open: {', '.join(still)}",
+        numbers={"open": still},
+        hint="wait for them (`delegate` without tasks), or say `cancel_open`",
+    )
+
+
+# --- how much ---------------------------------------------------------------------------------------
+
+
+def budgets(case: Case) -> Refusal | None:
+    """Refuse a plan whose tasks would reserve more than their lead has left."""
+    if not case.plan or case.rest == budget.UNLIMITED:
+        return None
+    asked = [work.task.constraints.budget for work in case.plan]
+    numbers = dict[str, Any]()
+    for name in msgspec.structs.fields(budget.UNLIMITED):
+        have = getattr(case.rest, name.name)
+        granted = [getattr(work.planned.constraints.budget, name.name, None) for work in case.plan]
+        said = [None if one is None else getattr(one, name.name) for one in asked]
+        if have is None:
+            continue
+        total = sum(one for one in granted if one is not None)
+        unsaid = any(
+            own is None and part is not None and part < 1 for own, part in zip(said, granted, strict=True)
+        )
+        if total > have or unsaid:
+            numbers[name.name] = {"asked": sum(one for one in said if one is not None), "left": have}
+    if not numbers:
+        return None
+    words = ", ".join(f"{name}: {one['asked']} asked, {one['left']} left" for name, one in numbers.items())
+    return Refusal(
+        rule=Rule.BUDGET,
+        detail=f"the tasks would reserve more than {case.turn.agent} has left ({words})",
+        numbers={**numbers, "keep_back": case.policy.keep_back},
+        hint="fewer tasks, or ask for less; what open tasks do not use comes back when they end",
+    )
+
+
+def must_carry(case: Case) -> Refusal | None:
+    return _first(_not_carried(case))
+
+
+def _not_carried(case: Case) -> Iterator[Refusal]:
+    marks = case.turn.marks()
+    for work in case.plan:
+        held = work.work
+        given = {fact.key for fact in held.known.facts}
+        lost = layers.lost(held.before, held.load, marks)
+        missing = [key for key in work.task.constraints.must_carry if key not in given]
+        if lost or missing:
+            keys = sorted({*lost, *missing})
+            yield Refusal(
+                rule=Rule.MUST_CARRY,
+                detail=f"task {work.task.name!r}: facts that must be carried are gone or changed: "
+                + ", ".join(keys),
+                numbers={"task": work.task.name, "keys": keys},
+                hint="carry them unchanged; put another finding under another key",
+            )
+
+
+def size(case: Case) -> Refusal | None:
+    """Refuse a task that is too large as its lead knows it, with the results that it is to use."""
+    return _first(_too_large(case))
+
+
+def _too_large(case: Case) -> Iterator[Refusal]:
+    for work in case.plan:
+        refusal = too_large(work.work.known, case.policy)
+        if refusal is not None:
+            yield msgspec.structs.replace(
+                refusal,
+                detail=f"task {work.task.name!r}: {refusal.detail}",
+                numbers={"task": work.task.name, **refusal.numbers},
+            )
+        used = _used(case, work)
+        if used > MAX_JOIN_BYTES:
+            what = f"the results that task {work.task.name!r} uses"
+            yield _join_size(what, used, {"task": work.task.name})
+
+
+def _used(case: Case, work: PlannedWork) -> int:
+    return sum(size_of(case.turn.tasks[name]) for name in work.task.uses)
+
+
+def join_size(case: Case) -> Refusal | None:
+    """Refuse a result that its lead could not be told of with the others that it was not told yet."""
+    task = case.turn.task
+    assert task is not None
+    lead = case.ledger.turns[task.lead]
+    others = sum(size_of(one) for one in untold(lead.tasks.values()))
+    total = others + len(msgspec.json.encode(case.move))
+    if total <= MAX_JOIN_BYTES:
+        return None
+    return _join_size("what the lead has to be told", total, {})
+
+
+def _join_size(what: str, bytes_: int, of: dict[str, Any]) -> Refusal:
+    return Refusal(
+        rule=Rule.SIZE,
+        detail=f"{what} would come to {bytes_} bytes of at most {MAX_JOIN_BYTES}",
+        numbers={**of, "bytes": bytes_, "max_join_bytes": MAX_JOIN_BYTES},
+        hint="put large things in a store and pass them on as artifacts (a name and a uri)",
+    )

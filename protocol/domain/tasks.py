@@ -1,0 +1,146 @@
+"""Tasks: what a lead gave out, what each may spend, and when the lead runs again.
+
+Budgets of a tree are *accounts*. A task reserves its grant until it ends; what it did not use returns then.
+What a lead has left is its own grant less what it and its tasks have spent and less what its open tasks
+still have reserved. So no tree spends more than its root was given. A level that has no limit has none below
+it either, unless a task asks for one.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import reduce
+from typing import Literal
+
+import msgspec
+
+from protocol.domain import budget
+from protocol.wire.assignment import PlannedTask, TaskStatus
+from protocol.wire.commands import Join, Usage
+from protocol.wire.config import AgentEntry
+from protocol.wire.events import TaskCancelled, TaskDelivered, TaskFailed, TurnDelegated
+from protocol.wire.grounds import Candidate, Grounds
+from protocol.wire.handoff import Budget
+from protocol.wire.ids import AgentName, Cause, TurnId, due_cause, event_id
+
+OPENED = "task.opened"
+
+
+class TaskState(msgspec.Struct, gc=False, kw_only=True):
+    """One task of a lead, as the log tells it. After a fallback it goes on under another turn."""
+
+    name: str
+    planned: PlannedTask
+    lead: TurnId
+    level: int
+    """Of the lineage: 2 for a task of the root."""
+    grant: Budget
+    since_n: int
+    """Number of the event that its next turn follows from: the plan's, or the failure's before a fallback."""
+    since: int
+    """UTC µs of the plan."""
+    turn: TurnId
+    """Its newest turn, opened or not."""
+    worker: Candidate | None
+    """Who has it or gets it, as the guard found them; None for an offer."""
+    state: TaskStatus | Literal["planned", "open"] = "planned"
+    agents: tuple[AgentName, ...] = ()
+    """All that had it, in order."""
+    attempts: int = 0
+    """Rounds that were begun, by all of them."""
+    spent: Usage = budget.NOTHING
+    """By all its turns and all below them."""
+    fell_back: bool = False
+    """True once a guard gave it to another agent after a failure."""
+    called_off: bool = False
+    """True once its lead called it off."""
+    told: bool = False
+    """True once its lead was told of its end."""
+    ended: TaskDelivered | TaskFailed | TaskCancelled | None = None
+    """What ended it."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in ("planned", "open")
+
+    @property
+    def reserved(self) -> Usage:
+        """What it may still spend, where that is a number."""
+        return budget.whole(budget.left(self.grant, self.spent)) if self.is_open else budget.NOTHING
+
+    @property
+    def entry(self) -> AgentEntry | None:
+        """Its agent, as the fleet file had it."""
+        return None if self.worker is None else self.worker.entry
+
+
+def opening_cause(request: str, lead: TurnId, n: int) -> Cause:
+    """Return the cause that the turns of a plan's tasks have; `n` is the number of the event before them."""
+    return due_cause(request, OPENED, lead, n)
+
+
+def task_turn(request: str, lead: TurnId, n: int, place: int = 0) -> TurnId:
+    """Return the turn of a plan's task by its place in the plan."""
+    return TurnId(event_id(opening_cause(request, lead, n), OPENED, place))
+
+
+def begun(event: TurnDelegated, lead: TurnId, level: int) -> Iterator[TaskState]:
+    """Yield the tasks that a plan brings."""
+    found = {one.entry.name: one for one in event.grounds.candidates}
+    for planned in event.tasks:
+        yield TaskState(
+            name=planned.task.name,
+            planned=planned,
+            lead=lead,
+            level=level,
+            grant=planned.constraints.budget or budget.UNLIMITED,
+            since_n=event.n,
+            since=event.at,
+            turn=planned.turn,
+            worker=found.get(planned.agent),
+        )
+
+
+def open_of(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
+    """Return those that are open, in the same order."""
+    return tuple(task for task in tasks if task.is_open)
+
+
+def untold(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
+    """Return those that ended and whose lead was not told yet, in the same order."""
+    return tuple(task for task in tasks if not task.is_open and not task.told)
+
+
+def reserved(tasks: Iterable[TaskState]) -> Usage:
+    """Return what the open ones of these tasks may still spend."""
+    return reduce(budget.plus, (task.reserved for task in tasks), budget.NOTHING)
+
+
+def is_joined(tasks: Mapping[str, TaskState], join: Join) -> bool:
+    """Return True if a lead that waits for `join` runs again."""
+    if not open_of(tasks.values()):
+        return True
+    if join == "all":
+        return False
+    successes = sum(task.state == "delivered" for task in untold(tasks.values()))
+    return successes >= (1 if join == "any" else join)
+
+
+def next_worker(
+    task: TaskState, lineage: Collection[str], giver: AgentEntry | None, grounds: Grounds | None
+) -> Candidate | None:
+    """Return who gets a task that failed: the first candidate that may have it, if it falls back at all."""
+    for one in () if grounds is None else grounds.candidates:
+        if one.served and one.breaker != "open" and may_fall_back(task, one.entry, lineage, giver):
+            return one
+    return None
+
+
+def may_fall_back(
+    task: TaskState, agent: AgentEntry, lineage: Collection[str], giver: AgentEntry | None
+) -> bool:
+    """Return True if a guard may give a failed task to this agent: once, to one that did not have it."""
+    asked, allowed = task.planned.task, None if giver is None else giver.to
+    if not asked.fallback or asked.intent is None or task.called_off or task.fell_back:
+        return False
+    had = {task.planned.agent, *task.agents}
+    may_give = allowed is None or agent.name in allowed
+    return may_give and agent.takes(asked.intent) and agent.name not in {*had, *lineage}
