@@ -1,28 +1,43 @@
 """The page's list of requests, filled with made-up rows: how long one page of it takes under each filter.
 
-`python -m bench.listing ROWS FOLDER`; a folder that is filled already is measured as it is.
+`python -m bench.listing ROWS FOLDER`; a folder that is filled already is measured as it is. Both the query
+and the whole answer are timed: the page is served on loopback, over a mesh of its own, and asked as a browser
+asks it.
 """
 
+import asyncio
+import contextlib
+import fcntl
+import hashlib
 import itertools
 import random
+import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
-from mesh.ui.projection import COSTS, Filter, Listed, Projection, words_of
+import httpx
 
-_SHOWN = 51
+from bench.place import FLOODED, OPERATOR, place
+from mesh.bus.roles import ADMIN
+from mesh.fleet.setup import apply
+from mesh.ui import Options, keys_in, serving
+from mesh.ui.projection import COSTS, Listed, Projection, words_of
+from mesh.ui.requests import PAGE, filter_of
+
 _ROUNDS = 5
 _AT_ONCE = 5_000
-_BEGAN = 1_700_000_000_000_000
+_APART = 2_500_000
+"""Between two requests, µs: 1,000,000 of them span 29 days."""
 _AGENTS = ("triage", "billing", "refunds", "legal", "tech")
 _STATES = {"completed": 88, "failed": 4, "refused": 4, "open": 2, "human": 1, "expired": 1}
 
 
 def rows(count: int) -> Iterator[tuple[int, Listed]]:
-    """Yield so many requests, each with the place of its first event: six events, a second apart."""
+    """Yield so many requests, each with the place of its first event: six events; the last one is of now."""
     chance = random.Random(1)
+    began = time.time_ns() // 1_000 - count * _APART
     vocabulary = [f"word{number}" for number in range(5_000)]
     for number in range(1, count + 1):
         status = chance.choices(tuple(_STATES), tuple(_STATES.values()))[0]
@@ -40,8 +55,8 @@ def rows(count: int) -> Iterator[tuple[int, Listed]]:
             holder="",
             client=client,
             frozen=False,
-            opened=_BEGAN + number * 1_000_000,
-            at=_BEGAN + number * 1_000_000 + 500,
+            opened=began + number * _APART,
+            at=began + number * _APART + 500,
             events=6,
             type=f"request.{status}",
             nano_dollars=cost,
@@ -57,54 +72,108 @@ def rows(count: int) -> Iterator[tuple[int, Listed]]:
         yield number * 6, row
 
 
-def filters(count: int) -> dict[str, Filter]:
-    """Return what is asked for; `middle` is a time by which half of the requests were opened."""
-    middle = _BEGAN + count // 2 * 1_000_000
-    return {
-        "all": Filter(),
-        "status open": Filter(tags=("status:open",)),
-        "an agent": Filter(tags=("agent:legal",)),
-        "a rule": Filter(tags=("rule:max_visits",)),
-        "agent, status and rule": Filter(tags=("agent:legal", "status:failed", "rule:max_depth")),
-        "four tags that few have": Filter(tags=("client:app", "agent:legal", "rule:actions", "status:human")),
-        "$1 or more": Filter(nano_dollars=10**9),
-        "a word in every text": Filter(text="refund"),
-        "a word in one of 400": Filter(text="word4999"),
-        "the beginning of 1,111 words": Filter(text="word3"),
-        "two words": Filter(text="word4999 word3"),
-        "words of all, tags of few": Filter(text="please refund", tags=("status:human", "rule:actions")),
-        "words of all, a tag of most, half": Filter(text="refund", tags=("status:completed",), until=middle),
-        "younger than half": Filter(since=middle),
-        "older than half, an agent": Filter(until=middle, tags=("agent:legal",)),
-        "the beginning of an id": Filter(text="app_0000"),
-    }
+FILTERS: Mapping[str, Mapping[str, str]] = {
+    "all": {},
+    "status open": {"status": "open"},
+    "an agent": {"agent": "legal"},
+    "a client": {"client": "web"},
+    "a rule": {"rule": "max_visits"},
+    "agent, status and rule": {"agent": "legal", "status": "failed", "rule": "max_depth"},
+    "four tags that few have": {"client": "app", "agent": "legal", "rule": "actions", "status": "human"},
+    "$1 or more": {"cost": "1"},
+    "a word in every text": {"text": "refund"},
+    "a word in one of 400": {"text": "word4999"},
+    "the beginning of 1,111 words": {"text": "word3"},
+    "two words": {"text": "word4999 word3"},
+    "words of all, tags of few": {"text": "please refund", "status": "human", "rule": "actions"},
+    "words of all, tag of most, age": {"text": "refund", "status": "completed", "older": "7d"},
+    "younger than a week": {"younger": "7d"},
+    "older than a week, an agent": {"older": "7d", "agent": "legal"},
+    "the beginning of an id": {"text": "app_0000"},
+}
+"""What a visitor asks for, as the page's address has it."""
 
 
 def main(arguments: list[str]) -> None:
     count, folder = int(arguments[0]), Path(arguments[1])
-    listed = Projection(folder / "listing.sqlite3", f"{count} rows")
-    began = time.perf_counter()
+    file = folder / "listing.sqlite3"
+    listed = Projection(file, _log_of(file) or f"{count} rows")
     if listed.seq == 0:
-        left = rows(count)
+        began, left = time.perf_counter(), rows(count)
         while part := list(itertools.islice(left, _AT_ONCE)):
             listed.put(part, part[-1][0] + 5)
-        sys.stdout.write(f"{count} rows written in {time.perf_counter() - began:.0f} s" + "\n")
-    sys.stdout.write(f"{(folder / 'listing.sqlite3').stat().st_size / 1e6:.0f} MB" + "\n")
-    sys.stdout.write(
-        f"{'a page of requests with':36} {'median':>10} {'worst':>10} {'deep':>10}  (ms, {_ROUNDS} rounds)"
-        + "\n"
-    )
-    for name, wanted in filters(count).items():
-        taken = sorted(_timed(listed, wanted, None) for _ in range(_ROUNDS))
-        deep = _timed(listed, wanted, count * 3)
-        sys.stdout.write(f"{name:36} {taken[_ROUNDS // 2]:10.1f} {taken[-1]:10.1f} {deep:10.1f}" + "\n")
+        _say(f"{count} rows written in {time.perf_counter() - began:.0f} s")
     listed.close()
+    _say(f"{file.stat().st_size / 1e6:.0f} MB")
+    asyncio.run(_measure(folder, count))
 
 
-def _timed(listed: Projection, wanted: Filter, before: int | None) -> float:
-    began = time.perf_counter()
-    listed.page(wanted, before=before, limit=_SHOWN)
+async def _measure(folder: Path, count: int) -> None:
+    async with _page_over(folder) as (listed, browser):
+        _say(f"{'':32} {'query, ms':>20} {'whole answer, ms':>30}")
+        _say(f"{'a page with':32} {'median':>10} {'worst':>9} {'median':>10} {'worst':>9} {'deep':>9}")
+        for name, said in FILTERS.items():
+            queried = sorted([_queried(listed, said) for _ in range(_ROUNDS)])
+            answered = sorted([await _answered(browser, said) for _ in range(_ROUNDS)])
+            deep = await _answered(browser, {**said, "before": str(count * 3)})
+            figures = (queried[_ROUNDS // 2], queried[-1], answered[_ROUNDS // 2], answered[-1], deep)
+            first, second, *rest = figures
+            _say(f"{name:32} {first:10.1f} {second:9.1f} " + " ".join(f"{each:9.1f}" for each in rest))
+
+
+@contextlib.asynccontextmanager
+async def _page_over(folder: Path) -> AsyncIterator[tuple[Projection, httpx.AsyncClient]]:
+    """Serve the page over the filled list, as if another page that shares the folder had fed it."""
+    async with place(folder / "mesh", fleet=FLOODED, sync_always=False) as at:
+        async with await at.connect_as(ADMIN) as admin:
+            await apply(admin, FLOODED)
+            log = str((await admin.api("STREAM.INFO.LOG"))["created"])
+        file = folder / "listing.sqlite3"
+        with sqlite3.connect(file) as opened:
+            opened.execute("UPDATE place SET log = ?", (log,))
+        opened.close()
+        name = f"page-{hashlib.sha256(log.encode()).hexdigest()[:12]}"  # as `mesh.ui.feed` names its file
+        with (folder / "page.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            shown = folder / f"{name}.sqlite3"
+            shown.symlink_to(file.name)
+            try:
+                options = Options(store=folder)
+                keys = keys_in(at.url, at.keys, reader=OPERATOR)
+                async with (
+                    serving(keys, options) as address,
+                    httpx.AsyncClient(base_url=address, timeout=60) as browser,
+                ):
+                    with contextlib.closing(Projection(file, log)) as listed:
+                        yield listed, browser
+            finally:
+                shown.unlink()
+
+
+def _log_of(file: Path) -> str | None:
+    """Return the log of which a file has the list; None if there is no such file."""
+    if not file.exists():
+        return None
+    with contextlib.closing(sqlite3.connect(file)) as opened:
+        return str(opened.execute("SELECT log FROM place").fetchone()[0])
+
+
+def _queried(listed: Projection, said: Mapping[str, str]) -> float:
+    wanted, began = filter_of(said, time.time()), time.perf_counter()
+    listed.page(wanted, before=None, limit=PAGE + 1)
     return (time.perf_counter() - began) * 1_000
+
+
+async def _answered(browser: httpx.AsyncClient, said: Mapping[str, str]) -> float:
+    began = time.perf_counter()
+    answer = await browser.get("/requests", params=dict(said))
+    took = (time.perf_counter() - began) * 1_000
+    answer.raise_for_status()
+    return took
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

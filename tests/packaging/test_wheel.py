@@ -3,12 +3,14 @@
 The one test module that needs the package index. It builds from a copy, so that the checkout stays clean.
 """
 
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -91,7 +93,7 @@ def installed(folder: Path, wheel: Path) -> Path:
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python")
-    wanted = (f"{wheel}[server,claude]", OPENAI_AGENTS, "pytest>=9")
+    wanted = (f"{wheel}[server,claude,ui]", OPENAI_AGENTS, "pytest>=9")
     run(*pip, "install", "-qq", "--no-compile", *wanted, cwd=folder)
     run(*pip, "check", cwd=folder)
     return environment / "bin"
@@ -174,8 +176,10 @@ def test_a_starter_project_passes_its_tests_and_runs_from_the_wheel_alone(
     )
     try:
         assert dev.stdout is not None
-        said = iter(dev.stdout.readline, "")
-        assert any("Ctrl-C stops everything" in line for line in said), "it ended instead"
+        said = list(itertools.takewhile(lambda line: "Ctrl-C" not in line, iter(dev.stdout.readline, "")))
+        (page,) = (line.split()[-1] for line in said if line.startswith("the page is at "))
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(page) as shown:
+            assert "<h1>Requests</h1>" in shown.read().decode()
         answer = run(mesh, "send", "Where is order 1042?", cwd=project)
         assert answer == "Order 1042 left the warehouse this morning.\n"
     finally:
