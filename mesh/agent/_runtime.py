@@ -10,8 +10,6 @@ import traceback
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from mesh.agent import _telemetry as telling
 from mesh.agent._executor import Executor
 from mesh.agent._presence import FleetWatcher, card_of, publish_card
@@ -25,7 +23,7 @@ from mesh.bus.stores import store_dead_letter
 from mesh.bus.streams import inbox_consumer
 from mesh.errors import BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import tracing
-from mesh.service.logs import get_logger
+from mesh.service.logs import bind, get_logger
 from protocol.wire import codec, subjects
 from protocol.wire.assignment import Assignment
 from protocol.wire.events import type_of
@@ -123,7 +121,7 @@ class Runtime:
         except Malformed as error:
             await self._bury(message, error)
             return
-        structlog.contextvars.bind_contextvars(  # in this delivery's own task
+        bind(  # in this delivery's own task
             request=event.request,
             turn=work.turn,
             round=work.round,

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-import structlog
 
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Handler, Message
@@ -27,7 +26,7 @@ from mesh.guard.processor import Contended, Frozen, RequestProcessor
 from mesh.guard.queues import Queues
 from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
-from mesh.service.logs import get_logger
+from mesh.service.logs import bind, get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
 from protocol.wire import codec, subjects
 from protocol.wire.commands import Command, Control, Forget
@@ -132,7 +131,7 @@ class Guard:
         async def handle(message: Message) -> None:
             # The handler runs in a task of its own: what is bound here ends with it.
             request = message.subject.rpartition(".")[2]
-            structlog.contextvars.bind_contextvars(request=request)
+            bind(request=request)
             try:
                 await handler(message)
                 if self._bus.conditions:

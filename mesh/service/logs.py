@@ -4,9 +4,12 @@ What an exception says of itself may hold anything that its code had in hand: a 
 a key. So a traceback is written without it: types, files, lines and functions are all that is kept.
 
 Every module gets its logger here. structlog is loaded with the first line that is written: a command logs
-nothing unless asked to, and loading structlog would be a third of its work.
+nothing unless asked to, and loading structlog would be a third of its work. structlog in turn
+loads rich, where it finds it, for tracebacks that we do not use. That is a quarter of what a guard loads, so
+it does not find it.
 """
 
+import importlib
 import logging
 import os
 import sys
@@ -51,8 +54,7 @@ class Logger:
 
     def _logger(self) -> Any:
         if self._made is None:
-            import structlog
-
+            structlog = _structlog()
             made = structlog.get_logger(self._name)
             # A proxy binds anew for each line. Where nobody configures it again, once is enough.
             self._made = made.bind() if structlog.get_config()["cache_logger_on_first_use"] else made
@@ -61,6 +63,24 @@ class Logger:
 
 def _nothing(event: str, **values: Any) -> None:
     """Write no line."""
+
+
+def bind(**values: object) -> None:
+    """Put values into every later line of this task."""
+    _structlog().contextvars.bind_contextvars(**values)
+
+
+def _structlog() -> Any:
+    """Return structlog; the first time it is loaded, and rich is not."""
+    if (known := sys.modules.get("structlog")) is not None:
+        return known
+    if "rich" in sys.modules:
+        return importlib.import_module("structlog")
+    sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
+    try:
+        return importlib.import_module("structlog")
+    finally:
+        del sys.modules["rich"]
 
 
 def get_logger(name: str) -> Logger:
@@ -91,8 +111,7 @@ def configure_logging(
             catches, in whatever thread, is logged like everything else.
         values: write what exceptions say, which may be anybody's data; None: as MESH_LOG_VALUES says.
     """
-    import structlog
-
+    structlog = _structlog()
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     as_console = style == "console" or (style == "auto" and sys.stderr.isatty())
     told = os.environ.get(VALUES, "").lower() in _YES if values is None else values

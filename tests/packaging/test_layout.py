@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.bus.credentials import new_key, write_key
 from tests.servers import PATIENCE_S, ran
 
 ROOT = Path(__file__).parents[2]
@@ -55,20 +56,29 @@ def test_a_client_and_an_agents_file_load_no_reader_of_types_no_model_and_no_thr
 
 SERVING = """
 import os, sys
-os.environ |= {"MESH_NAME": "greeter", "MESH_CREDENTIALS": sys.executable}
-sys.argv = ["mesh", "agent", "run", "tests.system.desk:greeter"]
+from mesh.service import run
+run.collect_rarely = lambda: sys.exit(3)  # everything is imported
+os.environ |= {{"MESH_NAME": {name!r}, "MESH_CREDENTIALS": {key!r}}}
+sys.argv = ["mesh", *{arguments!r}]
 from mesh.cli import main
 try:
     main()
 except SystemExit as ended:
-    assert ended.code
+    assert ended.code == 3, ended
 """
 
 
-def test_serving_an_agent_without_a_model_loads_nothing_of_models() -> None:
-    modules = loaded(SERVING)
-    assert "nats" in modules  # it came so far as to load the runtime
-    assert not modules & {"anthropic", "jsonschema", "pydantic"}
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("greeter", ["agent", "run", "tests.system.desk:greeter"]), ("guard", ["guard", "run"])],
+)
+def test_a_service_without_a_model_loads_nothing_of_models_and_nothing_that_draws(
+    name: str, arguments: list[str], tmp_path: Path
+) -> None:
+    key = str(write_key(tmp_path, name, new_key()))
+    modules = loaded(SERVING.format(name=name, key=key, arguments=arguments))
+    assert {"nats", "structlog"} <= modules
+    assert not modules & {"anthropic", "jsonschema", "pydantic", "rich"}
 
 
 def test_protocol_loads_nothing_but_the_standard_library_and_msgspec() -> None:
