@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 
 from mesh.agent import _telemetry as telling
+from mesh.agent._claims import Claims
 from mesh.agent._execution import Execution
 from mesh.agent._journal import Journal
 from mesh.agent._presence import FleetWatcher, Presence
@@ -64,7 +65,8 @@ class Executor:
     def __init__(self, bus: Bus, agent: Agent, instance: str, around: FleetWatcher) -> None:
         self._bus, self._agent, self._instance, self._around = bus, agent, instance, around
         self.presence = Presence(bus, agent, instance)
-        self.running = RunningRounds(self._was_ended)
+        self.claims = Claims(self._store, self._is_busy, lambda: around.fleet.heartbeat_s)
+        self.running = RunningRounds(self._was_ended, self.claims.on_notice)
         self._steps = JetStreamSteps(bus, agent.name)
         self._foreign = ForeignRounds(agent.version_grace_s)
         self._deliveries = itertools.count(1)
@@ -128,6 +130,13 @@ class Executor:
             self.presence.handled += 1
             self.presence.busy_s += time.perf_counter() - started
 
+    async def _store(self, request: str, proposal: Proposal) -> None:
+        """Store a proposal that ends no round."""
+        await store(self._bus, self._agent.name, request, proposal, codec.encode(proposal))
+
+    def _is_busy(self) -> bool:
+        return len(self.running.rounds) >= self._agent.concurrency
+
     # --- may it run -------------------------------------------------------------------------------
 
     def _is_new(self, message: Message) -> bool:
@@ -188,10 +197,6 @@ class Executor:
         fresh: bool,
     ) -> Execution:
         fleet = self._around.fleet
-
-        async def send(proposal: Proposal) -> None:
-            await store(self._bus, self._agent.name, request, proposal, codec.encode(proposal))
-
         journal = Journal(
             self._steps,
             request=request,
@@ -212,7 +217,7 @@ class Executor:
             is_over=lambda: self._was_ended(request, work.turn),
             prompt_version=self._agent.prompt_version[:MAX_PROMPT_CHARS],
             live=live,
-            send=send,
+            send=partial(self._store, request),
         )
 
     async def _propose(self, round_: Execution) -> Proposal | None:

@@ -13,7 +13,7 @@ connection is back.
 import asyncio
 import contextlib
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -149,6 +149,8 @@ class FleetWatcher:
         self._silent: list[AgentName] = []
         """Agents that this one may hand to and the fleet file does not describe."""
         self._changed = asyncio.Event()
+        self.on_look: Callable[[], Awaitable[None]] | None = None
+        """Awaited after each later look: what follows from the fleet is brought up to it."""
 
     async def start(self) -> None:
         """Read everything; wait until there is a fleet, and for a bus that is away. Raises Denied."""
@@ -174,6 +176,8 @@ class FleetWatcher:
             self._changed.clear()
             try:
                 await self._look()
+                if self.on_look is not None:
+                    await self.on_look()
             except BusError as error:
                 if not isinstance(error, PASSING):  # the connection says what passes by itself
                     _log.warning("surroundings_not_read", code=error.code, detail=str(error))

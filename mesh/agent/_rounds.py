@@ -39,10 +39,15 @@ class RunningRounds:
     Args:
         was_ended: returns True if a guard ended a turn (request, turn), by the step that only guards can
             write.
+        on_notice: gets each notice, too.
     """
 
-    def __init__(self, was_ended: Callable[[str, str], Awaitable[bool]]) -> None:
-        self._was_ended = was_ended
+    def __init__(
+        self,
+        was_ended: Callable[[str, str], Awaitable[bool]],
+        on_notice: Callable[[Notice], None] = lambda notice: None,
+    ) -> None:
+        self._was_ended, self._on_notice = was_ended, on_notice
         self.rounds: dict[tuple[str, int], Running] = {}
         self.checks: set[asyncio.Task[None]] = set()
 
@@ -69,6 +74,7 @@ class RunningRounds:
         notice = codec.readable(message.data, Notice) if message.data else None
         if notice is None:  # a wake-up mostly: the event itself comes, too
             return
+        self._on_notice(notice)
         if notice.error is not None:
             _log.error(
                 "refused_by_guard", request=notice.request, code=notice.error.code, detail=notice.error.detail

@@ -19,8 +19,9 @@ from mesh.agent.errors import ToolsUnusable, failure_of
 from mesh.bus import rate_limit
 from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
+from mesh.bus.offers import OfferPullers
 from mesh.bus.stores import store_dead_letter
-from mesh.bus.streams import inbox_consumer
+from mesh.bus.streams import inbox_consumer, offers_to
 from mesh.errors import BusError, Malformed, MeshError, UnknownEvent
 from mesh.service import tracing
 from mesh.service.logs import bind, get_logger
@@ -46,6 +47,9 @@ class Runtime:
         self.instance = secrets.token_hex(8)
         self._around = FleetWatcher(bus, AgentName(agent.name))
         self._executor = Executor(bus, agent, self.instance, self._around)
+        self._offers = OfferPullers(
+            bus, self._on_offer, slots=agent.concurrency, expires_s=lambda: self._around.fleet.pull_s
+        )
         self._puller: Puller | None = None
         self._leaving = False
 
@@ -82,9 +86,16 @@ class Runtime:
         await bus.retry_unavailable(puller.start)
         if self._leaving:
             return
+        await self._follow_offers()
+        self._around.on_look = self._follow_offers
         _log.info("agent_ready", agent=agent.name, version=agent.version, instance=self.instance)
         with Watchdog():
             await self._around.keep_current()
+
+    async def _follow_offers(self) -> None:
+        """Pull the offers that the fleet lets this agent take: none, in a mesh without swarms."""
+        if not self._leaving:
+            await self._offers.follow(offers_to(self._around.fleet, self._agent.name))
 
     async def drain(self, grace_s: float) -> None:
         """Take no more turns; finish those that run, and give back what takes longer than `grace_s`."""
@@ -93,7 +104,8 @@ class Runtime:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self._puller.drain()
+                await asyncio.gather(self._puller.drain(), self._offers.drain())
+        await self._offers.close()
         await self._puller.close()
         await rate_limit.give_back(self._bus)
         with contextlib.suppress(BusError):
@@ -131,6 +143,15 @@ class Runtime:
         trace = tracing.sound(message.header(tracing.HEADER)) or tracing.sound(event.trace)
         with telling.round_span(self._agent, message, event.request, work, trace):
             await self._executor.execute(message, event.request, work, trace)
+
+    async def _on_offer(self, message: Message) -> None:
+        try:
+            await self._executor.claims.on_offer(message)
+        except UnknownEvent as error:
+            _log.error("event_unknown", code=error.code, subject=message.subject)
+            message.nak(LATER_S)  # another agent may know it
+        except Malformed as error:
+            await self._bury(message, error)
 
     async def _bury(self, message: Message, error: MeshError) -> None:
         """Keep an unreadable message in this agent's own dead-letter list, and have done with it."""

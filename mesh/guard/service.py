@@ -28,9 +28,11 @@ from mesh.service import telemetry, tracing
 from mesh.service.conditions import Kind
 from mesh.service.logs import bind, get_logger
 from protocol.domain.admission import UNKNOWN_REQUEST, Late, Rejected
+from protocol.domain.steps import Decided
 from protocol.wire import codec, subjects
-from protocol.wire.commands import Command, Control, Forget
+from protocol.wire.commands import Command, Control, Forget, OfferClaimed
 from protocol.wire.errors import BrokenLog
+from protocol.wire.events import type_of
 from protocol.wire.ids import NOBODY
 from protocol.wire.notices import Ended, Notice, NoticeError
 
@@ -227,6 +229,11 @@ class Guard:
         if isinstance(outcome, Late):
             ended = Ended(why=outcome.ended, turn=outcome.turn, round=outcome.round)
             await self._notify(found.sender, found.request, ended=ended, digest=found.digest)
+        elif isinstance(outcome, Decided) and isinstance(found.what, OfferClaimed):
+            said = Ended(
+                why=type_of(outcome.event), turn=found.what.turn
+            )  # it holds the offer until it knows
+            await self._notify(found.sender, found.request, ended=said)
         self.decided += 1
         message.ack()
 

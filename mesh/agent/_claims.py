@@ -1,0 +1,116 @@
+"""Claims: an offered task is wanted, and the offer held until it is known who has the task.
+
+An offer lies in the inbox of its intent, and one of the agents that list the intent gets it. It claims it, by
+a proposal that is stored before anything else. The guard's word on that comes as a notice; the task itself,
+if it is ours, comes as `task.opened` into the agent's own inbox. Notices can be lost. So a claim without a
+word is stored again, and the guard, which knows it for the first, says once more what came of it.
+
+An offer that this agent may not have goes back, for another agent. One that is taken, or over, is done with.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from mesh.bus.consumer import Message
+from mesh.errors import Malformed
+from mesh.service.failpoints import failpoint
+from mesh.service.logs import get_logger
+from protocol.wire import codec, subjects
+from protocol.wire.commands import OfferClaimed, Proposal
+from protocol.wire.events import TaskOffered
+from protocol.wire.notices import Notice
+
+_log = get_logger(__name__)
+
+AGAIN_S = 1.0
+"""After so long an offer that is given back comes again, and a claim without a word is stored again."""
+REFUSED = frozenset({"move.refused", "decided"})
+"""What a guard says of a claim that leaves the offer to others. Anything else: nobody needs it any more."""
+
+Store = Callable[[str, Proposal], Awaitable[None]]
+
+
+class Claims:
+    """The claims of one instance of an agent.
+
+    Args:
+        store: stores a proposal for a request.
+        is_busy: returns True while this instance can take no more work.
+        heartbeat_s: returns how often an offer in hand is held on to.
+    """
+
+    def __init__(self, store: Store, is_busy: Callable[[], bool], heartbeat_s: Callable[[], float]) -> None:
+        self._store, self._is_busy, self._heartbeat_s = store, is_busy, heartbeat_s
+        self._words: dict[str, asyncio.Future[str]] = {}
+        """By offer: the guard's word on our claim."""
+        self._digests: dict[str, str] = {}
+        """By the digest of a claim: its offer. A rejected claim is known by nothing else."""
+        self._refused: dict[str, int] = {}
+        """Offers that this agent may not have, with when they end (UTC µs)."""
+
+    async def on_offer(self, message: Message) -> None:
+        """Claim an offer, and hold it until the guard has said who has it. Raises Malformed."""
+        event = codec.decode_event(message.data)
+        place = subjects.parse_evt(message.subject)
+        if not isinstance(event, TaskOffered) or place != (event.to, event.request):
+            raise Malformed("what lies in the inbox of an intent is no offer")
+        offer, now = event.offer.turn, time.time_ns() // 1000
+        self._refused = {each: until for each, until in self._refused.items() if until > now}
+        if now >= event.claim_by:
+            message.ack()
+        elif offer in self._refused or self._is_busy():
+            message.nak(AGAIN_S)
+        else:
+            await self._claim(message, event)
+
+    async def _claim(self, message: Message, event: TaskOffered) -> None:
+        offer, left_s = event.offer.turn, event.claim_by / 1e6 - time.time()
+        claim = OfferClaimed(turn=offer, round=0)
+        digest = codec.body_digest(codec.encode(claim))
+        word = self._words[offer] = asyncio.get_running_loop().create_future()
+        self._digests[digest] = offer
+        heart = asyncio.create_task(self._hold(message))
+        try:
+            async with asyncio.timeout(left_s):
+                said = await self._word(event.request, claim, word)
+        except TimeoutError:
+            said = "unclaimed"
+        except asyncio.CancelledError:
+            message.nak()  # draining: another instance, or another agent, takes it
+            raise
+        finally:
+            heart.cancel()
+            del self._words[offer], self._digests[digest]
+        if said in REFUSED:
+            self._refused[offer] = event.claim_by
+            message.nak()
+        else:
+            message.ack()
+        _log.info("offer_settled", request=event.request, task=event.name, offer=offer, word=said)
+
+    async def _word(self, request: str, claim: OfferClaimed, word: asyncio.Future[str]) -> str:
+        """Store a claim until the guard says what came of it."""
+        while True:
+            await self._store(request, claim)
+            failpoint("offer.claimed")
+            await asyncio.wait({word}, timeout=AGAIN_S)
+            if word.done():
+                return word.result()
+
+    async def _hold(self, message: Message) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s())
+            message.in_progress()
+
+    def on_notice(self, notice: Notice) -> None:
+        """Take a guard's word on an offer in hand: a hint, which others can forge. It gives nobody a task."""
+        if notice.ended is not None:
+            self._say(notice.ended.turn, notice.ended.why)
+        elif notice.error is not None:
+            self._say(self._digests.get(notice.digest, ""), "move.refused")
+
+    def _say(self, offer: str, why: str) -> None:
+        word = self._words.get(offer)
+        if word is not None and not word.done():
+            word.set_result(why)
