@@ -29,6 +29,7 @@ FLEET = Fleet(
     operators=(AgentName("op"),),
     viewers=(AgentName("audit"),),
     human=True,
+    swarms=True,
 )
 
 _made = 0

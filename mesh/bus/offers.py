@@ -1,4 +1,4 @@
-"""Offers: continuous pulling from the inboxes of the intents that an agent lists.
+"""Offers: continuous pulling from inboxes of intents: those that an agent lists, in a mesh with swarms.
 
 All agents that list an intent share its inbox, and each offer in it is delivered to one of them at a time.
 Who has it claims it, or gives it back (`Message.nak`) for another. It is held until it is known what came of

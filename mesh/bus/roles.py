@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.bus.credentials import is_public_key
-from mesh.bus.streams import QUEUE_CONSUMERS
+from mesh.bus.streams import QUEUE_CONSUMERS, offers_to
 from protocol.wire.config import Fleet
 from protocol.wire.ids import NAME_RULE, is_name
 from protocol.wire.subjects import CONF_CHANGED, intent_inbox
@@ -98,9 +98,9 @@ OFFERS = (
     Service(NEXT + "LOG.in-{inbox}", many=True),
     Service("$JS.ACK.LOG.in-{inbox}.>"),
 )
-"""The same for each intent that an agent lists: it takes offers from the intent's inbox (`{inbox}`).
+"""The same for each intent whose offers go to an agent (`offers_to`): those in the intent's inbox, `{inbox}`.
 
-All that list it share the inbox. Each may keep an offer from the others, as it may leave undone what lies in
+All that list the intent share it. Each may keep an offer from the others, as it may leave undone what lies in
 its own inbox; then the offer fails for want of a claim.
 """
 _VIEWER = (
@@ -186,7 +186,7 @@ def calls(role: Role, name: str, intents: Iterable[str] = ()) -> list[Service]:
     """Return the services in CORE that `name` in `role`, outside it, may call.
 
     Args:
-        intents: those that an agent lists.
+        intents: those whose offers go to an agent (`offers_to`).
     """
     inboxes = dict.fromkeys(map(intent_inbox, intents))
     own = [call._replace(subject=call.subject.replace(ME, name)) for call in CALLS[role]]
@@ -199,7 +199,7 @@ def grants(role: Role, name: str, intents: Iterable[str] = (), *, anonymous: boo
     """Return what `name` in `role` may do. Raises ValueError for a name that is none.
 
     Args:
-        intents: those that an agent lists.
+        intents: those whose offers go to an agent (`offers_to`).
         anonymous: connections without credentials are `name`, with any tool's default inbox.
     """
     if not is_name(name):
@@ -242,12 +242,6 @@ def members(fleet: Fleet) -> Iterator[tuple[Role, str]]:
         yield role, name
 
 
-def intents_of(fleet: Fleet, name: str) -> tuple[str, ...]:
-    """Return the intents that a member lists; none unless it is an agent with a list."""
-    entry = fleet.agents.get(name)
-    return () if entry is None or entry.intents is None else entry.intents
-
-
 def names(fleet: Fleet) -> tuple[str, ...]:
     """Return every name that needs a key."""
     return tuple(name for _, name in members(fleet))
@@ -274,7 +268,7 @@ def accounts_config(fleet: Fleet, nkeys: Mapping[str, str], *, anonymous: str | 
     for role, name in members(fleet):
         if name not in nkeys:
             raise ValueError(f"no public key for {name!r}")
-        intents = intents_of(fleet, name)
+        intents = offers_to(fleet, name)
         granted = grants(role, name, intents, anonymous=name == anonymous)
         entry = user(nkeys[name], granted)
         if granted.account == CORE:

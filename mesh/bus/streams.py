@@ -300,14 +300,20 @@ def consumer_table(fleet: Fleet) -> Iterator[Consumer]:
         for stream, subject in filters.items():
             leased = _leased(subject.format(partition), fleet.guard_lease_s, max_ack_pending=256)
             yield _consumer(stream, consumer, {**leased, **guards})
-    offers = {intent_inbox(intent): None for intent in listed_intents(fleet)}
+    offers = {intent_inbox(intent): None for intent in offered_intents(fleet)}
     for name in (*fleet.agents, *offers):
         yield _consumer(LOG, inbox_consumer(name), _leased(inbox(name), fleet.lease_s, 1000))
 
 
-def listed_intents(fleet: Fleet) -> list[str]:
-    """Return every intent that an agent of `fleet` lists, once: each has an inbox of offers."""
-    return list(dict.fromkeys(intent for entry in fleet.agents.values() for intent in entry.intents or ()))
+def offered_intents(fleet: Fleet) -> list[str]:
+    """Return every intent of which there are offers in `fleet`, once: each has an inbox of them."""
+    return list(dict.fromkeys(intent for agent in fleet.agents for intent in offers_to(fleet, agent)))
+
+
+def offers_to(fleet: Fleet, name: str) -> tuple[str, ...]:
+    """Return the intents whose offers go to a member: those that it lists, in a mesh with swarms."""
+    entry = fleet.agents.get(name)
+    return entry.intents or () if fleet.swarms and entry is not None else ()
 
 
 def _leased(subject: str, ack_wait_s: float, max_ack_pending: int) -> dict[str, Any]:

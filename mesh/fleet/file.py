@@ -314,6 +314,10 @@ class FleetFile(Strict):
                 for model, section in self.models.items()
             },
             labels=self.labels,
+            swarms=any(
+                isinstance(policy, Mapping) and policy.get("topology") == "swarm"
+                for policy in self.policies.values()
+            ),
             artifacts=self.artifacts.store,
         )
 

@@ -128,6 +128,8 @@ class Fleet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     """The store of artifacts, a URL or a folder's path; empty for a folder of the process's own machine."""
     memory_max_age_s: SomeSeconds = 30 * 86_400.0
     """How long a fact that a conversation remembers is handed to its later requests."""
+    swarms: bool = False
+    """True if a policy is a swarm's: then each intent that an agent lists has an inbox of offers."""
 
     def role_of(self, name: str) -> SenderRole:
         if name in self.agents:
@@ -398,9 +400,7 @@ def _label_mistakes(fleet: Fleet) -> Iterator[str]:
             if not is_label(label):
                 yield f"{where}: {label!r} is no label: 1 to 64 characters of A-Z a-z 0-9 _ . : / -"
     if TEXT_FACT in fleet.labels:
-        yield (
-            f"labels.{TEXT_FACT}: a submit's own words are free text: let the entry agent label or drop them"
-        )
+        yield f"labels.{TEXT_FACT}: a submit's own words are free text: the entry agent labels or drops it"
     if "" in fleet.labels:
         yield 'labels."": no fact has an empty key'
 

@@ -336,7 +336,7 @@ def test_a_role_may_publish_what_the_page_says_and_nothing_else() -> None:
 
 
 def test_an_agent_takes_offers_of_what_it_lists_as_the_page_says() -> None:
-    said = section(PAGE, "Who may do what").partition("An agent also takes offers")[2]
+    said = section(PAGE, "Who may do what").partition("also takes offers")[2]
     subjects = [code for code in codes(said) if "LOG.in-{inbox}" in code]
     plain = set(roles.grants(roles.Role.AGENT, "somebody").publish or ())
     granted = roles.grants(roles.Role.AGENT, "somebody", ["review", "read on"])

@@ -13,8 +13,8 @@ from mesh.bus.connection import Bus
 from mesh.bus.consumer import Message, Puller
 from mesh.bus.event_log import JetStreamLog
 from mesh.bus.nats_protocol import Incoming
-from mesh.bus.roles import CORE, Role, accounts_config, grants, intents_of, members, server_config
-from mesh.bus.streams import GUARD_GROUP, inbox_consumer, queue_consumer, stream_names
+from mesh.bus.roles import CORE, Role, accounts_config, grants, members, server_config
+from mesh.bus.streams import GUARD_GROUP, inbox_consumer, offers_to, queue_consumer, stream_names
 from mesh.local.server import server_binary
 from protocol.wire.ids import AgentName
 from protocol.wire.subjects import (
@@ -190,7 +190,7 @@ def publics() -> dict[str, str]:
 
 def test_nobody_outside_core_may_name_what_is_anothers() -> None:
     for role, name in members(FLEET):
-        granted = grants(role, name, intents_of(FLEET, name))
+        granted = grants(role, name, offers_to(FLEET, name))
         if granted.account == CORE or granted.publish is None or granted.subscribe is None:
             continue
         for subject in granted.publish:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mesh.bus import roles
 from mesh.bus.connection import Bus
-from mesh.bus.streams import is_journal_stream, kind_of, stream_names
+from mesh.bus.streams import is_journal_stream, kind_of, offers_to, stream_names
 from mesh.errors import ApiCode, ApiError, BusError
 from mesh.testing import LocalBus
 from protocol.wire.config import Fleet
@@ -30,7 +30,7 @@ def one_account(mesh: LocalBus, *, permissions: bool) -> str:
     everybody = roles.Grants(roles.CORE, None, None)
     users = []
     for role, name in roles.members(mesh.fleet):
-        granted = roles.grants(role, name, roles.intents_of(mesh.fleet, name))
+        granted = roles.grants(role, name, offers_to(mesh.fleet, name))
         if granted.publish is not None:  # without a wall there is no other name for the API
             publish = tuple(subject.replace(roles.OUTSIDE_API, roles.API) for subject in granted.publish)
             granted = granted._replace(publish=publish)

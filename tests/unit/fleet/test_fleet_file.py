@@ -6,8 +6,8 @@ import pytest
 from genai_prices import Usage, calc_price
 
 from mesh.bus.credentials import new_key
-from mesh.bus.streams import Limits, Storage
-from mesh.fleet.file import LISTED, FleetFileError, load_fleet, parse_fleet
+from mesh.bus.streams import Limits, Storage, offered_intents
+from mesh.fleet.file import LISTED, FleetFile, FleetFileError, load_fleet, parse_fleet
 from mesh.fleet.setup import PricesMissing, listed, prices_of
 from protocol.wire.config import BreakerRules
 from protocol.wire.handoff import Budget
@@ -378,3 +378,18 @@ def test_what_is_no_store_of_artifacts_is_told_with_its_place(store: str, told: 
     assert "artifacts.store" in str(raised.value)
     assert told in str(raised.value)
     assert "secret" not in str(raised.value)
+
+
+# --- swarms ---------------------------------------------------------------------------------------
+
+
+def test_a_mesh_has_swarms_once_a_policy_is_one() -> None:
+    agents = {"a": {"intents": ("review",)}}
+    for policies, swarms in (
+        ({}, False),
+        ({"default": {"max_depth": 1}}, False),
+        ({"default": {}, "many": {"topology": "swarm"}}, True),
+    ):
+        file = FleetFile(name="f", entry="a", agents=agents, policies=policies)  # type: ignore[arg-type]
+        assert file.fleet.swarms is swarms
+        assert offered_intents(file.fleet) == (["review"] if swarms else [])
