@@ -1,0 +1,176 @@
+"""An offer is claimed, and held until the guard has said who has the task."""
+
+import asyncio
+import time
+from typing import cast
+
+import pytest
+
+from mesh.agent import _claims
+from mesh.agent._claims import Claims
+from mesh.bus.consumer import Message
+from mesh.errors import Malformed
+from protocol.wire import codec, subjects
+from protocol.wire.assignment import Assignment
+from protocol.wire.commands import OfferClaimed, Proposal
+from protocol.wire.events import TaskOffered
+from protocol.wire.handoff import Handoff
+from protocol.wire.ids import AgentName, Cause, EventId, RequestId, TurnId
+from protocol.wire.notices import Ended, Notice, NoticeError
+from tests.servers import until
+
+REQUEST = RequestId("client_01ARZ3NDEKTSV4RRFFQ69G5FAV")
+OFFER = TurnId("offer")
+
+
+def offered(claim_in_s: float = 30.0) -> bytes:
+    handoff = Handoff(
+        move="delegate", from_agent=AgentName("lead"), to_agent=AgentName("any-read"), summary="Look."
+    )
+    event = TaskOffered(
+        v=1,
+        id=EventId(OFFER),
+        request=REQUEST,
+        n=2,
+        at=1,
+        cause=Cause("c"),
+        prev="0" * 64,
+        salt="0" * 32,
+        to=AgentName("any-read"),
+        lead=TurnId("lead"),
+        name="look",
+        intent="read",
+        offer=Assignment(turn=OFFER, round=0, handoff=handoff, path=(), depth=1),
+        claim_by=int((time.time() + claim_in_s) * 1e6),
+    )
+    return codec.encode(event)
+
+
+class Delivery:
+    """One delivery; `ended` says how it was settled."""
+
+    def __init__(self, data: bytes, inbox: str = "any-read") -> None:
+        self.data, self.subject = data, subjects.evt(inbox, REQUEST)
+        self.ended: list[str] = []
+        self.held = 0
+
+    def ack(self) -> None:
+        self.ended.append("ack")
+
+    def nak(self, after_s: float = 0.0) -> None:
+        self.ended.append("nak")
+
+    def in_progress(self) -> None:
+        self.held += 1
+
+
+class Scene:
+    """One agent's claims, and what it stored."""
+
+    def __init__(self, *, busy: bool = False) -> None:
+        self.stored: list[Proposal] = []
+        self.claimed = asyncio.Event()
+        self.claims = Claims(self._store, lambda: busy, lambda: 0.01)
+
+    async def _store(self, request: str, proposal: Proposal) -> None:
+        self.stored.append(proposal)
+        self.claimed.set()
+
+    def offer(self, delivery: Delivery) -> "asyncio.Task[None]":
+        return asyncio.create_task(self.claims.on_offer(cast(Message, delivery)))
+
+
+def ended(why: str) -> Notice:
+    return Notice(request=REQUEST, ended=Ended(why=why, turn=OFFER))
+
+
+@pytest.mark.parametrize(
+    ("why", "settled"),
+    [
+        ("task.opened", "ack"),
+        ("ended", "ack"),
+        ("cancelled", "ack"),
+        ("move.refused", "nak"),
+        ("decided", "nak"),
+    ],
+)
+async def test_an_offer_is_held_until_the_guards_word_and_goes_back_only_if_refused(
+    why: str, settled: str
+) -> None:
+    scene, delivery = Scene(), Delivery(offered())
+    task = scene.offer(delivery)
+    await scene.claimed.wait()
+    await until(lambda: delivery.held > 0)
+    assert delivery.ended == []
+    scene.claims.on_notice(Notice(request=REQUEST, ended=Ended(why="task.opened", turn="another")))
+    scene.claims.on_notice(ended(why))
+    await task
+    assert delivery.ended == [settled]
+    assert scene.stored == [OfferClaimed(turn=OFFER, round=0)]
+
+
+async def test_an_offer_that_was_refused_is_not_claimed_again_by_this_agent() -> None:
+    scene, first, again = Scene(), Delivery(offered()), Delivery(offered())
+    task = scene.offer(first)
+    await scene.claimed.wait()
+    scene.claims.on_notice(ended("move.refused"))
+    await task
+    await scene.offer(again)
+    assert again.ended == ["nak"]
+    assert len(scene.stored) == 1
+
+
+async def test_a_claim_that_is_rejected_is_known_by_its_digest() -> None:
+    scene, delivery = Scene(), Delivery(offered())
+    task = scene.offer(delivery)
+    await scene.claimed.wait()
+    digest = codec.body_digest(codec.encode(scene.stored[0]))
+    scene.claims.on_notice(
+        Notice(request=REQUEST, error=NoticeError(code="known_move", detail="no"), digest=digest)
+    )
+    await task
+    assert delivery.ended == ["nak"]
+
+
+async def test_a_claim_without_a_word_is_stored_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_claims, "AGAIN_S", 0.01)
+    scene, delivery = Scene(), Delivery(offered())
+    task = scene.offer(delivery)
+    await until(lambda: len(scene.stored) > 2)
+    scene.claims.on_notice(ended("task.opened"))
+    await task
+    assert delivery.ended == ["ack"]
+
+
+async def test_nobody_claims_what_is_over_nor_while_busy() -> None:
+    scene, late, busy = Scene(), Delivery(offered(-1)), Delivery(offered())
+    await scene.offer(late)
+    assert (late.ended, scene.stored) == (["ack"], [])
+    crowded = Scene(busy=True)
+    await crowded.offer(busy)
+    assert (busy.ended, crowded.stored) == (["nak"], [])
+
+
+async def test_an_offer_that_is_over_while_it_is_held_is_done_with() -> None:
+    scene, delivery = Scene(), Delivery(offered(0.05))
+    await scene.offer(delivery)
+    assert delivery.ended == ["ack"]
+
+
+async def test_an_agent_that_leaves_gives_its_offer_back() -> None:
+    scene, delivery = Scene(), Delivery(offered())
+    task = scene.offer(delivery)
+    await scene.claimed.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert delivery.ended == ["nak"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [("any-other", offered()), ("any-read", b"{}")], ids=["elsewhere", "nothing"]
+)
+async def test_what_is_no_offer_is_malformed(wrong: tuple[str, bytes]) -> None:
+    inbox, data = wrong
+    with pytest.raises(Malformed):
+        await Scene().offer(Delivery(data, inbox))
