@@ -250,6 +250,13 @@ async def assign(where: Where, *, request: str, to: str, by: str, as_json: bool)
 @click.option("--exec", "command", metavar="CMD", help="Run this command in the shell for each.")
 @click.option("--post", metavar="URL", help="Post each to this URL, signed with MESH_WEBHOOK_SECRET.")
 @click.option("--state", type=A_PATH, help="With --post: the file that holds how far it has come.")
+@click.option(
+    "--post-timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="With --once: seconds that URL has to take everything.",
+)
 @click.option("--once", is_flag=True, help="Report the present state, and end.")
 @since_option(server_time, "Begin with everything raised since")
 @click.option("--new", is_flag=True, help="Leave out the work that waits already.")
@@ -267,6 +274,7 @@ async def watch(
     command: str | None,
     post: str | None,
     state: Path | None,
+    post_timeout: float,
     once: bool,
     since: str | None,
     new: bool,
@@ -282,7 +290,8 @@ async def watch(
     input. If CMD fails, standard error names it, and the watch goes on.
 
     With --post each is posted as JSON until the URL takes it, in the form of Standard Webhooks. FILE holds
-    what was taken, so that nothing is lost over a restart; the same id may come twice.
+    what was taken, so that nothing is lost over a restart; the same id may come twice. With --once it ends
+    with status 5 if the URL has not taken all of it in time; the next run begins there.
     """
     if new and (once or since is not None):
         raise UsageWrong("--new tells only what comes: it goes with neither --once nor --since")
@@ -321,7 +330,7 @@ async def watch(
                 tell(alarm)
             await hooks.finish()
             if webhook is not None:
-                await webhook.finish()
+                await webhook.finish(post_timeout)
         finally:
             await hooks.close()
             if webhook is not None:

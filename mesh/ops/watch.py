@@ -59,7 +59,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     tier_name: str = ""
     """Which tier of the fleet's people it is for; empty where the fleet names none."""
     id: str = ""
-    """The same each time that this is told: `<request>.<event>`, or `dead.<number>`."""
+    """The same each time that this is told: `<request>-<event>`, or `dead-<number>`; it has no `.`."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,7 +215,7 @@ class Watch:
                 summary="this version cannot read the request",
                 reason=event.type,
                 url=self._url,
-                id=f"{event.request}.{event.n}",
+                id=f"{event.request}-{event.n}",
             )
 
     def _of(self, waiting: Waiting) -> Alarm:
@@ -228,7 +228,7 @@ class Watch:
             reason=waiting.reason,
             url=self._url,
             waiting=waiting,
-            id=f"{waiting.request}.{waiting.n}",
+            id=f"{waiting.request}-{waiting.n}",
         )
 
     # --- dead letters -----------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Watch:
             reason=letter.code,
             url=self._url,
             seq=seq,
-            id=f"dead.{seq}",
+            id=f"dead-{seq}",
         )
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from mesh.errors import UsageWrong
 from mesh.ops.watch import Alarm, Place
-from mesh.service.printable import short
+from mesh.service.printable import counted, short
 
 SECRET = "MESH_WEBHOOK_SECRET"
 _PREFIX = "whsec_"
@@ -111,6 +111,9 @@ class Webhook:
         self._url, self._key, self._state, self._on_trouble = url, key, state, on_trouble
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._items = asyncio.Queue[_Item]()
+        self._left = 0
+        """Alarms that are not taken yet."""
+        self._wrong = "it has not answered"
         self._running = asyncio.create_task(self._run())
 
     def add(self, alarm: Alarm | None, place: Place | None) -> None:
@@ -120,6 +123,7 @@ class Webhook:
         """
         if self._running.done():
             self._running.result()
+        self._left += alarm is not None
         self._items.put_nowait(_Item(alarm, place))
 
     async def _run(self) -> None:
@@ -127,6 +131,7 @@ class Webhook:
             alarm, place = await self._items.get()
             if alarm is not None:
                 await self._deliver(alarm)
+                self._left -= 1
             if place is not None:
                 self._state.write(place)
             self._items.task_done()
@@ -134,6 +139,7 @@ class Webhook:
     async def _deliver(self, alarm: Alarm) -> None:
         body, pause_s, told = body_of(alarm), _FIRST_PAUSE_S, False
         while wrong := await asyncio.to_thread(self._post, alarm.id, body):
+            self._wrong = wrong
             if not told:
                 self._on_trouble(f"{alarm.id} is not taken ({wrong}); it is posted again until it is")
             told = True
@@ -162,15 +168,23 @@ class Webhook:
         except (OSError, ValueError) as failed:
             return str(getattr(failed, "reason", failed))
 
-    async def finish(self) -> None:
-        """Wait until everything is delivered. Raises what ended the deliveries."""
+    async def finish(self, within_s: float) -> None:
+        """Wait until everything is delivered.
+
+        Raises TimeoutError if it takes longer, and what ended the deliveries.
+        """
         done = asyncio.create_task(self._items.join())
         try:
-            await asyncio.wait((done, self._running), return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(
+                (done, self._running), timeout=within_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if self._running.done():
                 self._running.result()
         finally:
             done.cancel()
+        if not ended:
+            left = f"{counted(self._left, 'alarm')} within {within_s:g} s"
+            raise TimeoutError(f"the URL has not taken {left} ({self._wrong}); the next run begins there")
 
     async def close(self) -> None:
         """Deliver nothing more; the next run goes on where the state says."""

@@ -7,6 +7,7 @@ import hmac
 import http.server
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ async def test_a_post_is_signed_and_says_what_a_chat_needs(
     assert done.status == Exit.DONE, done
     [(headers, body)] = [each for each in receiver.got if json.loads(each[1])["request"] == request]
     id_, at = headers["webhook-id"], headers["webhook-timestamp"]
-    assert id_ == f"{request}.1"
+    assert id_ == f"{request}-1"
     signed = hmac.new(KEY, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
     assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
     told = json.loads(body)
@@ -128,7 +129,7 @@ async def test_nothing_is_lost_over_a_receiver_that_is_away_and_a_watch_that_is_
     assert again.index(second) < again.index(settled), "in the order of the log"
     assert first not in again, "that was taken"
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
-    assert f"{second}.1" in ids
+    assert f"{second}-1" in ids
 
 
 async def test_a_redirect_is_no_delivery(office: Office, receiver: Receiver, tmp_path: Path) -> None:
@@ -167,12 +168,31 @@ async def test_what_cannot_be_posted_is_wrong_usage(
 
 
 def test_the_signature_is_that_of_the_standard() -> None:
-    """The example of https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md."""
-    key = key_of("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD")
-    made = signature(
-        key,
-        "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk",
-        1_649_367_553,
-        b'{"email":"test@example.com","username":"test_user"}',
+    """The vector of the specification's own libraries (standard-webhooks/standard-webhooks, August 2026).
+
+    It is in libraries/csharp/StandardWebhooks.Tests/WebhookTest.cs, `verifyWebhookSignWorks`.
+    """
+    key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    made = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, b'{"test": 2432232314}')
+    assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+async def test_once_does_not_wait_for_ever_for_a_receiver_that_is_dead_and_loses_nothing(
+    office: Office, receiver: Receiver, tmp_path: Path
+) -> None:
+    first, second = await office.escalated(), await office.escalated()
+    once = watch(receiver, tmp_path, "--once", "--post-timeout", "1.5")
+    receiver.status = 503
+    dead = await office.process(*once)
+    assert dead.status == Exit.TIMED_OUT, dead
+    assert re.search(
+        r"has not taken \d+ alarms? within 1\.5 s \(HTTP 503\); the next run begins there", dead.err
     )
-    assert made == "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw="
+    assert (receiver.got, receiver.tried > 0) == ([], True)
+    assert not (tmp_path / "state").exists()
+    receiver.status = 200
+    assert (await office.process(*once)).status == Exit.DONE
+    assert {first, second} <= set(receiver.requests())
+    before = len(receiver.got)
+    assert (await office.process(*once)).status == Exit.DONE
+    assert len(receiver.got) == before, "all of it was taken"

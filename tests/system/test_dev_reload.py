@@ -111,6 +111,26 @@ def test_what_is_no_python_is_told_once_and_the_old_code_goes_on(shop: tuple[Fol
     said_since(dev, before, "orders.py changed: orders started again")
 
 
+def test_send_says_at_once_that_a_person_has_it_and_why(shop: tuple[Folder, Running]) -> None:
+    folder, _ = shop
+    waits = ("send", "I want to talk to somebody")
+    with folder.running(*waits, until="mesh: a person has it (No rule fits: I want to talk") as sending:
+        assert "mesh human show app_" in sending.said  # long before --timeout, which is two minutes
+        assert "has not ended" not in sending.said
+
+
+def test_a_prompt_alone_is_taken_up(shop: tuple[Folder, Running]) -> None:
+    folder, dev = shop
+    before, prompt = dev.said, folder.path / "shop" / "prompts" / "front.md"
+    first, _, text = prompt.read_text().partition("\n")
+    assert first == "<!-- version: 1 -->"
+    prompt.write_text(f"<!-- version: 2 -->\n{text}")
+    said = said_since(dev, before, "front.md changed: front started again")
+    assert "cannot start" not in said
+    card = {each["name"]: each["card"] for each in folder.mesh("agent", "ls", "--json").json}["front"]
+    assert card["prompt_version"] == "2"
+
+
 def test_rules_and_the_fleet_file_are_taken_up(shop: tuple[Folder, Running]) -> None:
     folder, dev = shop
     before, fleet = dev.said, folder.path / "mesh.toml"
@@ -125,3 +145,27 @@ def test_rules_and_the_fleet_file_are_taken_up(shop: tuple[Folder, Running]) -> 
     said_since(dev, before, "mesh.toml changed: ")
     assert folder.mesh("send", "hello", "--to", "late").out == "better late\n"
     said_since(dev, before, "│ late got hello")
+
+
+def test_at_a_terminal_each_service_has_its_own_colour_and_trouble_has_its(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "shop")
+    write_starter(folder.path)
+    for name in ("front", "orders"):
+        code = folder.path / "shop" / f"{name}.py"
+        code.write_text(f"{code.read_text()}\nprint('here is {name}')\n")
+    edit(folder.path / "shop" / "orders.py", 'turn.facts["order"]', 'turn.facts["ordr"]')
+    with folder.showing("dev", "--port", 0, until=READY) as dev:
+        folder.mesh("send", "--timeout", 3, "Where is order 1042?")
+        dev.wait_for("did you mean 'order'?")
+        prefix = re.compile(r"^\x1b\[(\d+)m(\w[\w-]*) +│ \x1b\[0m(.*?)\r?$", re.MULTILINE)
+        lines = prefix.findall(dev.said)
+        colours = {name: {colour for colour, other, _ in lines if other == name} for _, name, _ in lines}
+        assert {"front", "orders"} <= set(colours)
+        assert all(len(each) == 1 for each in colours.values())  # one and the same all the time
+        assert colours["front"] != colours["orders"]
+        assert "here is front" in [text for _, name, text in lines if name == "front"]
+        shown = [text for _, name, text in lines if name == "orders"]
+        (warned,) = [text for text in shown if "warning: turn_failed" in text][:1]
+        assert warned.startswith("\x1b[33m")  # yellow
+        assert shown[shown.index(warned) + 1].startswith("\x1b[1m  shop/orders.py:")  # bold: one's own line
+        assert dev.end(signal.SIGINT) == Exit.DONE
