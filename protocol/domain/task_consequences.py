@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
+from protocol.domain import budget
 from protocol.domain.envelope import Draft, World, due_draft
 from protocol.domain.ledger import Ledger
 from protocol.domain.plans import task_work
@@ -50,8 +53,8 @@ def opened(ledger: Ledger, world: World, task: TaskState) -> AnyEvent:
     if worker.breaker == "open":
         message = f"{worker.entry.name} has failed too often of late; its breaker is open"
         return never_opened(ledger, world, task, Rule.AGENT_AVAILABLE, message)
-    entry = worker.entry
-    plan = task.planned
+    entry, left = worker.entry, budget.left(task.grant, task.spent)
+    plan = replace(task.planned, constraints=replace(task.planned.constraints, budget=budget.public(left)))
     work = task_work(ledger, lead, plan, entry.name, lead.entry)
     draft = Draft(ledger, world, opening_cause(str(ledger.request), lead.id, task.since_n))
     return draft.opening(

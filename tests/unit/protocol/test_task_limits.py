@@ -1,0 +1,201 @@
+"""The limits of tasks: budgets, constraints, sizes; what each refuses, and what is just allowed."""
+
+import pytest
+
+from mesh.replay.rejudge import rejudge
+from protocol.wire.commands import Delegate, Move, Report
+from protocol.wire.events import TurnDelegated
+from protocol.wire.handoff import Budget, Constraints, Refusal, Rule
+from tests.unit.protocol.happened import refused
+from tests.unit.protocol.trees import (
+    delegate,
+    deliver,
+    grant,
+    informed,
+    results,
+    say,
+    task,
+    tree,
+    worker,
+)
+from tests.unit.protocol.worlds import (
+    START,
+    Play,
+    fact,
+    give_up,
+    is_,
+    usage,
+)
+
+
+def refusal_of(play: Play, who: str, move: Move, report: Report | None = None) -> Refusal:
+    found = refused(say(play, who, move, report or Report()))
+    assert rejudge(play.bodies).same
+    return found
+
+
+def admitted(play: Play, move: Delegate) -> TurnDelegated:
+    found = is_(say(play, "", move), TurnDelegated)
+    assert rejudge(play.bodies).same
+    return found
+
+
+# --- budget -------------------------------------------------------------------------------------------
+
+
+def reserves(play: Play) -> list[int | None]:
+    event = next(event for event in reversed(play.events) if isinstance(event, TurnDelegated))
+    return [None if one.constraints.budget is None else one.constraints.budget.tokens for one in event.tasks]
+
+
+def test_tasks_share_what_is_left_after_a_fifth_is_kept_back() -> None:
+    play = tree(policy={"budget": Budget(tokens=1000)})
+    say(play, "", delegate(task("x", "b"), task("y", "c"), task("z", "d")), usage(tokens=100))
+    assert reserves(play) == [240, 240, 240]  # (900 - 180) / 3
+    assert play.ledger.rest(play.holder) == Budget(tokens=180)
+    assert worker(play, "x").work.handoff.constraints.budget == Budget(tokens=240)
+
+
+def test_a_task_gets_what_it_asks_for_and_the_others_share_the_rest() -> None:
+    play = tree(policy={"budget": Budget(tokens=1000)})
+    say(play, "", delegate(task("x", "b", constraints=grant(tokens=500)), task("y", "c"), task("z", "d")))
+    assert reserves(play) == [500, 150, 150]
+    assert play.ledger.rest(play.holder) == Budget(tokens=200)
+
+
+def test_all_may_be_asked_for_and_not_one_more() -> None:
+    def plan(tokens: int) -> Delegate:
+        return delegate(
+            task("x", "b", constraints=grant(tokens=tokens)), task("y", "c", constraints=grant(tokens=1))
+        )
+
+    play = tree(policy={"budget": Budget(tokens=100)})
+    refusal = refusal_of(play, "", plan(100))
+    assert refusal.rule == Rule.BUDGET
+    assert refusal.numbers == {"tokens": {"asked": 101, "left": 100}, "keep_back": 0.2}
+    admitted(play, plan(99))
+
+
+def test_a_share_of_nothing_is_refused() -> None:
+    play = tree(policy={"budget": Budget(model_calls=2)})
+    three = delegate(task("x", "b"), task("y", "c"), task("z", "d"))
+    assert refusal_of(play, "", three).numbers["model_calls"] == {"asked": 0, "left": 2}
+    admitted(play, delegate(task("x", "b"), task("y", "c")))
+
+
+def test_what_a_task_did_not_use_returns_when_it_ends() -> None:
+    play = tree(policy={"budget": Budget(tokens=1000)})
+    say(play, "", delegate(task("x", "b", constraints=grant(tokens=900))))
+    assert play.ledger.rest(play.holder) == Budget(tokens=100)
+    say(play, "x", deliver(), usage(tokens=50))
+    assert play.ledger.rest(play.holder) == Budget(tokens=950)
+    assert results(play)["x"].cost.tokens == 50
+
+
+def test_a_tree_spends_no_more_than_its_root_was_given() -> None:
+    play = tree(policy={"budget": Budget(tokens=100)})
+    say(play, "", delegate(task("x", "b", constraints=grant(tokens=60))), usage(tokens=20))
+    say(play, "x", delegate(task("y", "c", constraints=grant(tokens=40))), usage(tokens=20))
+    assert refusal_of(play, "y", delegate(task("z", "d"))).rule == Rule.LEVELS
+    say(play, "y", deliver(), usage(tokens=40))
+    assert refusal_of(play, "x", delegate(task("w", "d", constraints=grant(tokens=1)))).rule == Rule.BUDGET
+    say(play, "x", deliver(), usage(tokens=20))
+    assert play.ledger.spent.tokens == 80
+    assert play.ledger.rest(play.holder) == Budget(tokens=20)
+
+
+def test_without_a_limit_a_task_is_limited_only_where_it_asks() -> None:
+    play = tree()
+    say(play, "", delegate(task("x", "b"), task("y", "c", constraints=grant(tokens=5))))
+    assert reserves(play) == [None, 5]
+
+
+# --- constraints, must_carry, read_only, size ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        Constraints(deadline=START - 1),
+        Constraints(deadline=START + 86_400_000_001),
+        Constraints(allowed_actions=("look", "pay")),
+    ],
+)
+def test_a_tasks_constraints_are_no_wider_than_its_leads(wide: Constraints) -> None:
+    play = informed(allowed_actions=("look",))
+    refusal = refusal_of(play, "", delegate(task("one", "b", constraints=wide)))
+    assert (refusal.rule, refusal.numbers["task"]) == (Rule.CONSTRAINTS, "one")
+
+
+def test_a_task_has_its_leads_constraints_narrowed_by_its_own() -> None:
+    play = informed(allowed_actions=("look", "pay"))
+    asked = Constraints(max_resolution_time_s=60.0, allowed_actions=("pay",), read_only=True)
+    say(play, "", delegate(task("one", "b", constraints=asked), task("two", "c")))
+    given = worker(play, "one").work.handoff.constraints
+    assert (given.deadline, given.allowed_actions, given.read_only) == (START + 60_000_000, ("pay",), True)
+    plain = worker(play, "two").work.handoff.constraints
+    assert (plain.deadline, plain.allowed_actions, plain.read_only) == (
+        play.ledger.deadline,
+        ("look", "pay"),
+        False,
+    )
+
+
+def test_a_fact_that_must_be_carried_is_neither_left_out_nor_changed() -> None:
+    play = informed(fact("id", 7), must_carry=("id",))
+    for odd in (task("one", "b", carry=("text",)), task("one", "b", fact("id", 8))):
+        refusal = refusal_of(play, "", delegate(odd))
+        assert (refusal.rule, refusal.numbers) == (Rule.MUST_CARRY, {"task": "one", "keys": ["id"]})
+    say(play, "", delegate(task("one", "b", carry=("id",))))
+    assert worker(play, "one").work.handoff.constraints.must_carry == ("id",)
+
+
+def test_a_key_that_must_be_carried_is_one_that_the_task_gets() -> None:
+    play = informed(fact("id", 7))
+    odd = task("one", "b", constraints=Constraints(must_carry=("no",)))
+    assert refusal_of(play, "", delegate(odd)).numbers == {"task": "one", "keys": ["no"]}
+    asked = Constraints(must_carry=("id",))
+    say(play, "", delegate(task("one", "b", constraints=asked)))
+    assert worker(play, "one").work.handoff.constraints.must_carry == ("id",)
+
+
+@pytest.mark.parametrize(
+    "end", [deliver(), give_up(), delegate(task("sub", "c"))], ids=lambda end: type(end).__name__
+)
+def test_a_turn_that_may_only_read_reports_no_effect(end: Move) -> None:
+    play = tree(task("one", "b", constraints=Constraints(read_only=True)))
+    report = Report(actions=("look", "pay"), effects=("pay",))
+    refusal = refusal_of(play, "one", end, report)
+    assert (refusal.rule, refusal.numbers) == (Rule.READ_ONLY, {"effects": ["pay"]})
+
+
+def test_what_is_below_a_reader_reads_only_too() -> None:
+    play = tree(task("one", "b", constraints=Constraints(read_only=True)))
+    say(play, "one", delegate(task("two", "c")))
+    assert worker(play, "two").work.handoff.constraints.read_only
+    refusal = refusal_of(play, "two", deliver(), Report(effects=("pay",)))
+    assert refusal.rule == Rule.READ_ONLY
+    assert worker(play, "two").work.handoff.constraints.read_only
+
+
+def test_a_task_is_no_larger_than_a_handoff_may_be() -> None:
+    play = tree(policy={"max_handoff_bytes": 1000})
+    refusal = refusal_of(play, "", delegate(task("one", "b"), task("two", "c", fact("x", "y" * 1000))))
+    assert (refusal.rule, refusal.numbers["task"]) == (Rule.SIZE, "two")
+
+
+def test_a_result_is_no_larger_than_a_handoff_and_all_together_no_larger_than_a_join() -> None:
+    play = tree(policy={"max_handoff_bytes": 200_000})
+    say(play, "", delegate(*(task(name, "b") for name in "uvwx")))
+    assert refusal_of(play, "u", deliver(fact("k", "x" * 200_000))).numbers["max_handoff_bytes"] == 200_000
+    for name in "uv":
+        say(play, name, deliver(fact("k", "x" * 190_000)))
+    refusal = refusal_of(play, "w", deliver(fact("k", "x" * 190_000)))
+    assert (refusal.rule, refusal.numbers["max_join_bytes"]) == (Rule.SIZE, 524_288)
+    say(play, "w", deliver())
+    say(play, "x", deliver())
+    assert len(results(play)) == 4
+    names = ("u", "v", "w", "x")
+    fat = task("sum", "c", uses=names)
+    assert is_(say(play, "", delegate(fat)), TurnDelegated)
+    assert sorted(result.name for result in worker(play, "sum").work.results) == sorted(names)
